@@ -1,0 +1,39 @@
+# One process, no compiler, no shell needed: the locked wheels and the service's own files.
+FROM python:3.11.15-slim-bookworm
+
+# SERVICE_SECRET_FILE is the path of a file in a volume, not a secret.
+# hadolint ignore=DL3064
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    SERVICE_DATA_DIR=/data \
+    SERVICE_SECRET_FILE=/secret/service.secret
+
+WORKDIR /app
+
+COPY requirements.lock ./
+RUN pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes --requirement requirements.lock
+
+# A fixed number, so that volumes keep their owner from one image to the next. The directories exist
+# before they are declared, so that a new volume belongs to the user who writes to it.
+RUN groupadd --system --gid 10001 ledger \
+    && useradd --system --uid 10001 --gid ledger --home-dir /app --no-create-home --shell /usr/sbin/nologin ledger \
+    && install --directory --owner ledger --group ledger --mode 0700 /data /secret
+
+COPY pyproject.toml ./
+COPY migrations ./migrations
+COPY service ./service
+RUN python -m compileall -q service migrations
+
+USER 10001:10001
+
+# Apart, so that a copy of the data does not carry the secret that protects it.
+VOLUME ["/data", "/secret"]
+
+EXPOSE 8000
+
+# Without the environment's proxy, which an agency's network may set for every container.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/readyz', timeout=4)"]
+
+CMD ["python", "-m", "service", "serve", "--host", "0.0.0.0", "--port", "8000"]

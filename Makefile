@@ -1,0 +1,66 @@
+# Everything runs in .venv, installed from the locks with their hashes. A stamp file remembers which
+# lock .venv was last installed from, so an unchanged lock costs nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --require-hashes
+# No local folder or second index takes part, so that the hashes are those that anybody gets.
+COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
+	$(BIN)/uv pip compile $(UPGRADE) --no-config --quiet --universal --fork-strategy fewest \
+	--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" pyproject.toml
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help serve test check fmt openapi bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./data
+	exec $(BIN)/python -m service serve
+
+test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract, the Dockerfile
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/test_imports.py tests/test_repository.py
+	$(BIN)/python -m service openapi | diff -u openapi.yaml -
+	$(BIN)/hadolint Dockerfile
+
+fmt: $(VENV)/dev.stamp ## format the code and apply the linter's safe fixes
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+openapi: $(VENV)/dev.stamp ## write openapi.yaml from the code
+	$(BIN)/python -m service openapi > openapi.yaml.new
+	mv openapi.yaml.new openapi.yaml
+
+bench: $(VENV)/dev.stamp ## run the benchmarks, peers side by side
+	$(BIN)/python -m benchmarks
+
+lock: $(VENV)/dev.stamp ## lock what pyproject.toml asks for (UPGRADE=--upgrade: the newest in range)
+	$(COMPILE) --output-file requirements.lock
+	$(COMPILE) --extra dev --constraints requirements.lock --output-file requirements-dev.lock
+
+clean: ## remove what was installed and cached; the ledger's data stays
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Python 3.11 or later with venv is needed; name another one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/serve.stamp: requirements.lock | $(BIN)/python
+	$(PIP) --requirement requirements.lock
+	touch $@
+
+# The development lock holds the runtime's at the same versions, so it serves both.
+$(VENV)/dev.stamp: requirements-dev.lock | $(BIN)/python
+	$(PIP) --requirement requirements-dev.lock
+	touch $@ $(VENV)/serve.stamp

@@ -1,0 +1,12 @@
+"""Runs migrations on the connection, and in the transaction, of ``service.ledger.migrate``."""
+
+from alembic import context
+
+from service.ledger.tables import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_as_batch=True,  # SQLite cannot alter a table: later migrations copy it
+)
+context.run_migrations()

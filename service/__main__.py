@@ -1,0 +1,120 @@
+"""The command line: ``python -m service``."""
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+import yaml
+
+from service import logs
+from service.errors import ServiceError
+from service.ledger import clock, keys
+from service.ledger.database import Database, open_database
+from service.ledger.migrate import migrate as migrate_database
+from service.server import open_installation, serve as serve_until_stopped
+from service.settings import Settings, read_settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
+keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
+app.add_typer(keys_app, name="keys")
+
+
+@app.command()
+def serve(host: str = "127.0.0.1", port: Annotated[int, typer.Option(min=1, max=65535)] = 8000) -> None:
+    """Serve the HTTP interface."""
+    serve_until_stopped(_settings(), host, port)
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database to this version of the service."""
+    settings = _settings()
+    if settings.database_url is None:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    database = open_database(settings.resolved_database_url)
+    migrate_database(database)
+    database.close()
+    typer.echo("The database is migrated.")
+
+
+@keys_app.command("create")
+def create_key(
+    role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
+    name: Annotated[str, typer.Option(help="The principal who acts with the key.")],
+    account: Annotated[list[str] | None, typer.Option(help="Limit the key to this account; repeatable.")] = None,
+) -> None:
+    """Make a key and print it, this once."""
+    database, secret = open_installation(_settings())
+    record, token = database.write(
+        lambda connection: keys.create_key(
+            connection, secret, name=name, role=role, accounts=account or None, expires_at=None, at=clock.now()
+        ),
+        landed=lambda connection, made: keys.has_key(connection, made[0].id),
+    )
+    database.close()
+    typer.echo(f"{record.id}\n{token}")
+
+
+@keys_app.command("revoke")
+def revoke_key(key_id: str) -> None:
+    """Revoke a key by its id."""
+    database, _ = open_installation(_settings())
+    database.write(lambda connection: keys.revoke_key(connection, key_id, clock.now()), landed=lambda *_: False)
+    database.close()
+    typer.echo(f"revoked {key_id}")
+
+
+@keys_app.command("list")
+def list_keys() -> None:
+    """List the keys: id, role, principal, state."""
+    database, _ = open_installation(_settings())
+    for record in _all_keys(database):
+        state = "revoked" if record.revoked_at else f"expires {record.expires_at}" if record.expires_at else "valid"
+        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}")
+    database.close()
+
+
+@app.command()
+def openapi() -> None:
+    """Print the contract, openapi.yaml."""
+    from service.app import openapi_document  # noqa: PLC0415 - the other commands start faster without
+
+    sys.stdout.write(yaml.safe_dump(openapi_document(), sort_keys=False, allow_unicode=True, width=120))
+
+
+@app.command()
+def demo(
+    url: Annotated[str | None, typer.Option(help="A running service; by default one is started for the demo.")] = None,
+    key: Annotated[str | None, typer.Option(help="A steward's key of that service.")] = None,
+) -> None:
+    """Register the 2020 Census redistricting release and draw county counts, over HTTP."""
+    from service.demo import run  # noqa: PLC0415 - the other commands start faster without
+
+    run(url, key)
+
+
+def _all_keys(database: Database) -> list[keys.KeyRecord]:
+    found: list[keys.KeyRecord] = []
+    with database.read() as connection:
+        while page := keys.list_keys(connection, found[-1].id if found else None, 500):
+            found.extend(page)
+    return found
+
+
+def _settings() -> Settings:
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    return settings
+
+
+def main() -> None:
+    """Run a command; what it refuses is one line and exit status 1."""
+    try:
+        app()
+    except ServiceError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The HTTP contract: routes with their models, one file a resource."""

@@ -1,0 +1,267 @@
+"""Accounts, their balances and their journals."""
+
+import json
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from service.api import examples
+from service.api.auth import CurrentPrincipal, require
+from service.api.body import StrictRoute
+from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.exact import Exact, Label, Strict, Text
+from service.api.guarantees import (
+    BudgetModel,
+    GuaranteeBody,
+    HeadBody,
+    Remaining,
+    budget_body,
+    guarantee_body,
+    head_body,
+    read_deltas,
+    remaining_body,
+)
+from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
+from service.api.plans import document_of
+from service.ledger import accounts, journal, spending
+from service.ledger.accounts import AccountRecord, NewAccount
+from service.ledger.budgets import read_budget
+from service.privacy.guarantee import USUAL_ORDERS, guarantee
+from service.privacy.numbers import exact_text
+from service.privacy.plan import Neighbouring, Sequence
+
+router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=StrictRoute)
+
+AccountName = Annotated[
+    str, StringConstraints(min_length=1, max_length=100, pattern=r"^[a-z0-9._-]*[a-z0-9_-][a-z0-9._-]*$")
+]
+AccountPath = Annotated[str, Path(description="The account's name.", examples=["pl94-2020-us-persons"])]
+
+
+class OpenAccount(Strict):
+    """An account to open."""
+
+    name: AccountName = Field(description="Unique; lower-case letters, digits, '.', '_', '-'.")
+    unit: Label = Field(description="Who is protected: person, household, establishment.")
+    neighbouring: Neighbouring
+    budget: BudgetModel
+    description: Text = ""
+
+
+class ChangeAccount(Strict):
+    """Exactly one change."""
+
+    budget: BudgetModel | None = None
+    state: Literal["open", "closed"] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "ChangeAccount":
+        if (self.budget is None) == (self.state is None):
+            raise ValueError("expected exactly one of budget and state")
+        return self
+
+
+class Admission(BaseModel):
+    """The RDP orders and weights by which an (epsilon, delta) budget is enforced, fixed at opening."""
+
+    orders: list[str]
+    weights: list[str]
+
+
+class AccountBody(BaseModel):
+    """An account."""
+
+    name: str
+    unit: str
+    neighbouring: Neighbouring
+    budget: BudgetModel
+    state: Literal["open", "closed"]
+    description: str
+    parent: None = Field(None, description="Accounts under others are not supported yet.")
+    admission: Admission | None
+    created_at: str
+    head: HeadBody
+
+
+class AccountPage(BaseModel):
+    """A page of accounts."""
+
+    items: list[AccountBody]
+    next_cursor: str | None
+
+
+class Balance(BaseModel):
+    """What an account has lost, and what is left of its budget."""
+
+    account: str
+    budget: BudgetModel
+    spent: GuaranteeBody
+    reserved: GuaranteeBody
+    remaining: Remaining
+    releases: int
+    head: HeadBody
+
+
+class EntryBody(BaseModel):
+    """A journal entry; hash is SHA-256 of the previous hash's 32 bytes followed by entry in RFC 8785 canonical JSON."""
+
+    entry: dict[str, Any]
+    previous: str
+    hash: str
+
+
+class JournalPage(BaseModel):
+    """A page of an account's journal."""
+
+    items: list[EntryBody]
+    next_cursor: str | None
+
+
+def account_body(account: AccountRecord) -> dict[str, Any]:
+    """An account as JSON."""
+    weights = account.weights
+    admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
+    return {
+        "name": account.name,
+        "unit": account.unit,
+        "neighbouring": account.neighbouring.value,
+        "budget": budget_body(account),
+        "state": account.state,
+        "description": account.description,
+        "parent": None,
+        "admission": admission if weights.shares else None,
+        "created_at": account.created_at,
+        "head": head_body(account.head),
+    }
+
+
+def _rendered(account: AccountRecord) -> str:
+    return json.dumps(account_body(account))
+
+
+@router.post("", status_code=201, response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT))
+@in_writers
+def open_account(body: OpenAccount, change: Changing) -> Response:
+    """Open an account.
+
+    An account is a protected population with a budget: a cap on what may be lost about it for ever. The
+    unit and the neighbouring relation say who is protected and from what comparison; they never change.
+    """
+    require(change.principal, "steward", body.name)
+    budget = read_budget(document_of(body.budget), "/budget")
+    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget)
+    return respond(accounts.open_account(change.database, change.request, new, _rendered))
+
+
+@router.get("", response_model=AccountPage)
+def list_accounts(
+    database: CurrentDatabase, principal: CurrentPrincipal, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """List accounts.
+
+    By name; a key that is limited to some accounts sees those.
+    """
+    with database.read() as connection:
+        found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts)
+    last = found[-1].name if found else None
+    return ok(page([account_body(account) for account in found], limit, last))
+
+
+@router.get("/{account}", response_model=AccountBody)
+def read_account(account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
+    """Read an account.
+
+    For an (epsilon, delta) budget with the orders and weights by which charges are admitted.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        return ok(account_body(accounts.read_account(connection, account)))
+
+
+@router.patch("/{account}", response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT_CHANGE))
+@in_writers
+def change_account(account: AccountPath, body: ChangeAccount, change: Changing) -> Response:
+    """Change an account's budget, or close or reopen it.
+
+    Of a budget the figures may change, not the definition, the order or declared_delta; it cannot go below
+    what is spent. A closed account takes no charges. Each change is a journal entry.
+    """
+    require(change.principal, "steward", account)
+    what = body.state if body.budget is None else read_budget(document_of(body.budget), "/budget")
+    if what is None:
+        raise TypeError("the model admits one of budget and state")
+    return respond(accounts.change_account(change.database, change.request, account, what, _rendered, "/budget"))
+
+
+@router.get("/{account}/balance", response_model=Balance)
+def read_balance(
+    account: AccountPath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    delta: Annotated[Exact, Query(description="At which spent is shown as (epsilon, delta).")] = "1e-10",
+    tag: Annotated[Label | None, Query(description="Count only what carries this tag.")] = None,
+) -> Response:
+    """What has been lost, and what is left.
+
+    spent composes every release at full precision; it is an account of the past, not a guarantee under
+    adaptive choice, which is what the budget is, so its conversions are marked adaptive: false.
+    """
+    require(principal, "auditor", account)
+    deltas = read_deltas([delta], ["/query/delta"])
+    with database.read() as connection:
+        found = accounts.read_account(connection, account)
+        plan = spending.plan_of(connection, found.id, tag)
+        releases = accounts.count_releases(connection, found.id)
+    return ok(
+        {
+            "account": found.name,
+            "budget": budget_body(found),
+            "spent": guarantee_body(_history(plan, found.neighbouring, deltas)),
+            "reserved": guarantee_body(_history(Sequence(parts=()), found.neighbouring, deltas)),
+            "remaining": remaining_body(found),
+            "releases": releases,
+            "head": head_body(found.head),
+        }
+    )
+
+
+def _history(plan: Any, neighbouring: Neighbouring, deltas: tuple[Fraction, ...]) -> Any:
+    return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)
+
+
+@router.get("/{account}/head", response_model=HeadBody)
+def read_head(account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
+    """The head of an account's journal.
+
+    Keep it: an account whose journal does not contain it any more has been rolled back.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        return ok(head_body(accounts.read_account(connection, account).head))
+
+
+@router.get("/{account}/journal", response_model=JournalPage)
+def read_journal(
+    account: AccountPath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """An account's journal.
+
+    Oldest first. Each entry is hashed together with the one before it, so that whoever keeps one hash can
+    tell whether anything before it was changed.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        found = accounts.read_account(connection, account)
+        entries = journal.entries(connection, found.id, read_seq(cursor), limit)
+        previous = journal.hash_before(connection, found.id, entries[0].seq) if entries else ""
+    items = []
+    for entry in entries:
+        items.append({"entry": json.loads(entry.body), "previous": previous, "hash": entry.hash})
+        previous = entry.hash
+    return ok(page(items, limit, entries[-1].seq if entries else None))

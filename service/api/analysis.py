@@ -1,0 +1,135 @@
+"""Stateless computations: what a plan costs, and what one notion of privacy loss implies in another."""
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, model_validator
+
+from service.api import examples
+from service.api.auth import CurrentPrincipal
+from service.api.body import StrictRoute
+from service.api.context import ok
+from service.api.exact import Exact, Strict, number_down, number_up, short_exact
+from service.api.guarantees import GuaranteeBody, cost_of, read_deltas
+from service.api.plans import BoundedPlan, RdpPoint, document_of, plan_of
+from service.errors import InvalidInput
+from service.privacy.conversion import epsilon_to_rho_at
+from service.privacy.guarantee import USUAL_ORDERS, delta_at
+from service.privacy.mechanisms import Declared
+from service.privacy.notation import check_relation, read_declaration
+from service.privacy.numbers import parse_exact
+from service.privacy.plan import Neighbouring, Plan
+
+router = APIRouter(prefix="/v1", tags=["computations"], route_class=StrictRoute)
+
+
+class Composition(Strict):
+    """A plan to price."""
+
+    plan: BoundedPlan
+    neighbouring: Neighbouring = Neighbouring.ADD_REMOVE
+    deltas: Annotated[list[Exact], Field(min_length=1, max_length=100)] = Field(default_factory=lambda: ["1e-10"])
+    orders: Annotated[list[Exact], Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="RDP orders to show, each above 1; by default a dozen usual ones."
+    )
+
+
+class Conversion(Strict):
+    """One of rho, rdp and plan with delta or epsilon; or epsilon and delta with to."""
+
+    rho: Exact | None = None
+    rdp: Annotated[list[RdpPoint], Field(min_length=1, max_length=1000)] | None = None
+    plan: BoundedPlan | None = None
+    neighbouring: Neighbouring = Neighbouring.ADD_REMOVE
+    epsilon: Exact | None = None
+    delta: Exact | None = None
+    to: Literal["zcdp"] | None = None
+
+    @model_validator(mode="after")
+    def _one_question(self) -> "Conversion":
+        given = [name for name in ("rho", "rdp", "plan") if getattr(self, name) is not None]
+        if self.to is not None:
+            if given or self.epsilon is None or self.delta is None:
+                raise ValueError("expected epsilon and delta beside to, and none of rho, rdp and plan")
+        elif len(given) != 1:
+            raise ValueError(f"expected exactly one of rho, rdp and plan, or to, got {len(given)}")
+        elif (self.epsilon is None) == (self.delta is None):
+            raise ValueError("expected exactly one of epsilon and delta")
+        return self
+
+
+class DeltaBody(BaseModel):
+    """The least delta at the epsilon asked for, rounded up, and the analysis that gives it."""
+
+    delta: float
+    via: Literal["zcdp", "rdp", "pure", "tight"]
+
+
+class RhoBody(BaseModel):
+    """The largest rho whose zCDP guarantee implies the (epsilon, delta) asked for, rounded down."""
+
+    rho: float
+
+
+@router.post("/compositions", response_model=GuaranteeBody, openapi_extra=examples.body(examples.COMPOSITION))
+def compose(body: Composition, _: CurrentPrincipal) -> Response:
+    """Price a plan.
+
+    Nothing is stored. Every figure is an upper bound under the given neighbouring relation.
+    """
+    plan = plan_of(body.plan, "/plan")
+    check_relation(plan, body.neighbouring, "/plan")
+    deltas = read_deltas(body.deltas, [f"/deltas/{number}" for number in range(len(body.deltas))])
+    return ok(cost_of(plan, body.neighbouring, deltas, _orders(body.orders)))
+
+
+@router.post(
+    "/conversions",
+    response_model=GuaranteeBody | DeltaBody | RhoBody,
+    openapi_extra=examples.body(examples.CONVERSION),
+)
+def convert(body: Conversion, _: CurrentPrincipal) -> Response:
+    """Convert between notions of privacy loss.
+
+    With delta: the whole guarantee of rho, of an RDP curve or of a plan. With epsilon: the least delta.
+    With to = zcdp: the largest rho that implies (epsilon, delta).
+    """
+    if body.epsilon is not None:
+        epsilon = parse_exact(body.epsilon)
+        if epsilon < 0 or (body.to and epsilon == 0):
+            raise InvalidInput.at("/epsilon", "expected a number above 0" if body.to else "expected a number of at least 0")
+    deltas = () if body.delta is None else read_deltas([body.delta], ["/delta"])
+    if body.to is not None:
+        return ok({"rho": number_down(epsilon_to_rho_at(epsilon, deltas[0]))})
+    plan = _plan(body)
+    if body.epsilon is None:
+        return ok(cost_of(plan, body.neighbouring, deltas, _curve_orders(body)))
+    delta, via = delta_at(plan, body.neighbouring, epsilon)
+    return ok({"delta": None if delta.nats is None else number_up(delta.nats), "via": via})
+
+
+def _plan(body: Conversion) -> Plan:
+    """What is asked about: a plan, or a mechanism known only by its guarantee."""
+    if body.plan is not None:
+        plan = plan_of(body.plan, "/plan")
+        check_relation(plan, body.neighbouring, "/plan")
+        return plan
+    stated = document_of(body)
+    guarantee = read_declaration({name: stated[name] for name in ("rho", "rdp") if name in stated}, "")
+    return Declared(guarantee=guarantee, reference="as asked")
+
+
+def _curve_orders(body: Conversion) -> tuple[Fraction, ...]:
+    """An RDP curve is shown at its own orders: between and above them it says less."""
+    return USUAL_ORDERS if body.rdp is None else tuple(sorted(parse_exact(point.alpha) for point in body.rdp))
+
+
+def _orders(texts: list[str] | None) -> tuple[Fraction, ...]:
+    if texts is None:
+        return USUAL_ORDERS
+    orders = tuple(map(parse_exact, texts))
+    for number, order in enumerate(orders):
+        if order <= 1:
+            raise InvalidInput.at(f"/orders/{number}", "expected an order above 1")
+    return orders

@@ -1,0 +1,67 @@
+"""Who asks: bearer keys with three roles, checked before anything else is looked at."""
+
+from typing import Annotated
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api import problems
+from service.errors import Forbidden, ServiceError, Unauthenticated
+from service.ledger import clock
+from service.ledger.database import Database
+from service.ledger.keys import Principal, Role, authenticate
+
+_RANKS: dict[Role, int] = {"auditor": 0, "pipeline": 1, "steward": 2}
+_THREADS = 8  # a pool of their own: a request is authenticated although all other threads wait
+
+
+class Authentication:
+    """ASGI middleware: below /v1 nothing is routed, parsed or validated without a valid key."""
+
+    def __init__(self, app: ASGIApp, database: Database) -> None:
+        self.app, self.database = app, database
+        self.limiter = CapacityLimiter(_THREADS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401, or pass the request on with its principal."""
+        if scope["type"] == "http" and (scope["path"] == "/v1" or scope["path"].startswith("/v1/")):
+            try:
+                principal = await to_thread.run_sync(self._principal, scope, limiter=self.limiter)
+            except ServiceError as error:
+                await problems.of_error(error, scope["path"])(scope, receive, send)
+                return
+            scope.setdefault("state", {})["principal"] = principal
+        await self.app(scope, receive, send)
+
+    def _principal(self, scope: Scope) -> Principal:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
+        with self.database.read() as connection:
+            principal = authenticate(connection, token.strip(), clock.now())
+        if principal is None:
+            raise Unauthenticated("the key is unknown, expired or revoked")
+        return principal
+
+
+def current_principal(request: Request) -> Principal:
+    """Whom the middleware let in."""
+    principal: Principal = request.state.principal
+    return principal
+
+
+CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
+
+
+def require(principal: Principal, role: Role, account: str | None = None) -> None:
+    """Refuse a key whose role is too low, or that is limited to other accounts.
+
+    Raises:
+        Forbidden: it may not do this.
+    """
+    if _RANKS[principal.role] < _RANKS[role]:
+        raise Forbidden(f"expected a key with the role {role}, got {principal.role}")
+    if account is not None and principal.accounts is not None and account not in principal.accounts:
+        raise Forbidden("the key is limited to other accounts")

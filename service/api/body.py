@@ -1,0 +1,100 @@
+"""How requests are read: JSON without any rounding, and nothing that the operation does not know."""
+
+import json
+import re
+from collections.abc import Callable, Coroutine
+from decimal import Decimal
+from typing import Any
+
+from anyio import to_thread
+from fastapi import Request, Response
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+
+from service.errors import Fault, InvalidInput, UnsupportedMediaType
+from service.api.plans import Limits, plan_limits
+
+_LARGE = 1 << 16  # bytes from which parsing leaves the event loop
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class StrictRoute(APIRoute):
+    """A route that refuses unknown query parameters and reads its body exactly."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler behind our reading of the request."""
+        handle = super().get_route_handler()
+        known = frozenset(
+            parameter.alias for parameter in get_flat_params(self.dependant) if isinstance(parameter.field_info, Query)
+        )
+        reads_body = self.body_field is not None
+
+        async def read_and_handle(request: Request) -> Response:
+            unknown = [name for name in request.query_params if name not in known]
+            if unknown:
+                raise InvalidInput([Fault(f"/query/{_escaped(name)}", "unknown query parameter") for name in unknown])
+            if reads_body:
+                settings = request.app.state.settings
+                plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth))
+                _check_media_type(request)
+                body = await request.body()
+                parsed = await to_thread.run_sync(parse, body) if len(body) > _LARGE else parse(body)
+                request._json = parsed  # noqa: SLF001 - where Starlette keeps what `request.json()` returns
+            return await handle(request)
+
+        return read_and_handle
+
+
+def _check_media_type(request: Request) -> None:
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise UnsupportedMediaType(f"expected application/json, got {given or 'no Content-Type'}")
+
+
+def parse(body: bytes) -> Any:
+    """JSON as RFC 8259 has it, with numbers as they are written: 0.1 is one tenth, and 1.0 is not an integer.
+
+    Raises:
+        InvalidInput: not UTF-8, not JSON, NaN or an infinity, a name twice in one object, or text that
+            is not Unicode. None of these may be guessed at in a ledger.
+    """
+    try:
+        parsed = json.loads(
+            body.decode("utf-8"),
+            parse_float=Decimal,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_without_repetition,
+        )
+        if _LONE_SURROGATE.search(body):
+            json.dumps(parsed, ensure_ascii=False, default=str).encode()
+    except UnicodeError:
+        raise InvalidInput.at("", "expected JSON in UTF-8 without lone surrogates") from None
+    except RecursionError:
+        raise InvalidInput.at("", "expected JSON that is less deeply nested") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInput.at("", f"expected JSON; the text breaks off or errs at {place}") from None
+    except ValueError as error:  # an integer of thousands of digits, or one of the two refusals below
+        detail = str(error) if isinstance(error, _Refused) else "expected integers of a readable length"
+        raise InvalidInput.at("", detail) from None
+    return parsed
+
+
+class _Refused(ValueError):
+    """JSON that Python would read and that we do not."""
+
+
+def _refuse_constant(_: str) -> Any:
+    raise _Refused("expected finite numbers; JSON has no NaN and no infinities")
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Refused("expected each name once in an object")
+    return found
+
+
+def _escaped(name: str) -> str:
+    return name.encode("ascii", "backslashreplace").decode().replace("~", "~0").replace("/", "~1")[:200]

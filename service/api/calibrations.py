@@ -1,0 +1,105 @@
+"""From accuracy targets to noise parameters."""
+
+from fractions import Fraction
+from typing import Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from service.api import examples
+from service.api.auth import CurrentPrincipal
+from service.api.body import StrictRoute
+from service.api.context import ok
+from service.api.draws import law_of
+from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict
+from service.api.guarantees import GuaranteeBody, cost_of
+from service.api.plans import Mechanism
+from service.errors import InvalidInput
+from service.privacy.accuracy import coverage
+from service.privacy.calibration import (
+    margin_to_scale,
+    margin_to_sigma_squared,
+    safetab_scale,
+    safetab_sigma_squared,
+)
+from service.privacy.mechanisms import DiscreteGaussian, Geometric
+from service.privacy.notation import write_plan
+from service.privacy.numbers import parse_exact
+from service.privacy.plan import Neighbouring
+
+router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
+
+SAFETAB_CONFIDENCE = Fraction(95, 100)
+
+
+class MarginTarget(Strict):
+    """A margin of error to meet."""
+
+    mechanism: Literal["geometric", "discrete_gaussian"]
+    moe: Exact = Field(description="The margin of error, in counts; noise is whole, so its floor counts.")
+    confidence: Exact = "0.95"
+    method: Literal["exact", "safetab"] = Field(
+        "exact",
+        description="exact: the cheapest parameter that meets the target. safetab: the closed forms of the SafeTab"
+        " paper, at 0.95 only; its geometric form misses the target, as coverage shows.",
+    )
+    sensitivity: Positive = 1
+    cells: Positive = 1
+
+
+class Calibrated(BaseModel):
+    """The mechanism, and what it truly covers."""
+
+    mechanism: Mechanism
+    moe: float
+    confidence: float
+    coverage: float
+    method: Literal["exact", "safetab"]
+    cost: GuaranteeBody
+
+
+@router.post("/moe", response_model=Calibrated, openapi_extra=examples.body(examples.CALIBRATION))
+def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
+    """Calibrate noise to a margin of error.
+
+    The mechanism whose noise exceeds moe with probability at most 1 - confidence, at the least cost. Parameters
+    have 12 significant digits, rounded to the side of more accuracy; coverage is the probability of staying within
+    moe, rounded down. The cost is that of the given cells.
+    """
+    margin, confidence = _margin(body.moe), parse_exact(body.confidence)
+    if body.method == "safetab" and confidence != SAFETAB_CONFIDENCE:
+        raise InvalidInput.at("/confidence", "expected 0.95, the only confidence that the safetab method has")
+    mechanism = _calibrated(body, margin, confidence)
+    return ok(
+        {
+            "mechanism": write_plan(mechanism),
+            "moe": _number(parse_exact(body.moe)),
+            "confidence": float(confidence),
+            "coverage": coverage(law_of(mechanism, "/mechanism"), margin),
+            "method": body.method,
+            "cost": cost_of(mechanism, Neighbouring.ADD_REMOVE),
+        }
+    )
+
+
+def _margin(text: str) -> int:
+    moe = parse_exact(text)
+    if not 0 <= moe <= LARGEST_INTEGER:
+        raise InvalidInput.at("/moe", "expected a number of at least 0 and at most 2^53")
+    return int(moe)  # the noise is whole, so |noise| <= moe is |noise| <= floor(moe)
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def _calibrated(body: MarginTarget, margin: int, confidence: Fraction) -> Geometric | DiscreteGaussian:
+    exact = body.method == "exact"
+    try:
+        if body.mechanism == "geometric":
+            scale = margin_to_scale(margin, confidence) if exact else safetab_scale(margin)
+            return Geometric(scale=scale, sensitivity=body.sensitivity, cells=body.cells)
+        variance = margin_to_sigma_squared(margin, confidence) if exact else safetab_sigma_squared(margin)
+        return DiscreteGaussian(sigma_squared=variance, sensitivity=body.sensitivity, cells=body.cells)
+    except ValueError as error:
+        raise InvalidInput.at("/moe" if margin == 0 and not exact else "/confidence", str(error)) from None

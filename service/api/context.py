@@ -1,0 +1,88 @@
+"""What handlers are given: the database, and for changing requests their identity and their threads."""
+
+import functools
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, Header, Request, Response
+
+from service.api.auth import CurrentPrincipal
+from service.errors import InvalidInput
+from service.ledger import idempotency
+from service.ledger.database import Database
+from service.ledger.installation import Secret
+from service.ledger.keys import Principal
+from service.ledger.once import Answer
+
+
+def _database(request: Request) -> Database:
+    database: Database = request.app.state.database
+    return database
+
+
+CurrentDatabase = Annotated[Database, Depends(_database)]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request that changes the ledger."""
+
+    database: Database
+    secret: Secret
+    principal: Principal
+    request: idempotency.Request
+    threads: CapacityLimiter
+
+
+async def _change(
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="At most 255 printable ASCII characters. The first success is replayed to the same request.",
+        ),
+    ] = None,
+) -> Change:
+    secret: Secret = request.app.state.secret
+    digest = ""
+    if idempotency_key is not None:
+        if not (1 <= len(idempotency_key) <= 255 and idempotency_key.isascii() and idempotency_key.isprintable()):
+            raise InvalidInput.at("/header/Idempotency-Key", "expected 1 to 255 printable ASCII characters")
+        path = request.url.path + ("?" + request.url.query if request.url.query else "")
+        digest = idempotency.request_digest(secret, request.method, path, await request.body())
+    identity = idempotency.Request(principal.name, idempotency_key, digest)
+    return Change(database, secret, principal, identity, request.app.state.writers)
+
+
+Changing = Annotated[Change, Depends(_change)]
+
+
+def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Run a handler that writes in the writers' threads.
+
+    Writers wait for locks; in threads of their own they leave the readers' free, and queue in order.
+    """
+
+    @functools.wraps(handler)
+    async def run(*args: Any, **named: Any) -> Any:
+        change = next(value for value in named.values() if isinstance(value, Change))
+        return await to_thread.run_sync(functools.partial(handler, *args, **named), limiter=change.threads)
+
+    return run
+
+
+def respond(answer: Answer) -> Response:
+    """An answer of the ledger as HTTP."""
+    headers = {"Idempotent-Replay": "true"} if answer.replayed else None
+    return Response(answer.body, answer.status, headers, "application/json")
+
+
+def ok(body: dict[str, Any]) -> Response:
+    """What was read or computed."""
+    return Response(json.dumps(body), media_type="application/json")

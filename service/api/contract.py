@@ -1,0 +1,90 @@
+"""The OpenAPI document: FastAPI's, with the answers that every operation shares."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service.api.problems import KINDS, MEDIA_TYPE
+
+DESCRIPTION = """\
+Keeps a durable ledger of what has been lost about whom by differentially private releases, in pure, zCDP, RDP
+and (epsilon, delta) terms; calibrates noise to margins of error and draws exact noisy counts.
+
+Losses are in nats. Every guarantee is an upper bound. Exact numbers may be JSON numbers, decimal strings or
+fraction strings. Errors are RFC 9457 problems.
+"""
+
+_PROBLEM = {
+    "type": "object",
+    "description": "An RFC 9457 problem; type is /problems/<code>, a page that explains it.",
+    "required": ["type", "title", "status", "detail", "instance"],
+    "properties": {
+        "type": {"type": "string", "enum": [f"/problems/{code}" for code in KINDS]},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "instance": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["pointer", "detail"],
+                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
+            },
+        },
+        "account": {"type": "string"},
+        "definition": {"type": "string"},
+        "cap": {"type": "string"},
+        "requested": {"type": ["number", "null"]},
+        "remaining": {"type": "number"},
+        "noise_multiplier_that_fits": {"type": ["number", "null"]},
+        "draw": {"type": "string"},
+    },
+}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The contract, made once."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+        components = schema.setdefault("components", {})
+        for name in ("HTTPValidationError", "ValidationError"):
+            components.get("schemas", {}).pop(name, None)
+        components.setdefault("schemas", {})["Problem"] = _PROBLEM
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, operations in schema["paths"].items():
+            for method, operation in operations.items():
+                _complete(path, method, operation)
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+    """Each operation's problems, from what it takes."""
+    summary, _, description = operation.get("description", "").partition("\n\n")
+    if description:  # docstrings: a sentence, then the rest
+        operation["summary"], operation["description"] = summary.rstrip("."), description
+    answers = operation["responses"]
+    statuses = {503: "unavailable"}
+    if path.startswith("/v1"):
+        operation["security"] = [{"key": []}]
+        statuses |= {401: "unauthenticated", 403: "forbidden", 422: "validation"}
+        if "{" in path:
+            statuses[404] = "not_found"
+        if "requestBody" in operation:
+            statuses |= {413: "too_large", 415: "unsupported_media_type"}
+        if path.startswith("/v1/accounts") and method in ("post", "patch"):
+            statuses[409] = "conflict"
+    for status, code in sorted(statuses.items()):
+        answers[str(status)] = {
+            "description": KINDS[code].title,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    if method == "post" and "201" in answers:
+        answers["201"]["headers"] = {
+            "Idempotent-Replay": {
+                "description": "true where an earlier answer is repeated for its Idempotency-Key.",
+                "schema": {"type": "string", "enum": ["true"]},
+            }
+        }

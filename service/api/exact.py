@@ -1,0 +1,67 @@
+"""Exact numbers and labels as they come in, guarantees as they go out."""
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from service.privacy.numbers import double_down, double_up, exact_text, parse_exact
+
+LARGEST_INTEGER = 2**53
+"""Beyond it a JSON number is not one integer for every reader."""
+
+
+class Strict(BaseModel):
+    """A body or a part of one: unknown fields are refused, and no error shows what was sent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _exact(value: Any) -> str:
+    """The text of an exact number; the body is parsed so that JSON numbers arrive as they were written."""
+    if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+        raise ValueError('expected a number, or a string such as "0.1" or "104/4099"')
+    if isinstance(value, int) and value.bit_length() > 1024:
+        raise ValueError("expected a number of at most 1024 bits")
+    return exact_text(parse_exact(str(value)))
+
+
+_EXACT_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$"}],
+    "description": "An exact number: a JSON number (which means its decimal text), a decimal string or a fraction string.",
+}
+
+Exact = Annotated[str, BeforeValidator(_exact), WithJsonSchema(_EXACT_SCHEMA)]
+"""An exact number in its shortest usual text."""
+
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Text = Annotated[str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]
+Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
+Tags = Annotated[list[Label], Field(max_length=64)]
+
+
+def number_up(value: Fraction) -> float | None:
+    """The double to show for an upper bound: neither it nor its decimal text is below; None is infinity."""
+    return _shown(value, double_up(value), math.inf, lambda text: text >= value)
+
+
+def number_down(value: Fraction) -> float:
+    """The double to show for what is left: neither it nor its decimal text is above."""
+    shown = _shown(value, double_down(value), -math.inf, lambda text: text <= value)
+    return 0.0 if shown is None else shown
+
+
+def _shown(value: Fraction, double: float, away: float, safe: Callable[[Fraction], bool]) -> float | None:
+    # A reader with decimals takes the number for its text, which is not always on the double's side.
+    while math.isfinite(double) and not safe(Fraction(repr(double))):
+        double = math.nextafter(double, away)
+    return double if math.isfinite(double) else None
+
+
+def short_exact(value: Fraction) -> str | None:
+    """The exact text where it is short enough to read."""
+    text = exact_text(value)
+    return text if len(text) <= 80 else None

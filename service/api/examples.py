@@ -1,0 +1,56 @@
+"""The worked examples of the documentation; a test sends each of them and expects success."""
+
+from typing import Any
+
+RELEASE_ID = "0b7e2f7c-9d0f-4c39-9f5e-1f5d3c7d2a11"
+DRAW_ID = "4dbb8f5e-6a55-4f0c-8a3d-6f0a6f4a7d10"
+KEY_ID = "6f1c7a4e-2b60-4a2b-b7c6-0c0f8a4a9e55"
+
+
+def body(value: dict[str, Any]) -> dict[str, Any]:
+    """An operation's example body, for ``openapi_extra``."""
+    return {"requestBody": {"content": {"application/json": {"example": value}}}}
+
+
+ACCOUNT = {
+    "name": "pl94-2020-us-persons",
+    "unit": "person",
+    "neighbouring": "replace_one",
+    "budget": {"definition": "zcdp", "rho": "2.56"},
+    "description": "2020 Census redistricting data, persons in the United States",
+}
+ACCOUNT_CHANGE = {"budget": {"definition": "zcdp", "rho": "2.63"}}
+_STATE_TOTAL = {
+    "type": "discrete_gaussian",
+    "name": "State/total",
+    "sigma_squared": "1.21",
+    "tags": ["state"],
+}
+_COUNTY_TOTALS = {"type": "geometric", "name": "County/total", "epsilon": "0.4", "tags": ["county"]}
+RELEASE = {
+    "name": "totals",
+    "plan": {"type": "sequence", "parts": [_STATE_TOTAL, _COUNTY_TOTALS]},
+    "tags": ["pl94"],
+    "delta": "1e-10",
+}
+BATCH = {
+    "releases": [
+        {"name": "first table", "plan": {"type": "geometric", "epsilon": "0.1"}},
+        {"name": "second table", "plan": {"type": "discrete_gaussian", "rho": "0.01", "cells": 2}},
+    ]
+}
+DRAW = {
+    "name": "county totals",
+    "mechanism": {"type": "discrete_gaussian", "sigma_squared": "9.375"},
+    "counts": [54571, 182265, 27457, 22915],
+}
+DRAW_OF_RELEASE = {"mechanism": "County/total", "partition": "01", "counts": [54571, 182265, 27457, 22915]}
+COMPOSITION = {
+    "plan": {"type": "repeat", "count": 63, "part": {"type": "geometric", "epsilon": "0.4"}},
+    "neighbouring": "add_remove",
+    "deltas": ["1e-10", "1e-6"],
+    "orders": ["2", "5"],
+}
+CONVERSION = {"rho": "293764/114921", "delta": "1e-10"}
+CALIBRATION = {"mechanism": "geometric", "moe": 6, "confidence": "0.95", "method": "exact"}
+KEY = {"name": "tabulation-pipeline", "role": "pipeline"}

@@ -1,0 +1,219 @@
+"""GUARANTEE, budgets and heads as they leave the service."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from service.api.exact import Exact, Strict, number_down, number_up, short_exact
+from service.errors import InvalidInput
+from service.ledger.accounts import AccountRecord
+from service.ledger.budgets import write_budget
+from service.ledger.journal import Head
+from service.privacy.filter import Definition, remaining
+from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
+from service.privacy.loss import Loss
+from service.privacy.numbers import parse_exact
+from service.privacy.plan import Neighbouring, Plan
+
+
+class PureFigure(BaseModel):
+    """Pure differential privacy; nats, rounded up."""
+
+    epsilon: float
+    epsilon_exact: str | None = None
+
+
+class ZcdpFigure(BaseModel):
+    """Zero-concentrated differential privacy; nats, rounded up."""
+
+    rho: float
+    rho_exact: str | None = None
+
+
+class RdpFigure(BaseModel):
+    """A Rényi bound; nats, rounded up, null where it is infinite."""
+
+    alpha: float
+    epsilon: float | None
+
+
+class ApproximateFigure(BaseModel):
+    """An (epsilon, delta) statement by one analysis; adaptive: it holds under adaptive choice."""
+
+    delta: float
+    epsilon: float
+    via: Literal["zcdp", "rdp", "pure", "analytic", "tight"]
+    alpha: float | None = None
+    adaptive: bool
+
+
+class BestFigure(BaseModel):
+    """The least epsilon at one delta, among adaptive statements and among all."""
+
+    delta: float
+    adaptive: ApproximateFigure | None
+    fixed: ApproximateFigure | None
+
+
+class GuaranteeBody(BaseModel):
+    """Upper bounds on a privacy loss in every notion; null where a notion says nothing."""
+
+    pure: PureFigure | None
+    zcdp: ZcdpFigure | None
+    rdp: list[RdpFigure]
+    delta: Annotated[float, Field(description="The sum of the deltas that mechanisms declare.")]
+    approximate: list[ApproximateFigure]
+    best: list[BestFigure]
+
+
+class HeadBody(BaseModel):
+    """The last entry of an account's journal: its number and its hash."""
+
+    seq: int
+    hash: str
+
+
+class PureBudget(Strict):
+    """A cap on pure epsilon; delta caps what mechanisms declare."""
+
+    definition: Literal["pure"]
+    epsilon: Exact
+    delta: Exact | None = None
+
+
+class ZcdpBudget(Strict):
+    """A cap on rho; delta caps what mechanisms declare."""
+
+    definition: Literal["zcdp"]
+    rho: Exact
+    delta: Exact | None = None
+
+
+class RdpBudget(Strict):
+    """A cap on the Rényi loss at one order; delta caps what mechanisms declare."""
+
+    definition: Literal["rdp"]
+    alpha: Exact
+    epsilon: Exact
+    delta: Exact | None = None
+
+
+class ApproximateBudget(Strict):
+    """An (epsilon, delta) cap; declared_delta is the part of delta set aside for mechanisms that declare deltas."""
+
+    definition: Literal["approximate"]
+    epsilon: Exact
+    delta: Exact
+    declared_delta: Exact | None = None
+
+
+BudgetModel = Annotated[
+    PureBudget | ZcdpBudget | RdpBudget | ApproximateBudget, Field(discriminator="definition")
+]
+
+
+class Remaining(BaseModel):
+    """What is left of a budget, in its shape; rounded down, never below 0."""
+
+    definition: Definition
+    epsilon: float | None = None
+    rho: float | None = None
+    alpha: float | None = None
+    delta: float | None = None
+    declared_delta: float | None = None
+
+
+@lru_cache(maxsize=4096)
+def cost_of(
+    plan: Plan,
+    neighbouring: Neighbouring,
+    deltas: tuple[Fraction, ...] = (USUAL_DELTA,),
+    orders: tuple[Fraction, ...] = USUAL_ORDERS,
+) -> dict[str, Any]:
+    """GUARANTEE of one plan, memoised: pipelines register equal plans again and again."""
+    return guarantee_body(guarantee(plan, neighbouring, deltas=deltas, orders=orders))
+
+
+def guarantee_body(cost: Guarantee) -> dict[str, Any]:
+    """A guarantee as JSON."""
+    return {
+        "pure": _figure("epsilon", cost.epsilon),
+        "zcdp": _figure("rho", cost.rho),
+        "rdp": [{"alpha": float(alpha), "epsilon": _up(loss)} for alpha, loss in cost.rdp],
+        "delta": number_up(cost.delta),
+        "approximate": [_statement(s) for s in cost.approximate if _up(s.epsilon) is not None],
+        "best": [
+            {
+                "delta": _as_asked(best.delta),
+                "adaptive": _statement(best.adaptive) if best.adaptive else None,
+                "fixed": _statement(best.fixed) if best.fixed else None,
+            }
+            for best in cost.best
+        ],
+    }
+
+
+def _as_asked(delta: Fraction) -> float | None:
+    """A delta that a client stated: the same decimal text where it has one of a double."""
+    nearest = float(delta)
+    return nearest if Fraction(repr(nearest)) == delta else number_up(delta)
+
+
+def _up(loss: Loss) -> float | None:
+    return None if loss.nats is None else number_up(loss.nats)
+
+
+def _figure(name: str, loss: Loss) -> dict[str, Any] | None:
+    shown = _up(loss)
+    if loss.nats is None or shown is None:
+        return None
+    exact = short_exact(loss.nats) if loss.rational else None
+    return {name: shown} if exact is None else {name: shown, f"{name}_exact": exact}
+
+
+def _statement(statement: Approximate) -> dict[str, Any]:
+    body: dict[str, Any] = {"delta": _as_asked(statement.delta), "epsilon": _up(statement.epsilon), "via": statement.via}
+    if statement.alpha is not None:
+        body["alpha"] = number_up(statement.alpha)
+    return body | {"adaptive": statement.adaptive}
+
+
+def remaining_body(account: AccountRecord) -> dict[str, Any]:
+    """What is left of an account's budget, in the budget's shape."""
+    budget = account.budget
+    body: dict[str, Any] = {"definition": budget.definition.value}
+    if budget.alpha is not None:
+        body["alpha"] = number_up(budget.alpha)
+    body[budget.cap_on] = number_down(remaining(budget, account.weights, account.totals))
+    declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
+    if budget.definition is Definition.APPROXIMATE:
+        body["delta"] = number_down(budget.delta)
+    if budget.declared_delta:
+        body["declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"] = declared
+    return body
+
+
+def budget_body(account: AccountRecord) -> dict[str, str]:
+    """An account's budget, exact."""
+    return write_budget(account.budget)
+
+
+def head_body(head: Head) -> dict[str, Any]:
+    """The head of a journal."""
+    return {"seq": head.seq, "hash": head.hash}
+
+
+def read_deltas(texts: Sequence[str], pointers: Sequence[str]) -> tuple[Fraction, ...]:
+    """Deltas at which (epsilon, delta) is asked for.
+
+    Raises:
+        InvalidInput: one is not strictly between 0 and 1.
+    """
+    deltas = tuple(map(parse_exact, texts))
+    for delta, pointer in zip(deltas, pointers, strict=True):
+        if not 0 < delta < 1:
+            raise InvalidInput.at(pointer, "expected a number above 0 and below 1")
+    return deltas

@@ -1,0 +1,144 @@
+"""API keys: making, listing, revoking; stewards only."""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Response
+from pydantic import AwareDatetime, BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api import examples
+from service.api.accounts import AccountName
+from service.api.auth import CurrentPrincipal, require
+from service.api.body import StrictRoute
+from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.exact import Label, Strict
+from service.api.paging import Cursor, Limit, page, read_cursor
+from service.errors import InvalidInput
+from service.ledger import clock, keys
+from service.ledger.idempotency import StoredAnswer
+from service.ledger.keys import KeyRecord, Role
+from service.ledger.once import Reload, Source, once
+
+router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=StrictRoute)
+
+
+class CreateKey(Strict):
+    """A key to make."""
+
+    name: Label = Field(description="The principal: who acts with this key. Keys of one principal can be rotated.")
+    role: Literal["auditor", "pipeline", "steward"]
+    accounts: Annotated[list[AccountName], Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="The only accounts that the key may touch; null: all."
+    )
+    expires_at: AwareDatetime | None = Field(None, description="RFC 3339 with a time zone.")
+
+
+class KeyBody(BaseModel):
+    """A key without its secret."""
+
+    id: str
+    name: str
+    role: Role
+    accounts: list[str] | None
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class CreatedKey(KeyBody):
+    """A key with its secret, which is shown this once."""
+
+    key: str
+
+
+class KeyPage(BaseModel):
+    """A page of keys."""
+
+    items: list[KeyBody]
+    next_cursor: str | None
+
+
+KeyPath = Annotated[str, Path(description="The key's id.", examples=[examples.KEY_ID])]
+
+
+@router.post("", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.KEY))
+@in_writers
+def create_key(body: CreateKey, change: Changing) -> Response:
+    """Make a key.
+
+    The answer is the only place where it stands; only its hash is stored.
+    """
+    require(change.principal, "steward")
+    if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
+        raise InvalidInput.at("/expires_at", "expected a moment in the future")
+    expires_at = None if body.expires_at is None else clock.stamp(body.expires_at)
+
+    def work(connection: Connection, at: str) -> KeyRecord:
+        new = keys.create_key(
+            connection, change.secret, name=body.name, role=body.role, accounts=body.accounts, expires_at=expires_at, at=at
+        )
+        return new[0]
+
+    def rendered(record: KeyRecord) -> str:
+        return json.dumps(_body(record) | {"key": keys.token_of(change.secret, record.id)})
+
+    answer = once(
+        change.database, change.request, work, status=201, render=rendered, landed=_landed, reload=_RELOAD
+    )
+    return respond(answer)
+
+
+@router.get("", response_model=KeyPage)
+def list_keys(
+    database: CurrentDatabase, principal: CurrentPrincipal, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """List keys.
+
+    Expired and revoked ones too.
+    """
+    require(principal, "steward")
+    with database.read() as connection:
+        found = keys.list_keys(connection, read_cursor(cursor) or None, limit)
+    return ok(page([_body(record) for record in found], limit, found[-1].id if found else None))
+
+
+@router.delete("/{key}", status_code=204)
+@in_writers
+def revoke_key(key: KeyPath, change: Changing) -> Response:
+    """Revoke a key.
+
+    From now on it is refused; what was done with it stays.
+    """
+    require(change.principal, "steward")
+    change.database.write(
+        lambda connection: keys.revoke_key(connection, key, clock.now()), landed=lambda *_: False
+    )
+    return Response(status_code=204)
+
+
+def _body(record: KeyRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "accounts": None if record.accounts is None else list(record.accounts),
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "revoked_at": record.revoked_at,
+    }
+
+
+def _landed(connection: Connection, record: KeyRecord) -> bool:
+    return keys.has_key(connection, record.id)
+
+
+def _load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
+    if stored.api_key_id is None:
+        raise TypeError("an answer to making a key refers to the key")
+    return keys.read_key(connection, stored.api_key_id)
+
+
+# A token is never stored, not even with its answer: a replay derives it again.
+_RELOAD: Reload[KeyRecord] = Reload(lambda record: Source(api_key_id=record.id), _load)

@@ -1,0 +1,104 @@
+"""What surrounds every request: its id, its log line, its size limit, the headers of its answer."""
+
+import re
+import time
+import uuid
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api import problems
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
+_log = structlog.get_logger("service.request")
+
+PAGE_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
+
+
+class Surroundings:
+    """ASGI middleware: X-Request-Id echoed or made, security headers, one log line without bodies or query strings."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on and see its answer out."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        started, status = time.perf_counter(), 500
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Cache-Control"] = "no-store" if scope["path"].startswith("/v1") else "no-cache"
+                if headers.get("content-type", "").startswith("text/html"):
+                    headers["Content-Security-Policy"] = PAGE_POLICY
+                    headers["Referrer-Policy"] = "no-referrer"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_headers)
+        finally:
+            milliseconds = round((time.perf_counter() - started) * 1000, 1)
+            _log.info(
+                "request",
+                request_id=request_id,
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                milliseconds=milliseconds,
+            )
+
+
+class SizeLimit:
+    """ASGI middleware: a body beyond the limit is answered with 413, whether or not its length was announced."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the body while it is read."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self.limit:
+            await self._refuse(scope, receive, send)
+            return
+        received, answered = 0, False
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.limit:
+                raise _BodyTooLarge
+            return message
+
+        async def watched(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            await self.app(scope, counted, watched)
+        except _BodyTooLarge:
+            if not answered:
+                await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = problems.problem("too_large", f"expected a body of at most {self.limit} bytes", scope["path"])
+        response.headers["Connection"] = "close"  # the rest of the body is not read
+        await response(scope, receive, send)
+
+
+class _BodyTooLarge(Exception):  # noqa: N818 - unwinds the application; never leaves this module
+    pass

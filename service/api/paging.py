@@ -1,0 +1,46 @@
+"""Lists page by cursor."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import Query
+
+from service.errors import InvalidInput
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at the most.")]
+Cursor = Annotated[str | None, Query(max_length=400, description="next_cursor of the page before.")]
+
+
+def write_cursor(last: str | int) -> str:
+    """Opaque to clients: what comes after it may change, what it is may too."""
+    return base64.urlsafe_b64encode(str(last).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None) -> str:
+    """The last item of the page before; empty at the start.
+
+    Raises:
+        InvalidInput: it is not a cursor of ours.
+    """
+    if cursor is None:
+        return ""
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer") from None
+
+
+def read_seq(cursor: str | None) -> int:
+    """The same where items are numbered."""
+    last = read_cursor(cursor) or "0"
+    if not (last.isascii() and last.isdigit() and len(last) < 16):
+        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
+    return int(last)
+
+
+def page(items: Sequence[dict[str, Any]], limit: int, last: str | int | None) -> dict[str, Any]:
+    """A page; there may be more exactly where it is full."""
+    more = last is not None and len(items) >= limit
+    return {"items": list(items), "next_cursor": write_cursor(last) if more and last is not None else None}

@@ -1,0 +1,220 @@
+"""PLAN and MECHANISM of the contract as models; what they mean is read by ``privacy.notation``."""
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field
+from typing_extensions import TypeAliasType
+
+from service.api.exact import Exact, Label, Positive, Strict, Tags
+from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.notation import read_plan
+from service.privacy.plan import Plan as PlanValue, mechanisms_of
+
+
+class Limits(NamedTuple):
+    """The largest plan that is read."""
+
+    nodes: int
+    depth: int
+
+
+plan_limits: ContextVar[Limits] = ContextVar("plan_limits", default=Limits(100_000, 32))
+
+
+class _Node(Strict):
+    tags: Tags | None = Field(None, description="What this reveals something about: an attribute, a geography.")
+
+
+class _Mechanism(_Node):
+    name: Label | None = Field(None, description="Unique in the plan; without one, the path is the name.")
+
+
+class _Additive(_Mechanism):
+    cells: Positive | None = Field(
+        None, description="How many cells one neighbouring change can move: by default 1, under replace_one 2."
+    )
+    cells_added: Positive | None = Field(
+        None, description="Under replace_one: how many cells adding or removing one record can move."
+    )
+
+
+class Geometric(_Additive):
+    """Discrete Laplace noise; exactly one of scale and epsilon."""
+
+    type: Literal["geometric"]
+    scale: Exact | None = Field(None, description="b of the mass proportional to exp(-|x|/b), in counts.")
+    epsilon: Exact | None = Field(None, description="Pure loss of one cell, in nats: scale = sensitivity/epsilon.")
+    sensitivity: Positive = Field(1, description="How far one record moves one cell, in counts.")
+
+
+class DiscreteGaussian(_Additive):
+    """Discrete Gaussian noise; exactly one of sigma_squared and rho."""
+
+    type: Literal["discrete_gaussian"]
+    sigma_squared: Exact | None = Field(None, description="Of the mass proportional to exp(-x²/(2 sigma²)).")
+    rho: Exact | None = Field(None, description="zCDP loss of one cell, in nats: sigma² = sensitivity²/(2 rho).")
+    sensitivity: Positive = Field(1, description="How far one record moves one cell, in counts.")
+
+
+class Laplace(_Additive):
+    """Continuous Laplace noise, accounted only; exactly one of scale and epsilon."""
+
+    type: Literal["laplace"]
+    scale: Exact | None = None
+    epsilon: Exact | None = None
+    sensitivity: Exact = "1"
+
+
+class Gaussian(_Additive):
+    """Continuous Gaussian noise, accounted only; exactly one of sigma_squared and rho."""
+
+    type: Literal["gaussian"]
+    sigma_squared: Exact | None = None
+    rho: Exact | None = None
+    sensitivity: Exact = "1"
+
+
+class RandomizedResponse(_Mechanism):
+    """k-ary randomised response, under replace_one only."""
+
+    type: Literal["randomized_response"]
+    epsilon: Exact
+    values: Annotated[int, Field(strict=True, ge=2, le=2**53)] = 2
+
+
+class RdpPoint(Strict):
+    """A Rényi bound at one order."""
+
+    alpha: Exact
+    epsilon: Exact
+
+
+class Declaration(Strict):
+    """A guarantee proved elsewhere: at least one of epsilon, rho and rdp."""
+
+    epsilon: Exact | None = None
+    delta: Exact | None = None
+    rho: Exact | None = None
+    rdp: Annotated[list[RdpPoint], Field(min_length=1, max_length=1000)] | None = None
+
+
+class Declared(_Mechanism, Declaration):
+    """A mechanism known only by its guarantee."""
+
+    type: Literal["declared"]
+    reference: Label = Field(description="Why the guarantee holds.")
+    add_remove: Declaration | None = Field(
+        None, description="Below parallel and choice under replace_one: the guarantee when a record is only added or removed."
+    )
+
+
+Parts = Annotated[list["Plan"], Field(min_length=1)]
+
+
+class Sequence(_Node):
+    """All parts, adaptively."""
+
+    type: Literal["sequence"]
+    parts: Parts
+
+
+class Parallel(_Node):
+    """Parts on subsets of the input; any record is in at most max_degree of them."""
+
+    type: Literal["parallel"]
+    max_degree: Positive
+    parts: Parts
+
+
+class Choice(_Node):
+    """One of the parts, chosen by earlier outputs, for each partition by itself."""
+
+    type: Literal["choice"]
+    parts: Parts
+
+
+class Repeat(_Node):
+    """The same part count times."""
+
+    type: Literal["repeat"]
+    count: Annotated[int, Field(strict=True, ge=1, le=10**12)]
+    part: "Plan"
+
+
+Mechanism = TypeAliasType(
+    "Mechanism",
+    Annotated[
+        Geometric | DiscreteGaussian | Laplace | Gaussian | RandomizedResponse | Declared, Field(discriminator="type")
+    ],
+)
+Plan = TypeAliasType(
+    "Plan",
+    Annotated[
+        Geometric
+        | DiscreteGaussian
+        | Laplace
+        | Gaussian
+        | RandomizedResponse
+        | Declared
+        | Sequence
+        | Parallel
+        | Choice
+        | Repeat,
+        Field(discriminator="type"),
+    ],
+)
+for _model in (Sequence, Parallel, Choice, Repeat):
+    _model.model_rebuild()
+
+NODE_TYPES = frozenset(
+    ("geometric", "discrete_gaussian", "laplace", "gaussian", "randomized_response", "declared")
+    + ("sequence", "parallel", "choice", "repeat")
+)
+
+
+def _small_enough(document: Any) -> Any:
+    """Refuse a plan that is too large before anything recurses into it."""
+    limits, level, nodes, depth = plan_limits.get(), [document], 0, 0
+    while level:
+        nodes, depth = nodes + len(level), depth + 1
+        if nodes > limits.nodes or depth > limits.depth:
+            raise ValueError(f"expected a plan of at most {limits.nodes} nodes and depth {limits.depth}")
+        level = [part for node in level for part in _children(node)]
+    return document
+
+
+def _children(node: Any) -> Iterator[Any]:
+    if isinstance(node, dict):
+        parts = node.get("parts")
+        yield from parts if isinstance(parts, list) else ()
+        if "part" in node:
+            yield node["part"]
+
+
+BoundedPlan = Annotated[Plan, BeforeValidator(_small_enough)]
+"""A plan within the configured size."""
+
+
+def document_of(model: Strict) -> dict[str, Any]:
+    """A plan or mechanism as it was stated, exact numbers as strings."""
+    return model.model_dump(exclude_unset=True, exclude_none=True)
+
+
+def plan_of(model: Any, pointer: str) -> PlanValue:
+    """The value of a plan or mechanism model; faults are below ``pointer``.
+
+    Raises:
+        InvalidInput: it has no meaning.
+    """
+    return read_plan(document_of(model), pointer)
+
+
+def mechanism_of(model: Any, pointer: str) -> MechanismValue:
+    """The value of a mechanism model; faults are below ``pointer``.
+
+    Raises:
+        InvalidInput: it has no meaning.
+    """
+    return next(mechanisms_of(plan_of(model, pointer)))

@@ -1,0 +1,214 @@
+"""Errors as RFC 9457 problem+json: one table from exceptions to codes and statuses.
+
+No message repeats an input's values: what was sent may be a true count.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from service import errors
+from service.api.plans import NODE_TYPES
+from service.errors import Fault, ServiceError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Kind(NamedTuple):
+    """A code of the contract: its status, its title, and the page that explains it."""
+
+    status: int
+    title: str
+    explanation: str
+
+
+KINDS: dict[str, Kind] = {
+    "validation": Kind(
+        422, "The request has no meaning", "Each of errors names a place (a JSON pointer) and what was expected there."
+    ),
+    "unauthenticated": Kind(
+        401, "A valid key is needed", "Send Authorization: Bearer <key>. Keys can be unknown, expired or revoked."
+    ),
+    "forbidden": Kind(403, "The key may not do this", "Auditors read, pipelines register and draw, stewards manage."),
+    "not_found": Kind(404, "There is no such thing", "The address, or a name or id in it, is unknown."),
+    "method_not_allowed": Kind(405, "The method is not for this address", "The Allow header lists those that are."),
+    "budget_exceeded": Kind(
+        409,
+        "The release does not fit the budget",
+        "Nothing was charged. requested and remaining are in the budget's definition (nats; a probability where cap is"
+        " a delta); noise_multiplier_that_fits is the factor on every noise scale with which it would have fitted.",
+    ),
+    "already_drawn": Kind(
+        409,
+        "These counts have been drawn",
+        "Each mechanism, partition and repetition is drawn once: a second draw would halve the protection. Read the"
+        " stored draw instead.",
+    ),
+    "account_closed": Kind(409, "The account is closed", "A steward can open it again."),
+    "conflict": Kind(409, "The request contradicts what is there", "The detail says what it contradicts."),
+    "too_large": Kind(413, "The request is too large", "The detail says the limit."),
+    "unsupported_media_type": Kind(415, "The body's media type is not read here", "Send application/json."),
+    "idempotency_conflict": Kind(
+        422, "The Idempotency-Key was used before", "It came with another request. Use a new key for a new request."
+    ),
+    "unavailable": Kind(
+        503, "The ledger cannot answer now", "Nothing was charged unless the same Idempotency-Key replays it. Try again."
+    ),
+    "internal": Kind(500, "The service failed", "Nothing was charged unless the same Idempotency-Key replays it."),
+}
+
+_CODES: dict[type[ServiceError], str] = {
+    errors.InvalidInput: "validation",
+    errors.Unauthenticated: "unauthenticated",
+    errors.Forbidden: "forbidden",
+    errors.NotFound: "not_found",
+    errors.Conflict: "conflict",
+    errors.AccountClosed: "account_closed",
+    errors.BudgetExceeded: "budget_exceeded",
+    errors.AlreadyDrawn: "already_drawn",
+    errors.IdempotencyConflict: "idempotency_conflict",
+    errors.UnsupportedMediaType: "unsupported_media_type",
+    errors.TooLarge: "too_large",
+    errors.Unavailable: "unavailable",
+}
+_BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
+
+
+def problem(code: str, detail: str, instance: str, **fields: Any) -> Response:
+    """An answer of the given code."""
+    kind = KINDS[code]
+    body = {"type": f"/problems/{code}", "title": kind.title, "status": kind.status, "detail": detail}
+    body |= {"instance": instance, **fields}
+    headers = {"WWW-Authenticate": "Bearer"} if kind.status == HTTPStatus.UNAUTHORIZED else None
+    return Response(json.dumps(body), kind.status, headers, MEDIA_TYPE)
+
+
+def of_error(error: ServiceError, instance: str) -> Response:
+    """The answer to something that the service refused."""
+    code = _CODES[type(error)]
+    match error:
+        case errors.InvalidInput(faults=faults):
+            return validation(faults, instance)
+        case errors.BudgetExceeded():
+            return problem(
+                code,
+                str(error),
+                instance,
+                account=error.account,
+                definition=error.definition,
+                cap=error.cap,
+                requested=error.requested,
+                remaining=error.remaining,
+                noise_multiplier_that_fits=error.noise_multiplier(),
+            )
+        case errors.AlreadyDrawn(draw=draw):
+            return problem(code, str(error), instance, draw=draw)
+        case errors.AccountClosed(account=account):
+            return problem(code, str(error), instance, account=account)
+        case errors.Unavailable(retry_after=seconds):
+            response = problem(code, str(error), instance)
+            response.headers["Retry-After"] = str(seconds)
+            return response
+        case _:
+            return problem(code, str(error), instance)
+
+
+def validation(faults: Iterable[Fault], instance: str) -> Response:
+    """The answer to a request that has no meaning."""
+    listed = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
+    places = ", ".join(fault["pointer"] or "the body" for fault in listed[:3])
+    detail = f"{len(listed)} {'thing is' if len(listed) == 1 else 'things are'} wrong: {places}"
+    return problem("validation", detail, instance, errors=listed)
+
+
+def install(app: FastAPI) -> None:
+    """Every error of the app leaves as a problem."""
+
+    def refused(request: Request, error: Exception) -> Response:
+        return of_error(cast(ServiceError, error), request.url.path)
+
+    def meaningless(request: Request, error: Exception) -> Response:
+        invalid = cast(RequestValidationError, error)
+        return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.url.path)
+
+    def http(request: Request, error: Exception) -> Response:
+        code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
+        response = problem(code, KINDS[code].explanation, request.url.path)
+        if code == "method_not_allowed":
+            response.headers["Allow"] = ", ".join(_allowed(app, request))
+        return response
+
+    def failed(request: Request, _: Exception) -> Response:
+        return problem("internal", KINDS["internal"].explanation, request.url.path)
+
+    app.add_exception_handler(ServiceError, refused)
+    app.add_exception_handler(RequestValidationError, meaningless)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, failed)
+
+
+def _allowed(app: FastAPI, request: Request) -> list[str]:
+    """The methods of an address; Starlette's own Allow names only the first route's."""
+    scopes = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
+    return [
+        method
+        for method, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in app.router.routes)
+    ]
+
+
+def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
+    where, *path = fault["loc"]
+    if fault["type"] == "json_invalid":
+        return Fault("", "expected JSON")
+    pointer = pointer_of(path, body) if where == "body" else "".join(f"/{step}" for step in fault["loc"])
+    if fault["type"] == "union_tag_invalid":
+        pointer += "/" + fault["ctx"]["discriminator"].strip("'")
+    return Fault(pointer, _detail(fault))
+
+
+def pointer_of(path: Sequence[int | str], body: Any) -> str:
+    """The JSON pointer of a pydantic location, whose steps also name the members of unions it went through."""
+    pointer, here = "", body
+    for number, step in enumerate(path):
+        last = number == len(path) - 1
+        if isinstance(here, dict) and (step in here or (last and not _is_tag(step, here))):
+            pointer += "/" + str(step).replace("~", "~0").replace("/", "~1")
+            here = here.get(step)
+        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            pointer += f"/{step}"
+            here = here[step]
+    return pointer
+
+
+def _is_tag(step: int | str, here: Mapping[str, Any]) -> bool:
+    return step in NODE_TYPES and here.get("type") == step or step == here.get("definition")
+
+
+_DETAILS = {
+    "missing": "expected this field; it is missing",
+    "extra_forbidden": "unknown field",
+    "union_tag_invalid": "expected one of {expected_tags}",
+    "union_tag_not_found": "expected an object with the field {discriminator}",
+    "model_attributes_type": "expected an object",
+    "model_type": "expected an object",
+    "dict_type": "expected an object",
+    "string_pattern_mismatch": "expected text that matches {pattern}",
+}
+
+
+def _detail(fault: Mapping[str, Any]) -> str:
+    """The reason in the service's words, or in pydantic's where those do not repeat what was sent."""
+    context = fault.get("ctx") or {}
+    if fault["type"] in _DETAILS:
+        return _DETAILS[fault["type"]].format_map(context)
+    if fault["type"] == "value_error":
+        return str(context["error"])
+    message = str(fault["msg"])
+    return message.replace("Input should be", "expected", 1) if message.startswith("Input should be") else message

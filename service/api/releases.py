@@ -1,0 +1,212 @@
+"""Releases: registering plans against an account's budget, and reading them."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
+
+from service.api import examples
+from service.api.accounts import AccountPath
+from service.api.auth import CurrentPrincipal, require
+from service.api.body import StrictRoute
+from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.exact import Exact, Label, Strict, Tags
+from service.api.guarantees import (
+    GuaranteeBody,
+    HeadBody,
+    Remaining,
+    cost_of,
+    head_body,
+    read_deltas,
+    remaining_body,
+)
+from service.api.paging import Cursor, Limit, page, read_seq
+from service.api.plans import BoundedPlan, Plan, document_of, plan_of
+from service.ledger import accounts, charges, releases
+from service.ledger.accounts import AccountRecord
+from service.ledger.charges import NewRelease, Registered
+from service.ledger.releases import ReleaseRecord
+from service.privacy.numbers import exact_text
+from service.privacy.plan import Plan as PlanValue
+
+router = APIRouter(prefix="/v1/accounts/{account}/releases", tags=["releases"], route_class=StrictRoute)
+
+ReleasePath = Annotated[str, Path(description="The release's id.", examples=[examples.RELEASE_ID])]
+
+
+class RegisterRelease(Strict):
+    """A release to register."""
+
+    name: Label = Field(description="A label; it need not be unique.")
+    plan: BoundedPlan
+    tags: Tags = Field(default_factory=list)
+    delta: Exact = Field("1e-10", description="At which the cost is shown as (epsilon, delta).")
+    reserve_for: None = Field(None, description="Reservations are not supported yet: a release commits at once.")
+
+
+class RegisterBatch(Strict):
+    """Releases to register, all or none."""
+
+    releases: Annotated[list[RegisterRelease], Field(min_length=1, max_length=10_000)]
+
+
+class ReleaseBody(BaseModel):
+    """A release; id and created_at are null in a dry run."""
+
+    id: str | None
+    account: str
+    name: str
+    state: Literal["committed"]
+    plan: Plan
+    tags: list[str]
+    delta: str
+    cost: GuaranteeBody
+    remaining: Remaining
+    head: HeadBody
+    created_at: str | None
+
+
+class BatchBody(BaseModel):
+    """The releases of a batch, in its order."""
+
+    releases: list[ReleaseBody]
+
+
+class ReleasePage(BaseModel):
+    """A page of releases."""
+
+    items: list[ReleaseBody]
+    next_cursor: str | None
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=ReleaseBody,
+    responses={200: {"model": ReleaseBody, "description": "What would be registered (dry_run)."}},
+    openapi_extra=examples.body(examples.RELEASE),
+)
+@in_writers
+def register_release(
+    account: AccountPath,
+    body: RegisterRelease,
+    change: Changing,
+    dry_run: Annotated[bool, Query(description="Answer as if, and register nothing.")] = False,
+) -> Response:
+    """Register a release.
+
+    Its plan is priced under the account's neighbouring relation and charged if it fits the budget, else
+    refused with 409; nothing in between. Register before publishing: what is published cannot be undone.
+    """
+    require(change.principal, "pipeline", account)
+    new = _new(body, "")
+    charges.prepare(change.database, account, [new], ["/plan"])
+    if dry_run:
+        (rehearsed,) = charges.dry_run(change.database, change.request, account, [new])
+        with change.database.read() as connection:
+            head = accounts.read_account(connection, account).head
+        body_of_run = _registered_body(rehearsed) | {"id": None, "created_at": None, "head": head_body(head)}
+        return ok(body_of_run)
+    return respond(charges.register(change.database, change.request, account, [new], _render_one))
+
+
+@router.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
+@in_writers
+def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
+    """Register several releases, all or none.
+
+    They are charged in their order in one transaction; where one does not fit, none is registered.
+    """
+    require(change.principal, "pipeline", account)
+    pointers = [f"/releases/{number}" for number in range(len(body.releases))]
+    new = [_new(release, pointer) for release, pointer in zip(body.releases, pointers, strict=True)]
+    charges.prepare(change.database, account, new, [f"{pointer}/plan" for pointer in pointers])
+    return respond(charges.register(change.database, change.request, account, new, _render_batch))
+
+
+@router.get("", response_model=ReleasePage)
+def list_releases(
+    account: AccountPath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    tag: Annotated[Label | None, Query(description="Those that carry this tag, themselves or on a node.")] = None,
+    state: Annotated[Literal["committed"] | None, Query(description="Those in this state.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List an account's releases.
+
+    In the order in which they were registered.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state)
+    last = found[-1].head.seq if found else None
+    return ok(page([_stored_body(release, owner) for release in found], limit, last))
+
+
+@router.get("/{release}", response_model=ReleaseBody)
+def read_release(
+    account: AccountPath, release: ReleasePath, database: CurrentDatabase, principal: CurrentPrincipal
+) -> Response:
+    """Read a release.
+
+    With its plan as it was stated, its cost, what is left of the account's budget now, and the journal
+    entry that charged it.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        found = releases.read_release(connection, owner.id, release)
+    return ok(_stored_body(found, owner))
+
+
+def _new(body: RegisterRelease, pointer: str) -> NewRelease:
+    (delta,) = read_deltas([body.delta], [f"{pointer}/delta"])
+    plan = plan_of(body.plan, f"{pointer}/plan")
+    return NewRelease(body.name, plan, document_of(body.plan), tuple(body.tags), delta)
+
+
+def _render_one(done: list[Registered]) -> str:
+    return json.dumps(_registered_body(done[0]))
+
+
+def _render_batch(done: list[Registered]) -> str:
+    return json.dumps({"releases": [_registered_body(registered) for registered in done]})
+
+
+def _registered_body(registered: Registered) -> dict[str, Any]:
+    release = registered.release
+    record = ReleaseRecord(
+        id=registered.id,
+        name=release.name,
+        document=release.document,
+        tags=release.tags,
+        delta=release.delta,
+        state="committed",
+        created_at=registered.created_at,
+        head=registered.account.head,
+    )
+    return _body(record, release.plan, registered.account)
+
+
+def _stored_body(record: ReleaseRecord, account: AccountRecord) -> dict[str, Any]:
+    return _body(record, record.plan, account)
+
+
+def _body(record: ReleaseRecord, plan: PlanValue, account: AccountRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "account": account.name,
+        "name": record.name,
+        "state": record.state,
+        "plan": record.document,
+        "tags": list(record.tags),
+        "delta": exact_text(record.delta),
+        "cost": cost_of(plan, account.neighbouring, (record.delta,)),
+        "remaining": remaining_body(account),
+        "head": head_body(record.head),
+        "created_at": record.created_at,
+    }

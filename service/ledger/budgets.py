@@ -1,0 +1,114 @@
+"""Budgets, totals and prices as JSON: what the accounts' rows and the journal's entries hold.
+
+A price's and a total's rationals are unbounded, so they are plain ``p/q``; a budget's are what a
+client stated.
+"""
+
+import json
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from service.errors import InvalidInput
+from service.privacy.filter import Budget, Definition, Price, Sum, Totals, Weights
+from service.privacy.numbers import exact_text, parse_exact
+
+
+def read_budget(document: dict[str, Any], pointer: str = "") -> Budget:
+    """The budget that a document (exact numbers as strings) states.
+
+    Raises:
+        InvalidInput: a cap that is not above 0, an order not above 1, or deltas out of their range.
+    """
+    definition = Definition(document["definition"])
+    given = {k: parse_exact(v) for k, v in document.items() if k != "definition" and v is not None}
+    cap_on = "rho" if definition is Definition.ZCDP else "epsilon"
+    if given[cap_on] <= 0:
+        raise InvalidInput.at(f"{pointer}/{cap_on}", "expected a number above 0")
+    delta = given.get("delta", Fraction(0))
+    if definition is Definition.APPROXIMATE:
+        if not 0 < delta < 1:
+            raise InvalidInput.at(f"{pointer}/delta", "expected a number above 0 and below 1")
+        declared = given.get("declared_delta", Fraction(0))
+        if not 0 <= declared < delta:
+            raise InvalidInput.at(f"{pointer}/declared_delta", "expected a number of at least 0 and below delta")
+        return Budget(definition=definition, cap=given[cap_on], delta=delta, declared_delta=declared)
+    if not 0 <= delta < 1:
+        raise InvalidInput.at(f"{pointer}/delta", "expected a number of at least 0 and below 1")
+    if definition is Definition.RDP and given["alpha"] <= 1:
+        raise InvalidInput.at(f"{pointer}/alpha", "expected an order above 1")
+    return Budget(definition=definition, cap=given[cap_on], declared_delta=delta, alpha=given.get("alpha"))
+
+
+def write_budget(budget: Budget) -> dict[str, str]:
+    """The document of a budget; deltas that are 0 by default are left out."""
+    document = {"definition": budget.definition.value}
+    if budget.alpha is not None:
+        document["alpha"] = exact_text(budget.alpha)
+    document[budget.cap_on] = exact_text(budget.cap)
+    if budget.definition is Definition.APPROXIMATE:
+        document["delta"] = exact_text(budget.delta)
+        if budget.declared_delta:
+            document["declared_delta"] = exact_text(budget.declared_delta)
+    elif budget.declared_delta:
+        document["delta"] = exact_text(budget.declared_delta)
+    return document
+
+
+def write_weights(weights: Weights) -> str:
+    return json.dumps({"orders": [str(o) for o in weights.orders], "weights": [str(s) for s in weights.shares]})
+
+
+@lru_cache(maxsize=1024)
+def read_weights(text: str) -> Weights:
+    """Memoised, because an (epsilon, delta) account's 250 orders are read for every charge."""
+    document = json.loads(text)
+    return Weights(tuple(map(Fraction, document["orders"])), tuple(map(Fraction, document["weights"])))
+
+
+def write_price(price: Price) -> dict[str, Any]:
+    """The amount charged, for the journal: rationals and quanta as strings, infinity as null."""
+    return {
+        "epsilon": None if price.epsilon is None else str(price.epsilon),
+        "rho": None if price.rho is None else str(price.rho),
+        "delta": str(price.delta),
+        "linear": str(price.linear),
+        "quanta": [None if quanta is None else str(quanta) for quanta in price.quanta],
+    }
+
+
+def read_price(document: dict[str, Any]) -> Price:
+    return Price(
+        epsilon=None if document["epsilon"] is None else Fraction(document["epsilon"]),
+        rho=None if document["rho"] is None else Fraction(document["rho"]),
+        delta=Fraction(document["delta"]),
+        linear=Fraction(document["linear"]),
+        quanta=tuple(None if quanta is None else int(quanta) for quanta in document["quanta"]),
+    )
+
+
+def write_totals(totals: Totals) -> str:
+    return json.dumps(
+        {
+            "epsilon": [str(totals.epsilon.finite), totals.epsilon.infinite],
+            "rho": [str(totals.rho.finite), totals.rho.infinite],
+            "delta": str(totals.delta),
+            "linear": str(totals.linear),
+            "quanta": totals.quanta,
+            "infinite": totals.infinite,
+        },
+        separators=(",", ":"),
+    )
+
+
+def read_totals(text: str) -> Totals:
+    document = json.loads(text)
+    (epsilon, epsilons), (rho, rhos) = document["epsilon"], document["rho"]
+    return Totals(
+        epsilon=Sum(Fraction(epsilon), epsilons),
+        rho=Sum(Fraction(rho), rhos),
+        delta=Fraction(document["delta"]),
+        linear=Fraction(document["linear"]),
+        quanta=tuple(document["quanta"]),
+        infinite=tuple(document["infinite"]),
+    )

@@ -1,0 +1,189 @@
+"""Charging releases to an account: one transaction, in one function."""
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from sqlalchemy import Connection, insert
+
+from service.errors import AccountClosed, BudgetExceeded
+from service.ledger import accounts, budgets, journal, spending
+from service.ledger.accounts import AccountRecord
+from service.ledger.database import Database
+from service.ledger.idempotency import Request
+from service.ledger.journal import Head
+from service.ledger.once import Answer, has_entry, once, rehearse
+from service.ledger.tables import Release, ReleaseTag
+from service.privacy.filter import ACCOUNTANT, Shortfall, Totals, add, charged, price, shortfall
+from service.privacy.fitting import noise_multiplier
+from service.privacy.notation import check_relation, walk
+from service.privacy.numbers import double_down, double_up, exact_text
+from service.privacy.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class NewRelease:
+    """What a pipeline registers.
+
+    Attributes:
+        plan: what is priced.
+        document: the plan as it was stated, exact numbers as strings; what is stored and shown.
+        delta: at which its cost is shown as (epsilon, delta).
+    """
+
+    name: str
+    plan: Plan
+    document: dict[str, Any]
+    tags: tuple[str, ...]
+    delta: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A release that was charged; ``account`` is as the charge left it."""
+
+    id: str
+    release: NewRelease
+    account: AccountRecord
+    created_at: str
+
+
+Render = Callable[[list[Registered]], str]
+
+
+def prepare(database: Database, name: str, releases: Sequence[NewRelease], pointers: Sequence[str]) -> AccountRecord:
+    """What needs no lock: check the plans against the account's neighbouring relation, and price them.
+
+    Raises:
+        NotFound: there is no such account.
+        InvalidInput: a plan has no meaning under the account's relation.
+    """
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+    for release, pointer in zip(releases, pointers, strict=True):
+        check_relation(release.plan, account.neighbouring, pointer)
+        price(release.plan, account.neighbouring, account.weights.orders)  # memoised for the transaction
+    return account
+
+
+def register(database: Database, request: Request, name: str, releases: Sequence[NewRelease], render: Render) -> Answer:
+    """Charge releases, all or none; ``prepare`` comes first.
+
+    Raises:
+        AccountClosed, BudgetExceeded: nothing is charged.
+    """
+
+    def work(connection: Connection, at: str) -> list[Registered]:
+        return charge(connection, accounts.lock_account(connection, name), releases, request.principal, at)
+
+    return once(database, request, work, status=201, render=render, landed=landed)
+
+
+def dry_run(database: Database, request: Request, name: str, releases: Sequence[NewRelease]) -> list[Registered]:
+    """What ``register`` would do, rolled back."""
+
+    def work(connection: Connection, at: str) -> list[Registered]:
+        return charge(connection, accounts.lock_account(connection, name), releases, request.principal, at)
+
+    return rehearse(database, work)
+
+
+def charge(
+    connection: Connection, account: AccountRecord, releases: Sequence[NewRelease], actor: str, at: str
+) -> list[Registered]:
+    """Admit and write releases one after the other, in the caller's transaction, on a locked account.
+
+    The cost is that of the plans and never that of the ledger: the millionth release runs the same
+    statements over the same rows as the first.
+    """
+    if account.state == "closed":
+        raise AccountClosed(account.name)
+    done: list[Registered] = []
+    subplans: Counter[str] = Counter()
+    for release in releases:
+        asked = price(release.plan, account.neighbouring, account.weights.orders)
+        amount = charged(account.totals, asked)
+        after = add(account.totals, amount)
+        gap = shortfall(account.budget, account.weights, account.totals, after)
+        if gap is not None:
+            raise _refusal(account, release, gap)
+        release_id = str(uuid.uuid4())
+        head = _write(connection, account, release, release_id, budgets.write_price(amount), actor, at)
+        account = replace(account, totals=after, head=head)
+        subplans.update(spending.subplans_of(release.plan, release.tags))
+        done.append(Registered(release_id, release, account, at))
+    spending.record(connection, account.id, subplans)
+    accounts.save_charge(connection, account, account.totals, account.head)
+    return done
+
+
+def landed(connection: Connection, done: list[Registered]) -> bool:
+    """Whether an earlier attempt at these charges is in the ledger."""
+    return has_entry(connection, done[-1].account.id, done[-1].account.head)
+
+
+def _write(
+    connection: Connection,
+    account: AccountRecord,
+    release: NewRelease,
+    release_id: str,
+    amount: dict[str, Any],
+    actor: str,
+    at: str,
+) -> Head:
+    seq, tags, delta = account.head.seq + 1, list(release.tags), exact_text(release.delta)
+    connection.execute(
+        insert(Release).values(
+            id=release_id,
+            account_id=account.id,
+            seq=seq,
+            name=release.name,
+            plan=json.dumps(release.document, ensure_ascii=False),
+            tags=json.dumps(tags, ensure_ascii=False),
+            delta=delta,
+            state="committed",
+            price=json.dumps(amount),
+            accountant=ACCOUNTANT,
+            created_at=at,
+        )
+    )
+    all_tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(tags)
+    if all_tags:
+        rows = [{"account_id": account.id, "tag": tag, "seq": seq} for tag in sorted(all_tags)]
+        connection.execute(insert(ReleaseTag), rows)
+    content = {
+        "name": release.name,
+        "plan": release.document,
+        "tags": tags,
+        "delta": delta,
+        "price": amount,
+        "accountant": ACCOUNTANT,
+    }
+    return journal.append(connection, account.chain, "committed", content, actor=actor, release_id=release_id, at=at)
+
+
+def _refusal(account: AccountRecord, release: NewRelease, gap: Shortfall) -> BudgetExceeded:
+    return BudgetExceeded(
+        account.name,
+        account.budget.definition.value,
+        gap.cap,
+        None if gap.requested is None else double_up(gap.requested),
+        double_down(gap.remaining),
+        noise_multiplier=lambda: multiplier(account, release),
+    )
+
+
+def multiplier(account: AccountRecord, release: NewRelease) -> float | None:
+    """The smallest factor on the plan's noise scales with which the release would have fitted."""
+
+    def fits(plan: Plan) -> bool:
+        asked = price(plan, account.neighbouring, account.weights.orders)
+        after = add(account.totals, charged(account.totals, asked))
+        return shortfall(account.budget, account.weights, account.totals, after) is None
+
+    found = noise_multiplier(release.plan, fits)
+    return None if found is None else double_up(found)

@@ -1,0 +1,33 @@
+"""The one place where the ledger asks for the time, and the one text in which it writes it down.
+
+Moments are stored as text and compared as text, so all of them have the same shape: RFC 3339 in
+UTC with exactly six decimals and a ``Z``.
+"""
+
+from datetime import UTC, datetime
+
+_SHAPE = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+def now() -> str:
+    """The present moment."""
+    return stamp(datetime.now(UTC))
+
+
+def stamp(moment: datetime) -> str:
+    """A moment as the ledger writes it.
+
+    Raises:
+        ValueError: the moment has no time zone, so it names no moment.
+    """
+    if moment.utcoffset() is None:
+        raise ValueError("expected a moment with a time zone")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def is_stamp(text: str) -> bool:
+    """Whether a text has the ledger's shape; any other would be compared wrongly."""
+    try:
+        return stamp(datetime.strptime(text, _SHAPE).replace(tzinfo=UTC)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,320 @@
+"""One way to read and one way to write, the same on SQLite and on PostgreSQL.
+
+What a request is answered with must not be lost, and nothing may happen twice: a write returns
+only after its commit, and where a connection breaks at the commit the next attempt first finds out
+whether the last one is in the database. Statements' parameters never reach a message.
+"""
+
+import secrets
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from service.errors import StartupRefused, Unavailable
+from service.ledger.failures import RETRIED, Kind, failure_of, refusal, sqlite_failure
+
+T = TypeVar("T")
+
+_PAUSES = (0.0, 0.0, 0.1, 0.4, 1.6)  # seconds before each attempt once a connection was lost: a restart's time
+_READERS = 16  # read transactions at one time, in a pool of their own
+
+# On PostgreSQL each transaction begins in one round trip, which also tells whether the connection is alive.
+_READ_POSTGRESQL = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# All attempts of one write take the same advisory lock, so the next one starts only when the server is done with the
+# last, however its connection broke. A session that died without a word must not keep its accounts locked until TCP
+# notices, hence the limit on idling, a minute. And noise must not be published that a power cut makes the ledger
+# forget, hence no asynchronous commit, even where the server's other databases want it.
+_WRITE_POSTGRESQL = """\
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SET LOCAL lock_timeout = {wait};
+SET LOCAL idle_in_transaction_session_timeout = 60000;
+SELECT pg_advisory_xact_lock({lock}),
+       CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+_READ_SQLITE = "BEGIN"
+_WRITE_SQLITE = "BEGIN IMMEDIATE"
+
+# Unless the URL says otherwise: a server that vanished is noticed in half a minute and not in hours.
+_POSTGRESQL_OPTIONS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
+
+
+def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int = 16) -> "Database":
+    """Open the ledger's database; an SQLite file that does not exist is made.
+
+    ``lock_timeout`` is in seconds; ``writer_threads`` write transactions run at once on PostgreSQL,
+    one on SQLite.
+
+    Raises:
+        StartupRefused: the URL is not one of a database that can hold the ledger.
+        Unavailable: the SQLite file cannot be opened. (PostgreSQL is not asked before it is used.)
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # its text may quote a password
+        raise StartupRefused("expected an SQLAlchemy URL such as postgresql+psycopg://user@host/database") from None
+    kind = parsed.get_backend_name()
+    if kind == "sqlite" and parsed.database not in {None, "", ":memory:"} and not parsed.query:
+        _make_sqlite_file(Path(str(parsed.database)), lock_timeout)
+        writer = _sqlite_engine(parsed, 1, lock_timeout, read_only=False)
+        reader = _sqlite_engine(parsed, _READERS, lock_timeout, read_only=True)
+        return Database(kind, writer, reader, 1, lock_timeout)
+    if kind == "postgresql":
+        writer = _postgresql_engine(parsed, writer_threads, read_only=False)
+        reader = _postgresql_engine(parsed, _READERS, read_only=True)
+        return Database(kind, writer, reader, writer_threads, lock_timeout)
+    raise StartupRefused("expected the URL of an SQLite file, without options, or of a PostgreSQL database")
+
+
+class Database:
+    """A database with its two pools and the queues in front of them; safe to share between threads."""
+
+    def __init__(self, kind: str, writer: Engine, reader: Engine, writers: int, lock_timeout: float) -> None:
+        self.kind = kind  # "sqlite" or "postgresql"
+        self.lock_timeout = lock_timeout  # seconds that a transaction waits in all, in the queue and for locks
+        self.writers = Queue(writers)
+        self.readers = Queue(_READERS)
+        self._writer, self._reader = writer, reader
+
+    def close(self) -> None:
+        """Close the connections that are not in use; those in use close when they are given back."""
+        self._writer.dispose()
+        self._reader.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one moment of the database, can change nothing and waits for no writer.
+
+        Raises:
+            Unavailable: the database does not answer, or all readers are busy for too long.
+        """
+        with self.readers.place(time.monotonic() + self.lock_timeout):
+            connection = self._snapshot()
+            try:
+                yield connection
+            except SQLAlchemyError as error:
+                raise refusal(failure_of(error)) from None
+            finally:
+                connection.close()
+
+    def write(self, work: Callable[[Connection], T], *, landed: Callable[[Connection, T], bool]) -> T:
+        """Run ``work`` in one write transaction and return its value once that is committed.
+
+        ``work`` may run several times, each time on a database without the traces of the times
+        before: after a lost connection, a deadlock, or a race for a unique key, which the second
+        run finds taken because every work looks before it inserts. Where a connection breaks at
+        the commit, ``landed(connection, value)`` says whether that attempt's value is in the
+        database after all; if so it is returned and ``work`` does not run again.
+
+        Raises:
+            Unavailable: no lock in time, the database does not answer, or its disk is full.
+            Conflict: a unique key is still taken after the last attempt.
+            Whatever ``work`` raises, after a rollback.
+        """
+        deadline = time.monotonic() + self.lock_timeout
+        lock = secrets.randbits(63)
+        unknown: list[T] = []  # the values of attempts that broke at their commit
+        lost = False
+        with self.writers.place(deadline):
+            for pause in _PAUSES:
+                if lost:
+                    time.sleep(pause)
+                committing = False
+                try:
+                    with self._writer.connect() as connection:
+                        self._begin_write(connection, deadline, lock)
+                        for earlier in unknown:
+                            if landed(connection, earlier):
+                                return earlier
+                        value = work(connection)
+                        self._require_transaction(connection)
+                        committing = True
+                        connection.commit()
+                        return value
+                except SQLAlchemyError as error:
+                    failure = failure_of(error)
+                lost = lost or failure.kind is Kind.LOST
+                if committing and failure.kind is Kind.LOST:
+                    unknown.append(value)
+                if failure.kind not in RETRIED and not (lost and failure.kind is Kind.UNREACHABLE):
+                    break
+        raise refusal(failure, unknown=bool(unknown))
+
+    def _snapshot(self) -> Connection:
+        begin = _READ_SQLITE if self.kind == "sqlite" else _READ_POSTGRESQL
+        for _ in _PAUSES:
+            try:
+                connection = self._reader.connect()
+                try:
+                    connection.exec_driver_sql(begin)
+                except SQLAlchemyError:
+                    connection.close()
+                    raise
+            except SQLAlchemyError as error:
+                failure = failure_of(error)
+            else:
+                return connection
+            if failure.kind is not Kind.LOST:
+                break
+        raise refusal(failure)
+
+    def _begin_write(self, connection: Connection, deadline: float, lock: int) -> None:
+        wait = max(1, round(1000 * (deadline - time.monotonic())))  # milliseconds; 0 would mean for ever
+        if self.kind == "sqlite":
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait}")
+            connection.exec_driver_sql(_WRITE_SQLITE)
+        else:
+            connection.exec_driver_sql(_WRITE_POSTGRESQL.format(wait=wait, lock=lock))
+
+    def _require_transaction(self, connection: Connection) -> None:
+        """Refuse to commit what a failed statement has undone already: PostgreSQL would answer such a COMMIT without
+        an error, and SQLite some.
+
+        Raises:
+            RuntimeError: the work went on after a statement had failed.
+        """
+        raw = connection.connection.driver_connection
+        if isinstance(raw, sqlite3.Connection):
+            sound = raw.in_transaction
+        else:
+            sound = isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INTRANS
+        if not sound:
+            raise RuntimeError("a statement failed and the work went on; nothing was committed")
+
+
+class Queue:
+    """A number of places, handed out first come, first served, so that nobody is overtaken for ever."""
+
+    def __init__(self, places: int) -> None:
+        self._mutex = threading.Lock()
+        self._free = places  # above 0 only while nobody waits
+        self._waiting: deque[threading.Event] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many are in the queue now."""
+        return len(self._waiting)
+
+    @contextmanager
+    def place(self, deadline: float) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            Unavailable: none became free before ``deadline`` (of the monotonic clock, seconds).
+        """
+        self._enter(deadline)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self, deadline: float) -> None:
+        with self._mutex:
+            if self._free:
+                self._free -= 1
+                return
+            turn = threading.Event()
+            self._waiting.append(turn)
+        if turn.wait(deadline - time.monotonic()):
+            return
+        with self._mutex:
+            if turn.is_set():  # handed over between the timeout and here
+                return
+            self._waiting.remove(turn)
+        raise Unavailable("too many transactions are waiting for the ledger")
+
+    def _leave(self) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._free += 1
+
+
+def _make_sqlite_file(path: Path, timeout: float) -> None:
+    """Make the file and switch it to write-ahead logging, once and for all, so that readers never block."""
+    deadline = time.monotonic() + timeout
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+    except (OSError, sqlite3.Error) as error:
+        raise Unavailable(f"the database file {path} cannot be opened") from error
+    try:
+        mode = _switch_to_wal(connection, deadline)
+    except sqlite3.Error as error:
+        raise refusal(sqlite_failure(error)) from error
+    finally:
+        connection.close()
+    if mode != "wal":
+        raise StartupRefused(f"the file system of {path} cannot share memory, so it cannot hold the ledger")
+
+
+def _switch_to_wal(connection: sqlite3.Connection, deadline: float) -> str:
+    """SQLite does not wait where two processes switch at the same moment, so the wait is here."""
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) -> Engine:
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        pool_size=size,
+        max_overflow=0,
+        # Transactions are begun and ended by this file; the driver must not begin any by itself.
+        connect_args={"isolation_level": None, "timeout": lock_timeout, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        cursor = raw.cursor()
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute(f"PRAGMA query_only = {int(read_only)}")
+        cursor.close()
+
+    return engine
+
+
+def _postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
+    options = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in url.query}
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        hide_parameters=True,
+        use_native_hstore=False,  # looking for a type that the ledger does not use costs every connection a transaction
+        pool_size=size,
+        max_overflow=0,
+        # Transactions are begun and ended by this file; the driver must not begin any by itself.
+        connect_args={"autocommit": True, **options},
+    )
+
+    if not read_only:
+        event.listen(engine, "handle_error", _leave_former_primary)
+    return engine
+
+
+def _leave_former_primary(context: ExceptionContext) -> None:
+    """After a failover the old server may answer, read-only: drop its connections, so that new ones find the new."""
+    if isinstance(context.original_exception, psycopg.errors.ReadOnlySqlTransaction):
+        context.is_disconnect = True

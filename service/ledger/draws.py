@@ -1,0 +1,320 @@
+"""Draws: noise leaves the process only after the commit of its charge, and each draw happens once.
+
+True counts come in as an argument and go nowhere: what is stored is the noisy result.
+"""
+
+import hashlib
+import json
+import math
+import uuid
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, insert, select
+
+from service.errors import AlreadyDrawn, InvalidInput, NotFound
+from service.ledger import accounts, journal
+from service.ledger.accounts import AccountRecord
+from service.ledger.charges import NewRelease, charge
+from service.ledger.database import Database
+from service.ledger.idempotency import Request, StoredAnswer
+from service.ledger.journal import Head
+from service.ledger.once import Answer, Reload, Source, has_entry, once
+from service.ledger.releases import read_release
+from service.ledger.tables import BranchTaken, Draw, Entry, Release
+from service.privacy.mechanisms import Mechanism
+from service.privacy.notation import read_plan
+from service.privacy.plan import Choice, Plan, Repeat, mechanisms_of, parts_of
+
+WHOLE = ""
+"""The partition of a draw of the whole input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which draw of a mechanism: for which partition of the input and which turn of its ``repeat`` nodes."""
+
+    partition: str = WHOLE
+    repetition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRecord:
+    """A stored draw; ``head`` is its journal entry. ``mechanism`` states the law of the noise."""
+
+    id: str
+    account_id: int
+    release_id: str
+    mechanism: Mechanism
+    turn: Turn
+    noisy: list[int]
+    head: Head
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    """A ``choice`` above a mechanism: where it is, which branch leads to the mechanism, and which turn it is."""
+
+    pointer: str
+    branch: int
+    turn: int
+
+
+Render = Callable[[DrawRecord], str]
+
+
+def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
+    """The mechanism of a plan by its name.
+
+    Raises:
+        InvalidInput: there is none; the fault is at ``pointer``.
+    """
+    for mechanism in mechanisms_of(plan):
+        if mechanism.name == name:
+            return mechanism
+    raise InvalidInput.at(pointer, "expected the name, or else the path, of a mechanism of the release's plan")
+
+
+def check_turn(plan: Plan, mechanism: Mechanism, turn: Turn, pointer: str) -> None:
+    """Refuse a repetition that the plan does not have."""
+    repetitions = math.prod(node.count for node, _ in _way(plan, mechanism) if isinstance(node, Repeat))
+    if turn.repetition >= repetitions:
+        raise InvalidInput.at(pointer, f"expected a repetition below {repetitions}, the product of the repeats above")
+
+
+def draw(
+    database: Database,
+    request: Request,
+    account_name: str,
+    release_id: str,
+    mechanism: Mechanism,
+    turn: Turn,
+    noisy: Sequence[int],
+    render: Render,
+) -> Answer:
+    """Store the noisy counts of one mechanism of a release, once.
+
+    ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused.
+
+    Raises:
+        AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
+            ``choice`` above it.
+    """
+
+    def work(connection: Connection, at: str) -> DrawRecord:
+        account = accounts.lock_account(connection, account_name)
+        plan = read_release(connection, account.id, release_id).plan
+        return _store(connection, account, release_id, plan, mechanism, turn, noisy, request.principal, at)
+
+    return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)
+
+
+def register_and_draw(
+    database: Database,
+    request: Request,
+    account_name: str,
+    release: NewRelease,
+    noisy: Sequence[int],
+    render: Render,
+) -> Answer:
+    """Charge a release of a single mechanism and store its draw, in one transaction.
+
+    Raises:
+        AccountClosed, BudgetExceeded: nothing is charged, and the noise is thrown away.
+    """
+
+    def work(connection: Connection, at: str) -> DrawRecord:
+        account = accounts.lock_account(connection, account_name)
+        (registered,) = charge(connection, account, [release], request.principal, at)
+        (mechanism,) = mechanisms_of(release.plan)
+        return _store(
+            connection,
+            registered.account,
+            registered.id,
+            release.plan,
+            mechanism,
+            Turn(),
+            noisy,
+            request.principal,
+            at,
+        )
+
+    return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)
+
+
+def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawRecord:
+    """A draw of an account.
+
+    Raises:
+        NotFound: the account has none with this id.
+    """
+    row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
+    if row is None:
+        raise NotFound("draw", draw_id)
+    return _record(row)
+
+
+def list_draws(connection: Connection, release_id: str, after: int, limit: int, counts: int) -> list[DrawRecord]:
+    """A page of a release's draws in order; it ends early once it holds about ``counts`` noisy counts."""
+    query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
+    page: list[DrawRecord] = []
+    for row in connection.execution_options(stream_results=True).execute(query):
+        page.append(_record(row))
+        counts -= len(page[-1].noisy)
+        if counts <= 0:
+            break
+    return page
+
+
+def _store(
+    connection: Connection,
+    account: AccountRecord,
+    release_id: str,
+    plan: Plan,
+    mechanism: Mechanism,
+    turn: Turn,
+    noisy: Sequence[int],
+    actor: str,
+    at: str,
+) -> DrawRecord:
+    name = mechanism.name or ""
+    forks = _forks(plan, mechanism, turn.repetition)
+    _refuse_second_draw(connection, release_id, name, turn)
+    _refuse_other_branch(connection, release_id, forks, turn.partition)
+    packed = np.asarray(noisy, dtype="<i8").tobytes()
+    draw_id, digest = str(uuid.uuid4()), hashlib.sha256(packed).hexdigest()
+    connection.execute(
+        insert(Draw).values(
+            id=draw_id,
+            release_id=release_id,
+            mechanism=name,
+            partition=turn.partition,
+            repetition=turn.repetition,
+            account_id=account.id,
+            seq=account.head.seq + 1,
+            size=len(noisy),
+            noisy=zlib.compress(packed, 1),
+            noisy_hash=digest,
+            created_at=at,
+        )
+    )
+    _take_branches(connection, release_id, forks, turn.partition, draw_id)
+    content: dict[str, object] = {
+        "draw": draw_id,
+        "mechanism": name,
+        "partition": turn.partition,
+        "repetition": turn.repetition,
+        "size": len(noisy),
+        "noisy_hash": digest,
+    }
+    head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
+    accounts.save_head(connection, account, head)
+    return DrawRecord(draw_id, account.id, release_id, mechanism, turn, list(noisy), head, at)
+
+
+def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:
+    """The whole input overlaps every partition, so a draw of it excludes all others, and they it."""
+    query = select(Draw.id).where(
+        Draw.release_id == release_id, Draw.mechanism == name, Draw.repetition == turn.repetition
+    )
+    if turn.partition != WHOLE:
+        query = query.where(Draw.partition.in_((turn.partition, WHOLE)))
+    drawn = connection.execute(query.limit(1)).scalar_one_or_none()
+    if drawn is not None:
+        raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
+
+
+def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[_Fork], partition: str) -> None:
+    for fork in forks:
+        query = select(BranchTaken.draw_id).where(
+            BranchTaken.release_id == release_id,
+            BranchTaken.node == fork.pointer,
+            BranchTaken.turn == fork.turn,
+            BranchTaken.branch != fork.branch,
+        )
+        if partition != WHOLE:
+            query = query.where(BranchTaken.partition.in_((partition, WHOLE)))
+        taken = connection.execute(query.limit(1)).scalar_one_or_none()
+        if taken is not None:
+            raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
+
+
+def _take_branches(
+    connection: Connection, release_id: str, forks: Sequence[_Fork], partition: str, draw_id: str
+) -> None:
+    for fork in forks:
+        at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
+        held = select(BranchTaken.branch).where(*(getattr(BranchTaken, column) == value for column, value in at.items()))
+        if connection.execute(held).first() is None:
+            connection.execute(insert(BranchTaken).values(**at, branch=fork.branch, draw_id=draw_id))
+
+
+def _way(plan: Plan, mechanism: Mechanism) -> list[tuple[Plan, int]]:
+    """The nodes from the root down to a mechanism, each with the number of the child that is taken."""
+    for number, part in enumerate(parts_of(plan)):
+        if part is mechanism or part == mechanism:
+            return [(plan, number)]
+        below = _way(part, mechanism)
+        if below:
+            return [(plan, number), *below]
+    return []
+
+
+def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[_Fork]:
+    """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
+    way, forks, pointer = _way(plan, mechanism), [], ""
+    for depth, (node, number) in enumerate(way):
+        if isinstance(node, Choice):
+            below = math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
+            forks.append(_Fork(pointer, number, repetition // below))
+        pointer += "/part" if isinstance(node, Repeat) else f"/parts/{number}"
+    return forks
+
+
+def _landed(connection: Connection, record: DrawRecord) -> bool:
+    return has_entry(connection, record.account_id, record.head)
+
+
+def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
+    return _record(connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one())
+
+
+_RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
+
+_DRAWS = (
+    select(
+        Draw.id,
+        Draw.account_id,
+        Draw.release_id,
+        Draw.mechanism,
+        Draw.partition,
+        Draw.repetition,
+        Draw.noisy,
+        Draw.seq,
+        Draw.created_at,
+        Release.plan,
+        Entry.hash,
+    )
+    .join(Release, Release.id == Draw.release_id)
+    .join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
+)
+
+
+def _record(row: Row[Any]) -> DrawRecord:
+    plan = read_plan(json.loads(row.plan))
+    mechanism = next(m for m in mechanisms_of(plan) if m.name == row.mechanism)
+    noisy: list[int] = np.frombuffer(zlib.decompress(row.noisy), dtype="<i8").tolist()
+    return DrawRecord(
+        id=row.id,
+        account_id=row.account_id,
+        release_id=row.release_id,
+        mechanism=mechanism,
+        turn=Turn(row.partition, row.repetition),
+        noisy=noisy,
+        head=Head(row.seq, row.hash),
+        created_at=row.created_at,
+    )

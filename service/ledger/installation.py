@@ -1,0 +1,135 @@
+"""The installation's secret: a file outside the data directory, and its fingerprint inside.
+
+Tokens and request digests hang on the secret. A database that met two of them would hold tokens
+that nobody can derive again and would take replays for new requests, so a second one is refused.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import Connection, insert, select
+
+from service.errors import StartupRefused
+from service.ledger import clock
+from service.ledger.database import Database
+from service.ledger.tables import Installation
+
+SECRET_BYTES = 32
+_ONLY_ROW = 1
+_HEX = re.compile(rf"[0-9a-fA-F]{{{2 * SECRET_BYTES}}}")
+_BASE64 = re.compile(r"[0-9a-zA-Z+/_-]{43}=?")  # 32 bytes, either alphabet of RFC 4648
+
+
+@dataclass(frozen=True)
+class Secret:
+    """The installation's 256-bit key. It never appears in a repr."""
+
+    key: bytes = field(repr=False)
+
+    def hmac(self, purpose: str, *parts: bytes) -> bytes:
+        """HMAC-SHA-256 of the parts for one purpose.
+
+        Every part is preceded by its length, so no two lists of parts give one message, and the
+        purpose is the first of them, so a value made for one use means nothing in another.
+        """
+        code = hmac.new(self.key, digestmod=hashlib.sha256)
+        for part in (purpose.encode(), *parts):
+            code.update(len(part).to_bytes(8, "big"))
+            code.update(part)
+        return code.digest()
+
+    def fingerprint(self) -> str:
+        """Tells secrets apart and reveals nothing of them."""
+        return self.hmac("fingerprint").hex()
+
+
+def load_secret(path: Path) -> Secret:
+    """Read the secret, or make it where there is none; processes that start together get the same.
+
+    Raises:
+        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, or cannot be
+            read or made. The message never quotes the file.
+    """
+    try:
+        if not path.exists():
+            _make_secret(path)
+        text = path.read_bytes()
+    except OSError as error:
+        raise StartupRefused(f"the secret file {path} cannot be read or made: {error.strerror}") from error
+    return Secret(_decoded(text, path))
+
+
+def _make_secret(path: Path) -> None:
+    """Whoever links first wins, and nobody ever sees a file that is not yet whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(SECRET_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    # A database that outlives the secret after a power cut could never be opened again.
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _decoded(text: bytes, path: Path) -> bytes:
+    stripped = text.decode("latin-1").strip()
+    if _HEX.fullmatch(stripped):
+        return bytes.fromhex(stripped)
+    with suppress(binascii.Error):
+        if _BASE64.fullmatch(stripped):
+            usual = stripped.rstrip("=").replace("-", "+").replace("_", "/") + "="
+            return base64.b64decode(usual, validate=True)
+    raise StartupRefused(f"the secret file {path} must hold {SECRET_BYTES} bytes in hexadecimal or base64")
+
+
+def check_secret(database: Database, secret: Secret) -> None:
+    """Bind a new database to this secret; refuse a database that is bound to another.
+
+    Raises:
+        StartupRefused: the database belongs to another secret.
+        Unavailable: the database does not answer.
+    """
+    mine = secret.fingerprint()
+
+    def bind(connection: Connection) -> str:
+        known = _known_fingerprint(connection)
+        if known is None:
+            row = {"id": _ONLY_ROW, "secret_fingerprint": mine, "created_at": clock.now()}
+            connection.execute(insert(Installation).values(row))
+        return known or mine
+
+    bound = database.write(bind, landed=lambda connection, _: _known_fingerprint(connection) == mine)
+    if not hmac.compare_digest(bound, mine):
+        raise StartupRefused(
+            "the secret file is not the one that this database was set up with"
+            f" (its fingerprint begins {mine[:8]}, the database expects {bound[:8]})"
+        )
+
+
+def lock_installation(connection: Connection) -> None:
+    """Hold a lock until the transaction ends that start-up steps of all replicas have in common."""
+    connection.execute(select(Installation.id).with_for_update())
+
+
+def _known_fingerprint(connection: Connection) -> str | None:
+    return connection.execute(
+        select(Installation.secret_fingerprint).where(Installation.id == _ONLY_ROW)
+    ).scalar_one_or_none()

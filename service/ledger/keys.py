@@ -1,0 +1,234 @@
+"""API keys: who may call, as what, and for which accounts.
+
+A token is derived from the installation's secret and the key's id, so that the answer to a
+repeated request can show it again; the database holds only its SHA-256, which nobody can reverse
+because a token has 256 bits (an operator's own bootstrap key: at least 32 characters).
+"""
+
+import base64
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from sqlalchemy import Connection, Row, insert, or_, select, tuple_, update
+
+from service.errors import InvalidInput, NotFound, StartupRefused
+from service.ledger import clock
+from service.ledger.database import Database
+from service.ledger.installation import Secret, check_secret, lock_installation
+from service.ledger.tables import ApiKey
+
+Role = Literal["auditor", "pipeline", "steward"]
+ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each may do all that those before it may
+
+FIRST_PRINCIPAL = "first-steward"
+SHORTEST_BOOTSTRAP_KEY = 32  # characters
+_PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
+_COLUMNS = (
+    ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts, ApiKey.created_at, ApiKey.expires_at, ApiKey.revoked_at,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KeyRecord:
+    """What may be shown of a key; moments as the clock writes them."""
+
+    id: str
+    name: str  # the principal
+    role: Role
+    accounts: tuple[str, ...] | None  # None: all
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who is calling, and what they may do."""
+
+    key_id: str
+    name: str
+    role: Role
+    accounts: frozenset[str] | None  # None: all
+
+    def may_act_as(self, role: Role) -> bool:
+        """Whether this principal's role includes another."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def may_use(self, account: str) -> bool:
+        """Whether this principal's key reaches an account."""
+        return self.accounts is None or account in self.accounts
+
+
+def token_of(secret: Secret, key_id: str) -> str:
+    """The bearer token of a key that ``create_key`` made."""
+    code = secret.hmac("api-key", key_id.encode())
+    return _PREFIX + base64.urlsafe_b64encode(code).rstrip(b"=").decode()
+
+
+def create_key(
+    connection: Connection,
+    secret: Secret,
+    *,
+    name: str,
+    role: Role,
+    accounts: list[str] | None,
+    expires_at: str | None,
+    at: str,
+) -> tuple[KeyRecord, str]:
+    """Add a key for a principal and return it with its token, which is not stored.
+
+    Raises:
+        ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
+    """
+    if expires_at is not None and not clock.is_stamp(expires_at):
+        raise ValueError("expected a moment in UTC with six decimals and a Z")
+    key_id = str(uuid.uuid4())
+    token = token_of(secret, key_id)
+    reach = None if accounts is None else tuple(accounts)
+    record = KeyRecord(key_id, name, role, reach, created_at=at, expires_at=expires_at, revoked_at=None)
+    _insert(connection, record, token)
+    return record, token
+
+
+def add_bootstrap_key(connection: Connection, token: str, at: str) -> KeyRecord | None:
+    """Make the operator's own token the first steward key; None, and nothing done, where there is a key already."""
+    if _any_key(connection):
+        return None
+    record = KeyRecord(
+        str(uuid.uuid4()), FIRST_PRINCIPAL, "steward", None, created_at=at, expires_at=None, revoked_at=None
+    )
+    _insert(connection, record, token)
+    return record
+
+
+def authenticate(connection: Connection, token: str, at: str) -> Principal | None:
+    """Who holds this token; None where it is unknown, expired or revoked at that moment.
+
+    The token is looked up by its hash, so the time that it takes says nothing about other tokens.
+    """
+    row = connection.execute(
+        select(ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts).where(
+            ApiKey.token_hash == _hash(token),
+            ApiKey.revoked_at.is_(None),
+            or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > at),
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    accounts = _accounts(row.accounts)
+    return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
+
+
+def read_key(connection: Connection, key_id: str) -> KeyRecord:
+    """One key.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    row = connection.execute(select(*_COLUMNS).where(ApiKey.id == key_id)).one_or_none()
+    if row is None:
+        raise NotFound("key", key_id)
+    return _record(row)
+
+
+def has_key(connection: Connection, key_id: str) -> bool:
+    """Whether there is a key with this id."""
+    return connection.execute(select(ApiKey.id).where(ApiKey.id == key_id)).first() is not None
+
+
+def list_keys(connection: Connection, after: str | None, limit: int) -> list[KeyRecord]:
+    """A page of keys, oldest first, revoked ones too; ``after`` is the id of the last key of the page before.
+
+    Raises:
+        InvalidInput: no key has the id ``after``.
+    """
+    order = tuple_(ApiKey.created_at, ApiKey.id)
+    query = select(*_COLUMNS).order_by(ApiKey.created_at, ApiKey.id).limit(limit)
+    if after is not None:
+        last = connection.execute(select(ApiKey.created_at).where(ApiKey.id == after)).scalar_one_or_none()
+        if last is None:
+            raise InvalidInput.at("/cursor", "expected a cursor that an earlier page gave")
+        query = query.where(order > tuple_(last, after))
+    return [_record(row) for row in connection.execute(query)]
+
+
+def revoke_key(connection: Connection, key_id: str, at: str) -> KeyRecord:
+    """Make a key useless from now on. A key that is revoked already keeps its first moment.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    connection.execute(update(ApiKey).where(ApiKey.id == key_id, ApiKey.revoked_at.is_(None)).values(revoked_at=at))
+    return read_key(connection, key_id)
+
+
+def ensure_first_key(database: Database, secret: Secret, bootstrap: str | None) -> str | None:
+    """At start: where there is no key at all, add the operator's or make one.
+
+    Returns the token that was made, to be shown once; None where nothing has to be shown.
+
+    Raises:
+        StartupRefused: the bootstrap key is too short, or the secret is not this database's.
+        Unavailable: the database does not answer.
+    """
+    if bootstrap is not None and len(bootstrap) < SHORTEST_BOOTSTRAP_KEY:
+        raise StartupRefused(f"the bootstrap key must have at least {SHORTEST_BOOTSTRAP_KEY} characters")
+    check_secret(database, secret)
+
+    def add_first(connection: Connection) -> str | None:
+        lock_installation(connection)  # replicas that start together add one key between them
+        if _any_key(connection):
+            return None
+        if bootstrap is not None:
+            add_bootstrap_key(connection, bootstrap, clock.now())
+            return None
+        _, token = create_key(
+            connection, secret, name=FIRST_PRINCIPAL, role="steward", accounts=None, expires_at=None, at=clock.now()
+        )
+        return token
+
+    def has_landed(connection: Connection, token: str | None) -> bool:
+        if token is None:
+            return _any_key(connection)
+        return connection.execute(select(ApiKey.id).where(ApiKey.token_hash == _hash(token))).first() is not None
+
+    return database.write(add_first, landed=has_landed)
+
+
+def _insert(connection: Connection, record: KeyRecord, token: str) -> None:
+    connection.execute(
+        insert(ApiKey).values(
+            id=record.id,
+            name=record.name,
+            role=record.role,
+            accounts=None if record.accounts is None else json.dumps(record.accounts),
+            token_hash=_hash(token),
+            created_at=record.created_at,
+            expires_at=record.expires_at,
+            revoked_at=record.revoked_at,
+        )
+    )
+
+
+def _any_key(connection: Connection) -> bool:
+    return connection.execute(select(ApiKey.id).limit(1)).first() is not None
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _accounts(stored: str | None) -> tuple[str, ...] | None:
+    return None if stored is None else tuple(json.loads(stored))
+
+
+def _role(stored: str) -> Role:
+    return cast("Role", stored)  # the table's check admits no other
+
+
+def _record(row: Row[str, str, str, str | None, str, str | None, str | None]) -> KeyRecord:
+    key_id, name, role, accounts, created_at, expires_at, revoked_at = row
+    return KeyRecord(key_id, name, _role(role), _accounts(accounts), created_at, expires_at, revoked_at)

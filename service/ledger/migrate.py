@@ -1,0 +1,109 @@
+"""Brings the database's tables to the version of this code, once, however many processes start together."""
+
+from functools import cache
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, inspect, text
+
+from service.errors import StartupRefused
+from service.ledger.database import Database, open_database
+
+_SCRIPTS = Path(__file__).resolve().parents[2] / "migrations"
+_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
+_PATIENCE = 600.0  # seconds: another process may be migrating a large database
+
+
+def migrate(database_or_url: Database | str) -> None:
+    """Upgrade to the newest version, in one transaction that excludes all others who try.
+
+    Raises:
+        StartupRefused: the database was written by a newer version of the service.
+        Unavailable: the database does not answer, or another process migrates for too long.
+    """
+    if isinstance(database_or_url, str):
+        database = open_database(database_or_url, lock_timeout=_PATIENCE)
+        try:
+            migrate(database)
+        finally:
+            database.close()
+        return
+
+    def upgrade(connection: Connection) -> None:
+        _exclude_others(connection)
+        try:
+            command.upgrade(_config(connection), "head")
+        except CommandError as error:
+            raise StartupRefused("the database was written by a newer version of the service than this one") from error
+
+    database_or_url.write(upgrade, landed=lambda connection, _: _is_at_head(connection))
+
+
+def downgrade(database: Database, revision: str) -> None:
+    """Take the tables back to an earlier version; "base" removes them with all that they hold."""
+
+    def step_back(connection: Connection) -> None:
+        _exclude_others(connection)
+        command.downgrade(_config(connection), revision)
+
+    def landed(connection: Connection, _: None) -> bool:
+        return (_revision(connection) or "base") == revision
+
+    database.write(step_back, landed=landed)
+
+
+def is_migrated(database: Database) -> bool:
+    """Whether the tables are those of this code.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
+    with database.read() as connection:
+        return _is_at_head(connection)
+
+
+def prepare(database: Database, embedded: bool) -> None:
+    """At start: migrate where nobody else can be using the database, or where it is empty.
+
+    Raises:
+        StartupRefused: a shared database is not of this version; an operator decides when it changes.
+        Unavailable: the database does not answer.
+    """
+    with database.read() as connection:
+        if _is_at_head(connection):
+            return
+        empty = not inspect(connection).get_table_names()
+    if not (embedded or empty):
+        raise StartupRefused("the database is not of this version of the service: run python -m service migrate")
+    migrate(database)
+
+
+def _exclude_others(connection: Connection) -> None:
+    """SQLite's write transaction excludes everybody already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+@cache
+def _head() -> str | None:
+    return ScriptDirectory.from_config(_config()).get_current_head()
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _is_at_head(connection: Connection) -> bool:
+    return _revision(connection) == _head()

@@ -1,0 +1,132 @@
+"""One request, one effect, one answer: the write transaction that every changing request runs in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sqlalchemy import Connection, select
+
+from service.errors import ServiceError
+from service.ledger import clock, idempotency
+from service.ledger.database import Database
+from service.ledger.idempotency import Request, StoredAnswer
+from service.ledger.journal import Head
+from service.ledger.tables import Entry
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the client is told; ``body`` is JSON text."""
+
+    status: int
+    body: str
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an answer that is not stored as text can be rendered from again."""
+
+    draw_id: str | None = None
+    api_key_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reload(Generic[R]):
+    """For results too large or too secret to be stored with the answer: what to keep, and how to load it again."""
+
+    source: Callable[[R], Source]
+    load: Callable[[Connection, StoredAnswer], R]
+
+
+class _Answered(Exception):  # noqa: N818 - not an error: it ends a transaction that has nothing to do any more
+    def __init__(self, stored: StoredAnswer) -> None:
+        super().__init__("answered before")
+        self.stored = stored
+
+
+class _DryRun(Exception, Generic[R]):  # noqa: N818 - not an error: it rolls a successful rehearsal back
+    def __init__(self, result: R) -> None:
+        super().__init__("dry run")
+        self.result = result
+
+
+def once(
+    database: Database,
+    request: Request,
+    work: Callable[[Connection, str], R],
+    *,
+    status: int,
+    render: Callable[[R], str],
+    landed: Callable[[Connection, R], bool],
+    reload: Reload[R] | None = None,
+) -> Answer:
+    """Run ``work(connection, now)`` in one write transaction and answer; or answer as the first time.
+
+    Two requests with one Idempotency-Key at the same moment: one runs, the other waits for it and
+    gets its answer. Where the other one is refused by what the first one did (it took the room that
+    was left), it is told the first one's success, not the refusal.
+
+    Raises:
+        IdempotencyConflict: the key came before with another request.
+        ServiceError: whatever ``work`` raises; nothing is changed then.
+    """
+
+    def run(connection: Connection) -> R:
+        _stop_if_answered(connection, request)
+        at = clock.now()
+        try:
+            result = work(connection, at)
+        except ServiceError:
+            _stop_if_answered(connection, request)
+            raise
+        if request.key is not None:
+            source = Source() if reload is None else reload.source(result)
+            idempotency.store(
+                connection,
+                request,
+                status=status,
+                body=render(result) if reload is None else None,
+                draw_id=source.draw_id,
+                api_key_id=source.api_key_id,
+                at=at,
+            )
+        return result
+
+    try:
+        return Answer(status, render(database.write(run, landed=landed)))
+    except _Answered as answered:
+        stored = answered.stored
+    if stored.body is not None or reload is None:
+        return Answer(stored.status, stored.body or "", replayed=True)
+    with database.read() as connection:
+        return Answer(stored.status, render(reload.load(connection, stored)), replayed=True)
+
+
+def rehearse(database: Database, work: Callable[[Connection, str], R]) -> R:
+    """Run the same work and roll it back."""
+
+    def run(connection: Connection) -> R:
+        raise _DryRun(work(connection, clock.now()))
+
+    try:
+        return database.write(run, landed=lambda *_: False)
+    except _DryRun as rehearsed:
+        result: R = rehearsed.result
+        return result
+
+
+def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
+    """Whether this very entry is in the journal: how an attempt is recognised whose commit was not confirmed."""
+    found = connection.execute(
+        select(Entry.seq).where(Entry.account_id == account_id, Entry.seq == head.seq, Entry.hash == head.hash)
+    )
+    return found.first() is not None
+
+
+def _stop_if_answered(connection: Connection, request: Request) -> None:
+    stored = idempotency.find(connection, request)
+    if stored is not None:
+        raise _Answered(stored)

@@ -1,0 +1,159 @@
+"""The ledger's tables. ``migrations/`` builds the same; a test compares the two.
+
+Exact numbers are text (they have any length); moments are text too (RFC 3339 in UTC with six
+decimals and a ``Z``, so that they sort as strings and hash as they are stored). True counts have
+no column here.
+"""
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Integer, LargeBinary, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {  # noqa: RUF012
+        str: Text,
+        bytes: LargeBinary,
+        int: BigInteger().with_variant(Integer(), "sqlite"),  # turns go to 10^12; SQLite's INTEGER has 64 bits
+    }
+
+
+class Installation(Base):
+    """One row: which secret this database belongs to."""
+
+    __tablename__ = "installation"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    secret_fingerprint: Mapped[str]
+    created_at: Mapped[str]
+
+
+class ApiKey(Base):
+    """A bearer key; the token itself is never stored."""
+
+    __tablename__ = "api_keys"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]  # the principal
+    role: Mapped[str]
+    accounts: Mapped[str | None]  # JSON array of account names; null: all
+    token_hash: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[str]
+    expires_at: Mapped[str | None]
+    revoked_at: Mapped[str | None]
+    __table_args__ = (CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),)
+
+
+class Account(Base):
+    """A protected population, its cap, and the head of its journal."""
+
+    __tablename__ = "accounts"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    unit: Mapped[str]
+    neighbouring: Mapped[str]
+    description: Mapped[str]
+    budget: Mapped[str]  # JSON, exact numbers as strings
+    admission: Mapped[str]  # JSON: the RDP orders with their weights, fixed at opening
+    totals: Mapped[str]  # JSON: what admission compares with the cap; recomputed from the journal it is the same
+    state: Mapped[str]
+    created_at: Mapped[str]
+    head_seq: Mapped[int]
+    head_hash: Mapped[str]
+    __table_args__ = (
+        CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
+        CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
+    )
+
+
+class Release(Base):
+    """An immutable plan that was charged. ``seq`` is that of its journal entry."""
+
+    __tablename__ = "releases"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
+    seq: Mapped[int]
+    name: Mapped[str]
+    plan: Mapped[str]  # JSON as stated, exact numbers as strings
+    tags: Mapped[str]  # JSON array: the release's own
+    delta: Mapped[str]
+    state: Mapped[str]
+    price: Mapped[str]  # JSON: what was added to the account's totals
+    accountant: Mapped[str]  # version of the accountant that priced it
+    created_at: Mapped[str]
+    __table_args__ = (UniqueConstraint("account_id", "seq"),)
+
+
+class ReleaseTag(Base):
+    """The tags of a release and of the nodes of its plan, for listing by tag."""
+
+    __tablename__ = "release_tags"
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    tag: Mapped[str] = mapped_column(primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Spending(Base):
+    """How often each distinct priced subplan occurs in an account: balances are computed from this."""
+
+    __tablename__ = "spending"
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    subplan: Mapped[str]  # JSON in normal form, with tags
+    occurrences: Mapped[int]
+
+
+class Entry(Base):
+    """One journal entry. ``body`` is what was hashed; the columns beside it only find it."""
+
+    __tablename__ = "journal"
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    release_id: Mapped[str | None] = mapped_column(ForeignKey("releases.id"))
+    body: Mapped[str]  # RFC 8785 canonical JSON
+    hash: Mapped[str]
+
+
+class Draw(Base):
+    """The noisy counts of one mechanism, partition and repetition of a release."""
+
+    __tablename__ = "draws"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"))
+    mechanism: Mapped[str]  # its name in the plan
+    partition: Mapped[str]  # empty: the whole input
+    repetition: Mapped[int]
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
+    seq: Mapped[int]  # of its journal entry
+    size: Mapped[int]  # how many counts
+    noisy: Mapped[bytes]  # zlib of little-endian int64
+    noisy_hash: Mapped[str]  # SHA-256 of the uncompressed bytes
+    created_at: Mapped[str]
+    __table_args__ = (
+        UniqueConstraint("release_id", "mechanism", "partition", "repetition"),
+        Index("draws_by_account", "account_id", "seq"),
+    )
+
+
+class BranchTaken(Base):
+    """Which branch of a ``choice`` the first draw took, for one partition and turn."""
+
+    __tablename__ = "branches_taken"
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
+    node: Mapped[str] = mapped_column(primary_key=True)  # JSON pointer of the choice in the plan
+    partition: Mapped[str] = mapped_column(primary_key=True)
+    turn: Mapped[int] = mapped_column(primary_key=True)
+    branch: Mapped[int]
+    draw_id: Mapped[str] = mapped_column(ForeignKey("draws.id"))
+
+
+class StoredAnswer(Base):
+    """The first successful answer to a request with an Idempotency-Key, for replay."""
+
+    __tablename__ = "stored_answers"
+    principal: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_digest: Mapped[str]  # HMAC of method, path and body
+    status: Mapped[int]
+    body: Mapped[str | None]  # null where the answer is rendered again, from `draw_id` or `api_key_id`
+    draw_id: Mapped[str | None] = mapped_column(ForeignKey("draws.id"))
+    api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
+    created_at: Mapped[str]

@@ -1,0 +1,46 @@
+"""Logs: one JSON object a line on standard error; no bodies, no query strings, no messages of unexpected errors."""
+
+import logging
+import sys
+import traceback
+
+import structlog
+
+_PROCESSORS: list[structlog.typing.Processor] = [
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+]
+
+
+def configure(level: str) -> None:
+    """Send every logger of the process, uvicorn's included, through one formatter."""
+    structlog.configure(
+        processors=[*_PROCESSORS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_without_messages)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_PROCESSORS,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    for talkative in ("alembic", "httpx"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)
+
+
+def _without_messages(record: logging.LogRecord) -> bool:
+    """An unexpected error's message may quote what it choked on, a true count even: keep its type and place."""
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+        record.msg, record.args = f"{type(error).__name__} at {' < '.join(reversed(places))}", ()
+        record.exc_info = record.exc_text = None
+    return True

@@ -1,0 +1,343 @@
+"""The privacy filter: exact totals, and whether one more release still fits a budget.
+
+It holds when each release is chosen after seeing all earlier outputs (privacy.md section 4). What it
+adds up is rational: figures that users state stay as they are, irrational ones are the ceiling in
+quanta of 1e-15 nat, so that every machine gets the same totals.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+
+from service.privacy.conversion import conversion, epsilon_to_rho_at
+from service.privacy.loss import Loss, largest as largest_loss, total as total_loss
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plan import Condensed, Neighbouring, Notion, Plan, condense, fold
+from service.privacy.pure import plan_delta, plan_epsilon
+from service.privacy.rdp import mechanism_tau, sole_slope
+from service.privacy.zcdp import plan_rho
+
+ACCOUNTANT = "1"
+"""The version of everything that decides a price; a release stores the one that priced it."""
+
+QUANTA = 10**15  # in a nat
+FINE_DENOMINATOR = 10**60  # totals are exact below it
+COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
+COARSE_DELTA = 10**40
+_STEPS = 250
+_MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans come rarely twice and would fill the memory
+
+ORDERS = tuple(1 + Fraction(f"{10 ** (-3 + 9 * k / (_STEPS - 1)):.5e}") for k in range(_STEPS))
+"""The RDP orders of (epsilon, delta) budgets: alpha - 1 geometric from 1e-3 to 1e6."""
+
+
+class Definition(StrEnum):
+    """In which definition a budget is a cap."""
+
+    PURE = "pure"
+    ZCDP = "zcdp"
+    APPROXIMATE = "approximate"
+    RDP = "rdp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A cap.
+
+    Attributes:
+        definition: what the cap is on.
+        cap: epsilon, or rho under zCDP; nats.
+        delta: of an (epsilon, delta) cap; 0 for the others.
+        declared_delta: cap on the sum of the deltas that mechanisms declare.
+        alpha: the order of an RDP cap.
+    """
+
+    definition: Definition
+    cap: Fraction
+    delta: Fraction = Fraction(0)
+    declared_delta: Fraction = Fraction(0)
+    alpha: Fraction | None = None
+
+    @property
+    def cap_on(self) -> str:
+        """The name of the capped figure."""
+        return "rho" if self.definition is Definition.ZCDP else "epsilon"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """RDP orders and, for an (epsilon, delta) budget, the share of delta that each may use; fixed at opening."""
+
+    orders: tuple[Fraction, ...] = ()
+    shares: tuple[Fraction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one release adds to an account's totals.
+
+    Attributes:
+        epsilon, rho: rational, or infinite.
+        delta: what its mechanisms declare.
+        linear: c of the part c*alpha of its Rényi curve.
+        quanta: the rest of the curve at each of the account's orders (None: infinite); empty: 0 everywhere.
+    """
+
+    epsilon: Fraction | None
+    rho: Fraction | None
+    delta: Fraction
+    linear: Fraction
+    quanta: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A finite sum, and how many infinite contributions it had: so that one can be taken away again."""
+
+    finite: Fraction = Fraction(0)
+    infinite: int = 0
+
+    def plus(self, value: Fraction | None) -> "Sum":
+        if value is None:
+            return Sum(self.finite, self.infinite + 1)
+        return Sum(self.finite + value, self.infinite)
+
+    @property
+    def value(self) -> Fraction | None:
+        return None if self.infinite else self.finite
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sum of the prices of all releases of an account."""
+
+    epsilon: Sum = Sum()
+    rho: Sum = Sum()
+    delta: Fraction = Fraction(0)
+    linear: Fraction = Fraction(0)
+    quanta: tuple[int, ...] = ()
+    infinite: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Which cap a release does not fit: what it asks for (None: infinite) and what is left."""
+
+    cap: str
+    requested: Fraction | None
+    remaining: Fraction
+
+
+def open_weights(budget: Budget) -> Weights:
+    """The orders that admission needs, and the weights that an (epsilon, delta) account keeps for ever.
+
+    0.9 at the order that is best for a Gaussian ledger filling the cap, 0.1 spread evenly. A mixture of
+    supermartingales is one, so that it may be tested at every order at once; choosing the order by
+    what was spent would not be a filter.
+    """
+    if budget.definition is Definition.RDP and budget.alpha is not None:
+        return Weights((budget.alpha,))
+    if budget.definition is not Definition.APPROXIMATE:
+        return Weights()
+    delta = budget.delta - budget.declared_delta
+    rho = epsilon_to_rho_at(budget.cap, delta)
+    needed = [rho * order + conversion(order, delta) for order in ORDERS]
+    best = needed.index(min(needed))
+    even = Fraction(1, 10 * len(ORDERS))
+    return Weights(ORDERS, tuple(even + (Fraction(9, 10) if k == best else 0) for k in range(len(ORDERS))))
+
+
+def price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    """What a plan adds to the totals of an account with these orders; memoised whatever its names and tags are."""
+    condensed = condense(plan)
+    if condensed.size > _MEMOISED_SIZE:
+        return _price(condensed, neighbouring, orders)
+    return _memoised(condensed, neighbouring, _integers(orders))
+
+
+def _integers(values: tuple[Fraction, ...]) -> tuple[int, ...]:
+    """Numerators and denominators in turn: as a key, 250 fractions would take ten times as long to hash."""
+    return tuple(part for value in values for part in (value.numerator, value.denominator))
+
+
+def _fractions(integers: tuple[int, ...]) -> tuple[Fraction, ...]:
+    return tuple(Fraction(top, bottom) for top, bottom in zip(integers[::2], integers[1::2], strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: tuple[int, ...]) -> Price:
+    return _price(plan, neighbouring, _fractions(orders))
+
+
+def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    rho = plan_rho(plan, neighbouring)
+    nats = rho.nats
+    if nats is not None and not rho.rational:
+        nats = Fraction(math.ceil(nats * QUANTA), QUANTA)
+    linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
+    quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
+    return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
+
+
+_Curve = tuple[Fraction, tuple[Loss, ...]]
+"""tau at the orders as c*alpha plus a rest at each; an empty rest is 0."""
+
+
+def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> _Curve:
+    """Linear curves, which most ledgers are made of, add up as one number; others order by order.
+
+    At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
+    """
+
+    def mechanism(mechanism: Mechanism) -> _Curve:
+        linear = sole_slope(mechanism)
+        if linear is not None:
+            return linear, ()
+        rest = tuple(mechanism_tau(mechanism, order) for order in orders)
+        if len(rest) == 1 and rest[0].rational and rest[0].nats is not None:
+            return rest[0].nats / orders[0], ()
+        return Fraction(0), rest
+
+    def total(weighted: Iterable[tuple[_Curve, int]]) -> _Curve:
+        listed = list(weighted)
+        rests = [(rest, count) for (_, rest), count in listed if rest]
+        return (
+            sum((linear * count for (linear, _), count in listed), Fraction(0)),
+            tuple(total_loss([(rest[k], count) for rest, count in rests]) for k in range(len(orders) if rests else 0)),
+        )
+
+    def largest(weighted: Iterable[tuple[_Curve, int]], how_many: int) -> _Curve:
+        listed = list(weighted)
+        if not any(rest for (_, rest), _ in listed):
+            chosen = largest_loss([(Loss(linear), count) for (linear, _), count in listed], how_many)
+            return chosen.nats or Fraction(0), ()
+        values = [(_at_orders(curve, orders), count) for curve, count in listed]
+        return Fraction(0), tuple(
+            largest_loss([(value[k], count) for value, count in values], how_many) for k in range(len(orders))
+        )
+
+    return fold(plan, neighbouring, Notion(mechanism, total, largest))
+
+
+def _at_orders(curve: _Curve, orders: tuple[Fraction, ...]) -> list[Loss]:
+    linear, rest = curve
+    straight = [Loss(linear * order) for order in orders]
+    return [total_loss([(a, 1), (b, 1)]) for a, b in zip(straight, rest, strict=True)] if rest else straight
+
+
+def charged(totals: Totals, asked: Price) -> Price:
+    """The price as it is added: rounded up where the common denominator would pass 10^60."""
+    return replace(
+        asked,
+        epsilon=None if asked.epsilon is None else _manageable(totals.epsilon.finite, asked.epsilon, COARSE),
+        rho=None if asked.rho is None else _manageable(totals.rho.finite, asked.rho, COARSE),
+        delta=_manageable(totals.delta, asked.delta, COARSE_DELTA),
+        linear=_manageable(totals.linear, asked.linear, COARSE),
+    )
+
+
+def _manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
+    if math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR:
+        return added
+    return Fraction(math.ceil(added * steps), steps)
+
+
+def add(totals: Totals, amount: Price) -> Totals:
+    """The totals after a charge."""
+    quanta, infinite = totals.quanta, totals.infinite
+    if amount.quanta:
+        zeros = (0,) * len(amount.quanta)
+        quanta = tuple(a + (b or 0) for a, b in zip(quanta or zeros, amount.quanta, strict=True))
+        if infinite or None in amount.quanta:
+            infinite = tuple(a + (b is None) for a, b in zip(infinite or zeros, amount.quanta, strict=True))
+    return Totals(
+        epsilon=totals.epsilon.plus(amount.epsilon),
+        rho=totals.rho.plus(amount.rho),
+        delta=totals.delta + amount.delta,
+        linear=totals.linear + amount.linear,
+        quanta=quanta,
+        infinite=infinite,
+    )
+
+
+def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
+    """What the filter compares with the cap; None is infinite."""
+    match budget.definition:
+        case Definition.PURE:
+            return totals.epsilon.value
+        case Definition.ZCDP:
+            return totals.rho.value
+        case Definition.RDP:
+            (order,) = weights.orders
+            if any(totals.infinite):
+                return None
+            return totals.linear * order + Fraction(sum(totals.quanta), QUANTA)
+    return _spent_of_delta(budget, weights, totals)
+
+
+def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
+    """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
+    rule = _rule(budget.delta - budget.declared_delta, _integers(weights.orders), _integers(weights.shares))
+    zeros = (0,) * len(rule.conversions)
+    # In whole quanta, rounded up: integers are many times as fast as fractions here.
+    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
+    least = min(
+        (
+            rest - order * top // bottom + needed
+            for order, needed, rest, infinite in zip(
+                rule.orders, rule.conversions, totals.quanta or zeros, totals.infinite or zeros, strict=True
+            )
+            if not infinite
+        ),
+        default=None,
+    )
+    by_order = None if least is None else Fraction(max(least, 0), QUANTA)
+    return min((value for value in (totals.epsilon.value, by_order) if value is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What an (epsilon, delta) account's orders are tested with, in integers.
+
+    Attributes:
+        orders: multiples of 1/denominator.
+        conversions: what epsilon exceeds tau by at each order's share of delta, in quanta rounded up.
+    """
+
+    denominator: int
+    orders: tuple[int, ...]
+    conversions: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def _rule(delta: Fraction, orders: tuple[int, ...], shares: tuple[int, ...]) -> _Rule:
+    alphas = _fractions(orders)
+    denominator = math.lcm(*(alpha.denominator for alpha in alphas))
+    needed = (conversion(alpha, share * delta) for alpha, share in zip(alphas, _fractions(shares), strict=True))
+    return _Rule(
+        denominator,
+        tuple(int(alpha * denominator) for alpha in alphas),
+        tuple(math.ceil(epsilon * QUANTA) for epsilon in needed),
+    )
+
+
+def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
+    """What is left of the cap, never below 0."""
+    used = spent(budget, weights, totals)
+    return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
+
+
+def shortfall(budget: Budget, weights: Weights, before: Totals, after: Totals) -> Shortfall | None:
+    """The cap that ``after`` does not fit, if there is one: the loss first, then the declared deltas."""
+    used = spent(budget, weights, after)
+    if used is None or used > budget.cap:
+        asked = None if used is None else used - (spent(budget, weights, before) or Fraction(0))
+        return Shortfall(budget.cap_on, asked, remaining(budget, weights, before))
+    if after.delta > budget.declared_delta:
+        name = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
+        left = max(budget.declared_delta - before.delta, Fraction(0))
+        return Shortfall(name, after.delta - before.delta, left)
+    return None

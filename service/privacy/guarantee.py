@@ -1,0 +1,174 @@
+"""The whole guarantee of a plan, in every notion, at the orders and deltas asked for."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from service.privacy.arithmetic import DOUBLES
+from service.privacy.conversion import AtOrder, Doubles, rdp_to_delta, rdp_to_epsilon, rho_to_epsilon_analytic
+from service.privacy.loss import INFINITE, Loss, least
+from service.privacy.plan import Condensed, Neighbouring, Priced, condense
+from service.privacy.pure import plan_delta, plan_epsilon
+from service.privacy.rdp import declared_orders, plan_curve, plan_tau
+from service.privacy.tight import gaussian_delta, gaussian_epsilon, gaussian_rho_of
+from service.privacy.zcdp import plan_rho
+
+USUAL_ORDERS = tuple(
+    Fraction(order) for order in ("1.25", "1.5", "2", "3", "4", "5", "8", "16", "32", "64", "256", "1024")
+)
+USUAL_DELTA = Fraction(1, 10**10)
+
+
+@dataclass(frozen=True, slots=True)
+class Approximate:
+    """One (epsilon, delta) statement: by which analysis, at which order, and whether it is adaptive.
+
+    Attributes:
+        delta: as asked, what the mechanisms declare included.
+        epsilon: nats, an upper bound.
+        via: ``zcdp``, ``rdp``, ``pure``, ``analytic`` or ``tight``.
+        alpha: the order that gave it, where one did.
+        adaptive: it holds although later mechanisms are chosen after seeing earlier outputs.
+    """
+
+    delta: Fraction
+    epsilon: Loss
+    via: str
+    alpha: Fraction | None
+    adaptive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The least epsilon at one delta, among the adaptive statements and among all."""
+
+    delta: Fraction
+    adaptive: Approximate | None
+    fixed: Approximate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """Upper bounds on what a plan loses; losses in nats."""
+
+    epsilon: Loss
+    rho: Loss
+    rdp: tuple[tuple[Fraction, Loss], ...]
+    delta: Fraction
+    approximate: tuple[Approximate, ...]
+    best: tuple[Best, ...]
+
+
+def guarantee(
+    plan: Priced,
+    neighbouring: Neighbouring,
+    *,
+    deltas: Sequence[Fraction] = (USUAL_DELTA,),
+    orders: Sequence[Fraction] = USUAL_ORDERS,
+    adaptive: bool = True,
+) -> Guarantee:
+    """What a plan costs.
+
+    Args:
+        plan: the release, or all releases.
+        neighbouring: the relation under which the figures hold.
+        deltas: each strictly between 0 and 1.
+        orders: each above 1; for the ``rdp`` figures only, conversions search all orders.
+        adaptive: False where the plan is a ledger's history: figures converted from what turned out
+            to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
+    """
+    spent = _Spent.of(plan, neighbouring)
+    approximate = [statement for delta in deltas for statement in _at_delta(spent, delta, adaptive)]
+    return Guarantee(
+        epsilon=spent.epsilon,
+        rho=spent.rho,
+        rdp=tuple((order, plan_tau(spent.plan, neighbouring, order)) for order in orders),
+        delta=spent.delta,
+        approximate=tuple(approximate),
+        best=tuple(_best(delta, approximate) for delta in deltas),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """A plan with what every conversion starts from.
+
+    Attributes:
+        delta: what its mechanisms declare.
+        gaussian: rho of the one Gaussian that is as revealing, where there is one.
+        orders: at which its Rényi curve may have a kink.
+    """
+
+    plan: Condensed
+    neighbouring: Neighbouring
+    epsilon: Loss
+    rho: Loss
+    delta: Fraction
+    gaussian: Fraction | None
+    orders: set[Fraction]
+
+    @classmethod
+    def of(cls, plan: Priced, neighbouring: Neighbouring) -> "_Spent":
+        plan = condense(plan)
+        return cls(
+            plan,
+            neighbouring,
+            plan_epsilon(plan, neighbouring),
+            plan_rho(plan, neighbouring),
+            plan_delta(plan, neighbouring),
+            gaussian_rho_of(plan, neighbouring),
+            declared_orders(plan),
+        )
+
+    def tau(self, alpha: Fraction) -> Loss:
+        return plan_tau(self.plan, self.neighbouring, alpha)
+
+    def curve(self, alphas: Doubles) -> Doubles:
+        return plan_curve(self.plan, self.neighbouring, alphas)
+
+
+def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
+    """The analyses that say something at one delta; the deltas that mechanisms spend come off first."""
+    left, rho, pure = delta - spent.delta, spent.rho.nats, spent.epsilon
+    by_zcdp = AtOrder(INFINITE, None)
+    if left > 0 and rho is not None:
+        by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _line(rho), left, pure)
+        yield Approximate(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
+    if left > 0:
+        by_rdp = rdp_to_epsilon(spent.tau, spent.curve, left, pure, spent.orders)
+        if by_rdp.loss.nats is not None:
+            yield Approximate(delta, by_rdp.loss, "rdp", by_rdp.alpha, adaptive)
+    if left >= 0 and pure.nats is not None:
+        yield Approximate(delta, pure, "pure", None, adaptive)
+    if left > 0 and rho is not None:
+        yield Approximate(delta, least([rho_to_epsilon_analytic(rho, left), pure]), "analytic", None, adaptive)
+    if spent.gaussian is not None and by_zcdp.loss.nats is not None:
+        tight = gaussian_epsilon(spent.gaussian, left, by_zcdp.loss.nats)
+        yield Approximate(delta, tight, "tight", None, adaptive=False)
+
+
+def _line(slope: Fraction) -> Callable[[Doubles], Doubles]:
+    rough = DOUBLES.number(slope)
+    return lambda alphas: rough * alphas
+
+
+def _best(delta: Fraction, statements: Iterable[Approximate]) -> Best:
+    at_delta = sorted((s for s in statements if s.delta == delta), key=lambda s: s.epsilon)
+    return Best(delta, next((s for s in at_delta if s.adaptive), None), next(iter(at_delta), None))
+
+
+def delta_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> tuple[Loss, str]:
+    """The least delta at which a plan is (epsilon, delta)-private, at most 1, and the analysis that shows it."""
+    spent = _Spent.of(plan, neighbouring)
+    found: list[tuple[Loss, str]] = []
+    if spent.epsilon.nats is not None and spent.epsilon.nats <= epsilon:
+        found.append((Loss(Fraction(0)), "pure"))
+    if spent.gaussian is not None:
+        found.append((gaussian_delta(spent.gaussian, epsilon), "tight"))
+    if spent.rho.nats is not None:
+        rho = spent.rho.nats
+        found.append((rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon).loss, "zcdp"))
+    found.append((rdp_to_delta(spent.tau, spent.curve, epsilon, spent.orders).loss, "rdp"))
+    loss, via = min(found, key=lambda pair: pair[0])
+    reached = Fraction(1) if loss.nats is None else min(loss.nats + spent.delta, Fraction(1))
+    return Loss(reached, loss.rational), via

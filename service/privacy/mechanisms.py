@@ -1,0 +1,103 @@
+"""The mechanisms: frozen values with exact parameters.
+
+A mechanism here is one query whose answer moves, in each of ``cells`` cells, by at most
+``sensitivity``. Accounting a vector as cells of sensitivity s, not as one query of sensitivity
+cells*s, is what makes zCDP tight (seed 004, D.1.1). What a mechanism costs stands in ``pure.py``,
+``zcdp.py`` and ``rdp.py``, one notion of privacy loss in each.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism:
+    """What all mechanisms share.
+
+    Attributes:
+        name: unique in a plan; None until the plan is read, which then gives the path.
+        tags: what the query reveals something about (an attribute, a geography).
+        cells: how many cells one neighbouring change can move, over all partitions of the query;
+            None takes 1 under ``add_remove`` and 2 under ``replace_one``.
+        cells_added: under ``replace_one``, how many cells adding or removing one record can move;
+            None takes half of ``cells``, rounded up.
+    """
+
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    cells: int | None = None
+    cells_added: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometric(Mechanism):
+    """Discrete Laplace noise: mass proportional to exp(-|x|/scale) on the integers."""
+
+    scale: Fraction  # counts
+    sensitivity: int = 1  # counts, per cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteGaussian(Mechanism):
+    """Discrete Gaussian noise: mass proportional to exp(-x²/(2 sigma_squared)) on the integers."""
+
+    sigma_squared: Fraction  # counts squared; the variance is a little less
+    sensitivity: int = 1  # counts, per cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laplace(Mechanism):
+    """Continuous Laplace noise of the given scale; accounted, never drawn."""
+
+    scale: Fraction
+    sensitivity: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian(Mechanism):
+    """Continuous Gaussian noise of variance ``sigma_squared``; accounted, never drawn."""
+
+    sigma_squared: Fraction
+    sensitivity: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomizedResponse(Mechanism):
+    """k-ary randomised response: the true value with odds exp(epsilon) against each other one."""
+
+    epsilon: Fraction  # nats
+    values: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A guarantee that someone else proved: any of pure, zCDP and RDP, each beside ``delta``.
+
+    Attributes:
+        epsilon: pure loss (nats), or None.
+        delta: probability that the other figures do not hold.
+        rho: zCDP loss (nats), or None.
+        rdp: (order, loss in nats) pairs by ascending order, or empty.
+    """
+
+    epsilon: Fraction | None = None
+    delta: Fraction = Fraction(0)
+    rho: Fraction | None = None
+    rdp: tuple[tuple[Fraction, Fraction], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared(Mechanism):
+    """A mechanism known only by its guarantee; ``reference`` says why it holds.
+
+    ``add_remove`` is its guarantee when a record is only added or only removed, needed below
+    ``parallel`` and ``choice`` under ``replace_one``.
+    """
+
+    guarantee: Declaration
+    reference: str
+    add_remove: Declaration | None = None
+
+
+Additive = Geometric | DiscreteGaussian | Laplace | Gaussian
+"""The mechanisms that add noise: those with a sensitivity and cells."""

@@ -1,0 +1,245 @@
+"""Plans as JSON documents: reading, checking, and the normal form that identifies a price.
+
+A document is what api.md calls PLAN, with every exact number as a string. Reading checks what a
+plan means (positive parameters, alternatives, names); ``check_relation`` checks what depends on the
+neighbouring relation.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from service.errors import Fault, InvalidInput
+from service.privacy.mechanisms import (
+    Declaration,
+    Declared,
+    DiscreteGaussian,
+    Gaussian,
+    Geometric,
+    Laplace,
+    Mechanism,
+    RandomizedResponse,
+)
+from service.privacy.numbers import exact_text, parse_exact
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, mechanisms_of, parts_of
+
+Document = Mapping[str, Any]
+MAX_REPETITIONS = 10**12  # product of nested repeats
+
+
+def read_plan(document: Document, pointer: str = "") -> Plan:
+    """The plan that a document states; mechanisms without a name are named by their path.
+
+    Raises:
+        InvalidInput: with the JSON pointer (below ``pointer``) of each thing that has no meaning.
+    """
+    plan = _read(document, pointer, "", 1)
+    names = Counter(mechanism.name for mechanism in mechanisms_of(plan))
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        at = next(where for where, node in walk(plan) if isinstance(node, Mechanism) and node.name == twice[0])
+        raise InvalidInput.at(f"{pointer}{at}/name", "expected a name that no other mechanism of the plan has")
+    return plan
+
+
+def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
+    """Every node with its JSON pointer in the plan's document, parents first."""
+    yield pointer, plan
+    for number, part in enumerate(parts_of(plan)):
+        yield from walk(part, f"{pointer}/part" if isinstance(plan, Repeat) else f"{pointer}/parts/{number}")
+
+
+def _read(document: Document, base: str, path: str, repetitions: int) -> Plan:
+    tags = tuple(sorted(set(document.get("tags") or ())))
+    match document["type"]:
+        case "repeat":
+            count = document["count"]
+            if repetitions * count > MAX_REPETITIONS:
+                raise InvalidInput.at(f"{base}{path}/count", "expected a product of nested repeats of at most 10^12")
+            part = _read(document["part"], base, f"{path}/part", repetitions * count)
+            return Repeat(part=part, count=count, tags=tags)
+        case "sequence" | "parallel" | "choice" as kind:
+            parts = tuple(
+                _read(part, base, f"{path}/parts/{number}", repetitions)
+                for number, part in enumerate(document["parts"])
+            )
+            if kind == "parallel":
+                return Parallel(parts=parts, max_degree=document["max_degree"], tags=tags)
+            return (Sequence if kind == "sequence" else Choice)(parts=parts, tags=tags)
+        case _:
+            mechanism = _read_mechanism(document, base + path)
+            return replace(mechanism, name=document.get("name") or path or "/", tags=tags)
+
+
+def _read_mechanism(document: Document, at: str) -> Mechanism:
+    cells = {field: document[field] for field in ("cells", "cells_added") if document.get(field) is not None}
+    match document["type"]:
+        case "geometric":
+            s = document.get("sensitivity", 1)
+            return Geometric(scale=_inverse_pair(document, at, "scale", "epsilon", s), sensitivity=s, **cells)
+        case "discrete_gaussian":
+            s = document.get("sensitivity", 1)
+            variance = _inverse_pair(document, at, "sigma_squared", "rho", Fraction(s * s, 2))
+            return DiscreteGaussian(sigma_squared=variance, sensitivity=s, **cells)
+        case "laplace":
+            s = _positive(document, at, "sensitivity") if "sensitivity" in document else Fraction(1)
+            return Laplace(scale=_inverse_pair(document, at, "scale", "epsilon", s), sensitivity=s, **cells)
+        case "gaussian":
+            s = _positive(document, at, "sensitivity") if "sensitivity" in document else Fraction(1)
+            variance = _inverse_pair(document, at, "sigma_squared", "rho", s * s / 2)
+            return Gaussian(sigma_squared=variance, sensitivity=s, **cells)
+        case "randomized_response":
+            return RandomizedResponse(epsilon=_positive(document, at, "epsilon"), values=document.get("values", 2))
+        case "declared":
+            one_sided = document.get("add_remove")
+            missing = [
+                f for f in ("epsilon", "delta", "rho", "rdp") if document.get(f) and not (one_sided or document).get(f)
+            ]
+            if missing:
+                raise InvalidInput.at(f"{at}/add_remove", f"expected the fields that are declared; missing: {missing}")
+            return Declared(
+                guarantee=read_declaration(document, at),
+                reference=document["reference"],
+                add_remove=None if one_sided is None else read_declaration(one_sided, f"{at}/add_remove"),
+            )
+        case _:
+            raise InvalidInput.at(f"{at}/type", "expected the type of a mechanism or of a node")
+
+
+def _inverse_pair(document: Document, at: str, parameter: str, loss: str, product: Fraction | int) -> Fraction:
+    """A noise parameter, given as itself or by the loss per cell that it causes: parameter = product/loss."""
+    given = [field for field in (parameter, loss) if document.get(field) is not None]
+    if len(given) != 1:
+        raise InvalidInput.at(
+            at, f"expected exactly one of {parameter} and {loss}, got {'both' if given else 'neither'}"
+        )
+    value = _positive(document, at, given[0])
+    return value if given[0] == parameter else product / value
+
+
+def _positive(document: Document, at: str, field: str) -> Fraction:
+    value = parse_exact(document[field])
+    if value <= 0:
+        raise InvalidInput.at(f"{at}/{field}", "expected a number above 0")
+    return value
+
+
+def read_declaration(document: Document, at: str) -> Declaration:
+    """A declared guarantee: at least one of epsilon, rho and rdp, none negative, delta below 1."""
+    exact = {
+        field: parse_exact(document[field]) for field in ("epsilon", "rho", "delta") if document.get(field) is not None
+    }
+    for field, value in exact.items():
+        if value < 0 or (field == "delta" and value >= 1):
+            limits = "a number of at least 0" + (" and below 1" if field == "delta" else "")
+            raise InvalidInput.at(f"{at}/{field}", f"expected {limits}")
+    points = tuple(sorted((parse_exact(p["alpha"]), parse_exact(p["epsilon"])) for p in document.get("rdp") or ()))
+    if any(alpha <= 1 or epsilon < 0 for alpha, epsilon in points):
+        raise InvalidInput.at(f"{at}/rdp", "expected orders above 1 and losses of at least 0")
+    if len({alpha for alpha, _ in points}) < len(points):
+        raise InvalidInput.at(f"{at}/rdp", "expected each order once")
+    if not points and "epsilon" not in exact and "rho" not in exact:
+        raise InvalidInput.at(at, "expected at least one of epsilon, rho and rdp")
+    return Declaration(
+        epsilon=exact.get("epsilon"), delta=exact.get("delta", Fraction(0)), rho=exact.get("rho"), rdp=points
+    )
+
+
+def check_relation(plan: Plan, neighbouring: Neighbouring, pointer: str = "") -> None:
+    """Refuse what has no meaning under the neighbouring relation.
+
+    Raises:
+        InvalidInput: with one fault for each such mechanism.
+    """
+    faults: list[Fault] = []
+    _check(plan, neighbouring, pointer, False, faults)
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, faults: list[Fault]) -> None:
+    """``divided``: below a ``parallel`` or ``choice``, where a changed record can leave one part and enter another."""
+    replaced = neighbouring is Neighbouring.REPLACE_ONE
+    match plan:
+        case Declared(add_remove=None) if replaced and divided:
+            detail = (
+                "expected add_remove: below parallel and choice, a changed record can leave one part and enter another"
+            )
+            faults.append(Fault(f"{at}/add_remove", detail))
+        case Declared(add_remove=Declaration()) if not replaced:
+            faults.append(Fault(f"{at}/add_remove", "expected none: the account's relation is add_remove already"))
+        case RandomizedResponse() if not replaced:
+            faults.append(Fault(f"{at}/type", "expected replace_one for randomized_response, got add_remove"))
+        case RandomizedResponse() if divided:
+            faults.append(Fault(f"{at}/type", "expected no randomized_response below parallel or choice"))
+        case Mechanism(cells_added=int()) if not replaced:
+            faults.append(Fault(f"{at}/cells_added", "expected none under add_remove; cells is what one record moves"))
+    divided = divided or isinstance(plan, Parallel | Choice)
+    for number, part in enumerate(parts_of(plan)):
+        where = f"{at}/part" if isinstance(plan, Repeat) else f"{at}/parts/{number}"
+        _check(part, neighbouring, where, divided, faults)
+
+
+def write_plan(plan: Plan) -> dict[str, Any]:
+    """The document of a plan, with noise parameters as themselves; ``read_plan`` reads it back."""
+    document: dict[str, Any] = {"type": _TYPES[type(plan)]}
+    if isinstance(plan, Mechanism):
+        if plan.name is not None:
+            document["name"] = plan.name
+        document |= _parameters(plan)
+        document |= {f: getattr(plan, f) for f in ("cells", "cells_added") if getattr(plan, f) is not None}
+    elif isinstance(plan, Repeat):
+        document |= {"count": plan.count, "part": write_plan(plan.part)}
+    else:
+        if isinstance(plan, Parallel):
+            document["max_degree"] = plan.max_degree
+        document["parts"] = [write_plan(part) for part in plan.parts]
+    if plan.tags:
+        document["tags"] = list(plan.tags)
+    return document
+
+
+_TYPES: dict[type, str] = {
+    Geometric: "geometric",
+    DiscreteGaussian: "discrete_gaussian",
+    Laplace: "laplace",
+    Gaussian: "gaussian",
+    RandomizedResponse: "randomized_response",
+    Declared: "declared",
+    Sequence: "sequence",
+    Parallel: "parallel",
+    Choice: "choice",
+    Repeat: "repeat",
+}
+
+
+def _parameters(mechanism: Mechanism) -> dict[str, Any]:
+    match mechanism:
+        case Geometric(scale=scale, sensitivity=s):
+            return {"scale": exact_text(scale), "sensitivity": s}
+        case DiscreteGaussian(sigma_squared=variance, sensitivity=s):
+            return {"sigma_squared": exact_text(variance), "sensitivity": s}
+        case Laplace(scale=scale, sensitivity=real):
+            return {"scale": exact_text(scale), "sensitivity": exact_text(real)}
+        case Gaussian(sigma_squared=variance, sensitivity=real):
+            return {"sigma_squared": exact_text(variance), "sensitivity": exact_text(real)}
+        case RandomizedResponse(epsilon=epsilon, values=values):
+            return {"epsilon": exact_text(epsilon), "values": values}
+        case Declared(guarantee=guarantee, reference=reference, add_remove=one_sided):
+            document = {"reference": reference} | _declaration(guarantee)
+            return document if one_sided is None else document | {"add_remove": _declaration(one_sided)}
+        case _:
+            raise TypeError(f"no document for {type(mechanism).__name__}")
+
+
+def _declaration(declaration: Declaration) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        field: exact_text(value)
+        for field, value in (("epsilon", declaration.epsilon), ("rho", declaration.rho), ("delta", declaration.delta))
+        if value is not None
+    }
+    if declaration.rdp:
+        document["rdp"] = [{"alpha": exact_text(a), "epsilon": exact_text(e)} for a, e in declaration.rdp]
+    return document

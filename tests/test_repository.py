@@ -1,0 +1,116 @@
+"""The repository itself: what lies at its top, that it names no package registry, that its locks are hashed."""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import service
+
+_ROOT = Path(__file__).resolve().parents[1]
+_WEB = _ROOT / "service" / "web"
+_TOP = {
+    *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
+    *("README.md", "benchmarks", "compose.yaml", "migrations", "openapi.yaml", "pyproject.toml"),
+    *("requirements-dev.lock", "requirements.lock", "service", "tests"),
+}
+# In pieces, since this file is searched as well.
+_HOSTS = [".".join(name) for name in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"))]
+_ADDRESS = re.compile("|".join([*map(re.escape, _HOSTS), r"\w://[^\s\"']*/simp" + r"le\b"]))
+_LOCKED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)(?: ; [^\\]+?)?(?: --hash=sha256:[0-9a-f]{64})+")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-c", "safe.directory=*", *arguments]
+    return subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def _files() -> list[str]:
+    """What is committed, or would be by ``git add --all``: a stray file is found before its commit."""
+    listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    return [name for name in listed if name and (_ROOT / name).is_file()]
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for name in _files():
+        try:
+            yield name, (_ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # a picture
+            continue
+
+
+def _lock(name: str) -> list[str]:
+    """The requirements of a lock, one to a line, without its comments."""
+    lines = (line.partition("#")[0].rstrip() for line in (_ROOT / name).read_text(encoding="utf-8").splitlines())
+    return [" ".join(line.split()) for line in "\n".join(filter(None, lines)).replace("\\\n", " ").splitlines()]
+
+
+def _versions(name: str) -> dict[str, str]:
+    return {found["name"]: found["version"] for found in map(_LOCKED.fullmatch, _lock(name)) if found}
+
+
+def test_the_top_holds_what_it_should_and_nothing_else() -> None:
+    assert {Path(name).parts[0] for name in _files()} == _TOP
+
+
+def test_no_text_names_a_package_registry() -> None:
+    named = [name for name, text in _texts() if _ADDRESS.search(text)]
+    assert named == []
+
+
+@pytest.mark.parametrize("address", ["https://" + _HOSTS[0] + "/x", "http://mirror.example/root/simp" + "le/numpy/"])
+def test_the_search_knows_a_registry_when_it_sees_one(address: str) -> None:
+    assert _ADDRESS.search(f"install from {address} only")
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
+def test_every_locked_requirement_has_a_version_and_hashes(lock: str) -> None:
+    requirements = _lock(lock)
+    assert [line for line in requirements if not _LOCKED.fullmatch(line)] == []  # nor an option or address of any sort
+    assert len(requirements) > 20
+
+
+def test_the_development_lock_agrees_with_the_one_that_ships() -> None:
+    development = _versions("requirements-dev.lock")
+    runtime = _versions("requirements.lock")
+    assert {name: development.get(name) for name in runtime} == runtime
+
+
+def test_what_the_project_asks_for_is_locked() -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == service.__version__
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
+
+    assert names(project["dependencies"]) <= set(_versions("requirements.lock"))
+    assert names(project["optional-dependencies"]["dev"]) <= set(_versions("requirements-dev.lock"))
+
+
+@pytest.mark.parametrize("name", ["data/ledger.db", "data/ledger.db-wal", "service.secret", "secret/service.secret"])
+def test_neither_the_ledger_nor_its_secret_can_be_committed(name: str) -> None:
+    assert _git("check-ignore", "--no-index", name).strip() == name
+
+
+def test_the_documentation_page_uses_only_files_that_the_service_carries() -> None:
+    page = (_WEB / "docs.html").read_text(encoding="utf-8")
+    used = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
+    assert "/static/swagger-ui/swagger-ui-bundle.js" in used
+    assert [path for path in used if path != "/openapi.json" and not (_WEB / path.lstrip("/")).is_file()] == []
+
+
+def test_the_documentation_page_names_no_other_host() -> None:
+    ours = [_WEB / "docs.html", _WEB / "static" / "docs.js"]
+    assert [path.name for path in ours if "//" in re.sub(r"^\s*//|\s// ", "", path.read_text(), flags=re.M)] == []
+    style = (_WEB / "static" / "swagger-ui" / "swagger-ui.css").read_text(encoding="utf-8")
+    assert set(re.findall(r"url\(\s*[\"']?(.{5})", style)) == {"data:"}
+    assert "@import" not in style
+
+
+def test_the_documentation_page_has_no_inline_script() -> None:
+    page = (_WEB / "docs.html").read_text(encoding="utf-8")
+    assert re.findall(r"<script(?![^>]*\bsrc=)[^>]*>|\son\w+=", page) == []
+    assert [path.name for path in _WEB.rglob("*.?s*") if b"sourceMappingURL" in path.read_bytes()] == []

@@ -1,0 +1,139 @@
+"""The environment: defaults, where files go, and refusals that name the variable but never its value."""
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import make_url
+
+from service.errors import StartupRefused
+from service.settings import Settings, read_settings
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("SERVICE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
+    settings = read_settings()
+    assert settings.data_dir == Path("data")
+    assert settings.resolved_database_url == f"sqlite:///{tmp_path}/data/ledger.db"
+    assert settings.resolved_secret_file == tmp_path / "service.secret"
+    assert settings.bootstrap_key is None
+    assert settings.lock_timeout_seconds == 30
+    assert settings.max_json_bytes == 64 * 1024 * 1024
+    assert (settings.max_plan_nodes, settings.max_plan_depth) == (100_000, 32)
+
+
+def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stated = {
+        "DATA_DIR": "/srv/ledger",
+        "DATABASE_URL": "postgresql+psycopg://ledger@/ledger?host=/run/postgresql",
+        "SECRET_FILE": "/srv/secret/service.secret",
+        "BOOTSTRAP_KEY": "k" * 32,
+        "LOCK_TIMEOUT_SECONDS": "0.5",
+        "MAX_JSON_BYTES": "1000",
+        "MAX_PLAN_NODES": "10",
+        "MAX_PLAN_DEPTH": "3",
+        "WRITER_THREADS": "2",
+        "SHUTDOWN_SECONDS": "7",
+        "LOG_LEVEL": "WARNING",
+    }
+    assert {name.lower() for name in stated} == set(Settings.model_fields)
+    for name, value in stated.items():
+        monkeypatch.setenv(f"SERVICE_{name}", value)
+    settings = read_settings()
+    assert settings.resolved_database_url == stated["DATABASE_URL"]
+    assert settings.resolved_secret_file == Path(stated["SECRET_FILE"])
+    assert settings.bootstrap_key is not None
+    assert settings.bootstrap_key.get_secret_value() == "k" * 32
+    assert settings.lock_timeout_seconds == 0.5
+    assert settings.max_json_bytes == 1000
+    assert (settings.max_plan_nodes, settings.max_plan_depth) == (10, 3)
+    assert (settings.writer_threads, settings.shutdown_seconds) == (2, 7)
+    assert settings.log_level == "warning"
+
+
+def test_every_field_is_described() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_the_default_secret_is_next_to_the_data_not_in_it(tmp_path: Path) -> None:
+    data = tmp_path / "agency" / "data"
+    assert Settings(data_dir=data).resolved_secret_file == tmp_path / "agency" / "service.secret"
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", "what?", "100%41", "a#b", "me@home:1"])
+def test_any_directory_survives_being_written_as_a_url(tmp_path: Path, name: str) -> None:
+    url = make_url(Settings(data_dir=tmp_path / name).resolved_database_url)
+    assert url.database == str(tmp_path / name / "ledger.db")
+
+
+def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read_settings()
+    monkeypatch.setenv("SERVICE_DATABASE_URL", "")
+    monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "")
+    monkeypatch.setenv("SERVICE_FROM_A_LATER_VERSION", "1")
+    assert read_settings() == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("BOOTSTRAP_KEY", "k" * 31, "at least 32 characters, got 31"),
+        ("LOCK_TIMEOUT_SECONDS", "0", "greater than 0"),
+        ("LOCK_TIMEOUT_SECONDS", "inf", "finite"),
+        ("LOCK_TIMEOUT_SECONDS", "soon", "valid number"),
+        ("MAX_JSON_BYTES", "-1", "greater than or equal to 1"),
+        ("MAX_PLAN_NODES", "1.5", "valid integer"),
+        ("MAX_PLAN_DEPTH", "0", "greater than or equal to 1"),
+        ("WRITER_THREADS", "0", "greater than or equal to 1"),
+        ("SHUTDOWN_SECONDS", "0", "greater than or equal to 1"),
+        ("LOG_LEVEL", "loud", "'debug', 'info', 'warning', 'error' or 'critical'"),
+        ("DATABASE_URL", "ledger.db", "expected an SQLAlchemy URL"),
+        ("DATABASE_URL", "postgresql+psycopg://host:port/ledger", "expected an SQLAlchemy URL"),
+        ("DATABASE_URL", "postgresql://host/ledger", "sqlite://, postgresql+psycopg://"),
+        ("DATABASE_URL", "sqlite://", "forget what was spent"),
+        ("DATABASE_URL", "sqlite:///:memory:", "forget what was spent"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(f"SERVICE_{variable}", value)
+    with pytest.raises(StartupRefused) as refusal:
+        read_settings()
+    assert f"SERVICE_{variable}: " in str(refusal.value)
+    assert expected in str(refusal.value)
+
+
+def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_MAX_PLAN_NODES", "many")
+    monkeypatch.setenv("SERVICE_MAX_PLAN_DEPTH", "deep")
+    with pytest.raises(StartupRefused, match=r"SERVICE_MAX_PLAN_NODES: .*; SERVICE_MAX_PLAN_DEPTH: "):
+        read_settings()
+
+
+def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_DATABASE_URL", "postgresql+psycopg://ledger:hunter2@host/ledger")
+    monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "hunter2" * 5)
+    assert "hunter2" not in repr(read_settings())
+    monkeypatch.setenv("SERVICE_DATABASE_URL", "mysql://ledger:hunter2@host/ledger")
+    monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "hunter2")
+    with pytest.raises(StartupRefused) as refusal:
+        read_settings()
+    assert "hunter2" not in str(refusal.value)
+    with pytest.raises(ValidationError) as raw:
+        Settings()
+    assert "hunter2" not in str(raw.value)
+
+
+def test_settings_do_not_change_after_they_were_read() -> None:
+    settings = read_settings()
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.max_plan_nodes = 1  # type: ignore[misc]  # that mypy sees it too is the point
