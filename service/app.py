@@ -15,6 +15,17 @@ from service.ledger.database import Database
 from service.ledger.installation import Secret
 from service.settings import Settings
 
+_TITLE = "Privacy-budget ledger"
+_ROUTERS = (
+    accounts.router,
+    releases.router,
+    draws.router,
+    analysis.router,
+    calibrations.router,
+    keys.router,
+    pages.health,
+)
+
 
 def create_app(settings: Settings, database: Database, secret: Secret) -> FastAPI:
     """The application over an open database, which it closes at its end."""
@@ -24,14 +35,14 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         yield
         database.close()
 
-    app = FastAPI(
-        title="Privacy-budget ledger", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
-    )
+    app = FastAPI(title=_TITLE, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = CapacityLimiter(settings.writer_threads)
-    for resource in (accounts, releases, draws, analysis, calibrations, keys):
-        app.include_router(resource.router)
-    pages.mount(app)
+    app.state.probes = CapacityLimiter(2)
+    for router in _ROUTERS:
+        app.include_router(router)
+    app.include_router(pages.router)
+    app.mount("/static", pages.static)
     problems.install(app)
     app.add_middleware(SizeLimit, limit=settings.max_json_bytes)
     app.add_middleware(Authentication, database=database)
@@ -42,7 +53,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
 
 def openapi_document() -> dict[str, Any]:
     """The contract, without a database: what ``openapi.yaml`` holds."""
-    app = FastAPI(title="Privacy-budget ledger", version=__version__)
-    for resource in (accounts, releases, draws, analysis, calibrations, keys):
-        app.include_router(resource.router)
+    app = FastAPI(title=_TITLE, version=__version__)
+    for router in _ROUTERS:
+        app.include_router(router)
     return contract.describe(app)

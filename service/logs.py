@@ -40,7 +40,9 @@ def _without_messages(record: logging.LogRecord) -> bool:
     """An unexpected error's message may quote what it choked on, a true count even: keep its type and place."""
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+        places = [
+            f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+        ]
         record.msg, record.args = f"{type(error).__name__} at {' < '.join(reversed(places))}", ()
         record.exc_info = record.exc_text = None
     return True

@@ -42,8 +42,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
     first = ensure_first_key(database, secret, bootstrap)
     if first is not None:
-        print(f"The first key, a steward's, shown this once:\n\n    {first}\n", flush=True)  # noqa: T201
-    print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)  # noqa: T201
+        print(f"The first key, a steward's, shown this once:\n\n    {first}\n", flush=True)
+    print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)
     uvicorn.run(
         create_app(settings, database, secret),
         host=host,
@@ -53,4 +53,3 @@ def serve(settings: Settings, host: str, port: int) -> None:
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
     )
-

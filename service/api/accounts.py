@@ -25,7 +25,8 @@ from service.api.guarantees import (
 )
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
 from service.api.plans import document_of
-from service.ledger import accounts, journal, spending
+from service.errors import InvalidInput
+from service.ledger import accounts, history, journal, spending
 from service.ledger.accounts import AccountRecord, NewAccount
 from service.ledger.budgets import read_budget
 from service.privacy.guarantee import USUAL_ORDERS, guarantee
@@ -47,6 +48,7 @@ class OpenAccount(Strict):
     unit: Label = Field(description="Who is protected: person, household, establishment.")
     neighbouring: Neighbouring
     budget: BudgetModel
+    parent: None = Field(None, description="Accounts under others are not supported yet.")
     description: Text = ""
 
 
@@ -202,6 +204,7 @@ def read_balance(
     principal: CurrentPrincipal,
     delta: Annotated[Exact, Query(description="At which spent is shown as (epsilon, delta).")] = "1e-10",
     tag: Annotated[Label | None, Query(description="Count only what carries this tag.")] = None,
+    as_of: Annotated[int | None, Query(ge=1, description="As it was right after this journal entry.")] = None,
 ) -> Response:
     """What has been lost, and what is left.
 
@@ -212,8 +215,14 @@ def read_balance(
     deltas = read_deltas([delta], ["/query/delta"])
     with database.read() as connection:
         found = accounts.read_account(connection, account)
-        plan = spending.plan_of(connection, found.id, tag)
-        releases = accounts.count_releases(connection, found.id)
+        if as_of is not None and as_of > found.head.seq:
+            raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
+        if as_of is None:
+            plan = spending.plan_of(connection, found.id, tag)
+            releases = accounts.count_releases(connection, found.id)
+        else:
+            moment = history.replay(connection, found, as_of, tag)
+            found, plan, releases = moment.account, moment.spent, moment.releases
     return ok(
         {
             "account": found.name,

@@ -1,7 +1,7 @@
 """Stateless computations: what a plan costs, and what one notion of privacy loss implies in another."""
 
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, model_validator
@@ -10,7 +10,7 @@ from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
-from service.api.exact import Exact, Strict, number_down, number_up, short_exact
+from service.api.exact import Exact, Strict, number_down, number_up
 from service.api.guarantees import GuaranteeBody, cost_of, read_deltas
 from service.api.plans import BoundedPlan, RdpPoint, document_of, plan_of
 from service.errors import InvalidInput
@@ -98,7 +98,9 @@ def convert(body: Conversion, _: CurrentPrincipal) -> Response:
     if body.epsilon is not None:
         epsilon = parse_exact(body.epsilon)
         if epsilon < 0 or (body.to and epsilon == 0):
-            raise InvalidInput.at("/epsilon", "expected a number above 0" if body.to else "expected a number of at least 0")
+            raise InvalidInput.at(
+                "/epsilon", "expected a number above 0" if body.to else "expected a number of at least 0"
+            )
     deltas = () if body.delta is None else read_deltas([body.delta], ["/delta"])
     if body.to is not None:
         return ok({"rho": number_down(epsilon_to_rho_at(epsilon, deltas[0]))})

@@ -12,8 +12,8 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 
-from service.errors import Fault, InvalidInput, UnsupportedMediaType
 from service.api.plans import Limits, plan_limits
+from service.errors import Fault, InvalidInput, UnsupportedMediaType
 
 _LARGE = 1 << 16  # bytes from which parsing leaves the event loop
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -40,7 +40,7 @@ class StrictRoute(APIRoute):
                 _check_media_type(request)
                 body = await request.body()
                 parsed = await to_thread.run_sync(parse, body) if len(body) > _LARGE else parse(body)
-                request._json = parsed  # noqa: SLF001 - where Starlette keeps what `request.json()` returns
+                request._json = parsed
             return await handle(request)
 
         return read_and_handle

@@ -1,7 +1,7 @@
 """From accuracy targets to noise parameters."""
 
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field

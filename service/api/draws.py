@@ -130,9 +130,7 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     turn = Turn(WHOLE if body.partition is None else body.partition, body.repetition)
     draws.check_turn(plan, mechanism, turn, "/repetition")
     noisy = _noisy(body.counts, mechanism)
-    return respond(
-        draws.draw(change.database, change.request, account, release, mechanism, turn, noisy, _rendered)
-    )
+    return respond(draws.draw(change.database, change.request, account, release, mechanism, turn, noisy, _rendered))
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)
@@ -158,9 +156,7 @@ def list_draws(
 
 
 @router.get("/draws/{draw}", response_model=DrawBody)
-def read_draw(
-    account: AccountPath, draw: DrawPath, database: CurrentDatabase, principal: CurrentPrincipal
-) -> Response:
+def read_draw(account: AccountPath, draw: DrawPath, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
     """Read a draw.
 
     The stored noisy counts, the same as when they were drawn.
@@ -191,7 +187,9 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
         case DiscreteGaussian(sigma_squared=sigma_squared):
             return Law(sigma_squared=sigma_squared)
         case _:
-            detail = "expected a mechanism with integer noise: geometric or discrete_gaussian; others are only accounted"
+            detail = (
+                "expected a mechanism with integer noise: geometric or discrete_gaussian; others are only accounted"
+            )
             raise InvalidInput.at(pointer, detail)
 
 

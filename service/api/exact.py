@@ -23,15 +23,19 @@ class Strict(BaseModel):
 def _exact(value: Any) -> str:
     """The text of an exact number; the body is parsed so that JSON numbers arrive as they were written."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
-        raise ValueError('expected a number, or a string such as "0.1" or "104/4099"')
+        raise ValueError('expected a number, or a string such as "0.1" or "104/4099"')  # noqa: TRY004 - pydantic's way
     if isinstance(value, int) and value.bit_length() > 1024:
         raise ValueError("expected a number of at most 1024 bits")
     return exact_text(parse_exact(str(value)))
 
 
+_EXACT_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$"
 _EXACT_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$"}],
-    "description": "An exact number: a JSON number (which means its decimal text), a decimal string or a fraction string.",
+    "anyOf": [
+        {"type": "number"},
+        {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$"},
+    ],
+    "description": "An exact number: a JSON number (meaning its decimal text), a decimal string or a fraction string.",
 }
 
 Exact = Annotated[str, BeforeValidator(_exact), WithJsonSchema(_EXACT_SCHEMA)]
@@ -45,16 +49,16 @@ Tags = Annotated[list[Label], Field(max_length=64)]
 
 def number_up(value: Fraction) -> float | None:
     """The double to show for an upper bound: neither it nor its decimal text is below; None is infinity."""
-    return _shown(value, double_up(value), math.inf, lambda text: text >= value)
+    return _shown(double_up(value), math.inf, lambda text: text >= value)
 
 
 def number_down(value: Fraction) -> float:
     """The double to show for what is left: neither it nor its decimal text is above."""
-    shown = _shown(value, double_down(value), -math.inf, lambda text: text <= value)
+    shown = _shown(double_down(value), -math.inf, lambda text: text <= value)
     return 0.0 if shown is None else shown
 
 
-def _shown(value: Fraction, double: float, away: float, safe: Callable[[Fraction], bool]) -> float | None:
+def _shown(double: float, away: float, safe: Callable[[Fraction], bool]) -> float | None:
     # A reader with decimals takes the number for its text, which is not always on the double's side.
     while math.isfinite(double) and not safe(Fraction(repr(double))):
         double = math.nextafter(double, away)

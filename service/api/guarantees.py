@@ -110,9 +110,7 @@ class ApproximateBudget(Strict):
     declared_delta: Exact | None = None
 
 
-BudgetModel = Annotated[
-    PureBudget | ZcdpBudget | RdpBudget | ApproximateBudget, Field(discriminator="definition")
-]
+BudgetModel = Annotated[PureBudget | ZcdpBudget | RdpBudget | ApproximateBudget, Field(discriminator="definition")]
 
 
 class Remaining(BaseModel):
@@ -175,7 +173,11 @@ def _figure(name: str, loss: Loss) -> dict[str, Any] | None:
 
 
 def _statement(statement: Approximate) -> dict[str, Any]:
-    body: dict[str, Any] = {"delta": _as_asked(statement.delta), "epsilon": _up(statement.epsilon), "via": statement.via}
+    body: dict[str, Any] = {
+        "delta": _as_asked(statement.delta),
+        "epsilon": _up(statement.epsilon),
+        "via": statement.via,
+    }
     if statement.alpha is not None:
         body["alpha"] = number_up(statement.alpha)
     return body | {"adaptive": statement.adaptive}

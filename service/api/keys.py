@@ -77,16 +77,20 @@ def create_key(body: CreateKey, change: Changing) -> Response:
 
     def work(connection: Connection, at: str) -> KeyRecord:
         new = keys.create_key(
-            connection, change.secret, name=body.name, role=body.role, accounts=body.accounts, expires_at=expires_at, at=at
+            connection,
+            change.secret,
+            name=body.name,
+            role=body.role,
+            accounts=body.accounts,
+            expires_at=expires_at,
+            at=at,
         )
         return new[0]
 
     def rendered(record: KeyRecord) -> str:
         return json.dumps(_body(record) | {"key": keys.token_of(change.secret, record.id)})
 
-    answer = once(
-        change.database, change.request, work, status=201, render=rendered, landed=_landed, reload=_RELOAD
-    )
+    answer = once(change.database, change.request, work, status=201, render=rendered, landed=_landed, reload=_RELOAD)
     return respond(answer)
 
 
@@ -112,9 +116,7 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
     From now on it is refused; what was done with it stays.
     """
     require(change.principal, "steward")
-    change.database.write(
-        lambda connection: keys.revoke_key(connection, key, clock.now()), landed=lambda *_: False
-    )
+    change.database.write(lambda connection: keys.revoke_key(connection, key, clock.now()), landed=lambda *_: False)
     return Response(status_code=204)
 
 

@@ -13,7 +13,10 @@ from service.api import problems
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _log = structlog.get_logger("service.request")
 
-PAGE_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
+PAGE_POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " frame-ancestors 'none'; base-uri 'none'"
+)
 
 
 class Surroundings:
@@ -100,5 +103,5 @@ class SizeLimit:
         await response(scope, receive, send)
 
 
-class _BodyTooLarge(Exception):  # noqa: N818 - unwinds the application; never leaves this module
+class _BodyTooLarge(Exception):
     pass

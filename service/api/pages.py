@@ -3,10 +3,10 @@
 import html
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request
+from anyio import to_thread
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
-from anyio import CapacityLimiter, to_thread
 
 from service.api.problems import KINDS
 from service.errors import NotFound, Unavailable
@@ -16,6 +16,8 @@ from service.ledger.migrate import is_migrated
 WEB = Path(__file__).parent.parent / "web"
 
 router = APIRouter(include_in_schema=False)
+health = APIRouter(tags=["operations"])
+static = StaticFiles(directory=WEB / "static")
 
 
 @router.get("/")
@@ -44,23 +46,24 @@ def explain_problem(code: str) -> Response:
     )
 
 
-def mount(app: FastAPI) -> None:
-    """Pages, static files and health on the app."""
-    app.include_router(router)
-    app.mount("/static", StaticFiles(directory=WEB / "static"))
-    probes = CapacityLimiter(2)  # threads of their own: a probe never waits behind requests
+@health.get("/healthz")
+async def healthz() -> Response:
+    """Alive.
 
-    async def healthz() -> Response:
-        return JSONResponse({"status": "alive"})
+    The process answers.
+    """
+    return JSONResponse({"status": "alive"})
 
-    async def readyz(request: Request) -> Response:
-        database: Database = request.app.state.database
-        if not await to_thread.run_sync(is_migrated, database, limiter=probes):
-            raise Unavailable("the database is not migrated: run python -m service migrate")
-        return JSONResponse({"status": "ready"})
 
-    operations = {"tags": ["operations"], "response_model": None}
-    app.add_api_route("/healthz", healthz, summary="Alive", description="The process answers.", **operations)
-    app.add_api_route(
-        "/readyz", readyz, summary="Ready", description="The database answers and is migrated.", **operations
-    )
+@health.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """Ready.
+
+    The database answers and is migrated.
+    """
+    state = request.app.state
+    database: Database = state.database
+    # Threads of their own: a probe never waits behind requests.
+    if not await to_thread.run_sync(is_migrated, database, limiter=state.probes):
+        raise Unavailable("the database is not migrated: run python -m service migrate")
+    return JSONResponse({"status": "ready"})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
@@ -20,7 +20,8 @@ class Limits(NamedTuple):
     depth: int
 
 
-plan_limits: ContextVar[Limits] = ContextVar("plan_limits", default=Limits(100_000, 32))
+_USUAL = Limits(100_000, 32)
+plan_limits: ContextVar[Limits] = ContextVar("plan_limits", default=_USUAL)
 
 
 class _Node(Strict):
@@ -106,7 +107,8 @@ class Declared(_Mechanism, Declaration):
     type: Literal["declared"]
     reference: Label = Field(description="Why the guarantee holds.")
     add_remove: Declaration | None = Field(
-        None, description="Below parallel and choice under replace_one: the guarantee when a record is only added or removed."
+        None,
+        description="Below parallel and choice under replace_one: what holds when a record is only added or removed.",
     )
 
 
@@ -168,10 +170,20 @@ Plan = TypeAliasType(
 for _model in (Sequence, Parallel, Choice, Repeat):
     _model.model_rebuild()
 
-NODE_TYPES = frozenset(
-    ("geometric", "discrete_gaussian", "laplace", "gaussian", "randomized_response", "declared")
-    + ("sequence", "parallel", "choice", "repeat")
+_NODES = (
+    Geometric,
+    DiscreteGaussian,
+    Laplace,
+    Gaussian,
+    RandomizedResponse,
+    Declared,
+    Sequence,
+    Parallel,
+    Choice,
+    Repeat,
 )
+NODE_TYPES = frozenset(get_args(node.model_fields["type"].annotation)[0] for node in _NODES)
+"""The names under which pydantic reports a place in the unions above."""
 
 
 def _small_enough(document: Any) -> Any:

@@ -58,7 +58,9 @@ KINDS: dict[str, Kind] = {
         422, "The Idempotency-Key was used before", "It came with another request. Use a new key for a new request."
     ),
     "unavailable": Kind(
-        503, "The ledger cannot answer now", "Nothing was charged unless the same Idempotency-Key replays it. Try again."
+        503,
+        "The ledger cannot answer now",
+        "Nothing was charged unless the same Idempotency-Key replays it. Try again.",
     ),
     "internal": Kind(500, "The service failed", "Nothing was charged unless the same Idempotency-Key replays it."),
 }
@@ -188,7 +190,7 @@ def pointer_of(path: Sequence[int | str], body: Any) -> str:
 
 
 def _is_tag(step: int | str, here: Mapping[str, Any]) -> bool:
-    return step in NODE_TYPES and here.get("type") == step or step == here.get("definition")
+    return (step in NODE_TYPES and here.get("type") == step) or step == here.get("definition")
 
 
 _DETAILS = {
@@ -198,6 +200,7 @@ _DETAILS = {
     "union_tag_not_found": "expected an object with the field {discriminator}",
     "model_attributes_type": "expected an object",
     "model_type": "expected an object",
+    "none_required": "expected null",
     "dict_type": "expected an object",
     "string_pattern_mismatch": "expected text that matches {pattern}",
 }

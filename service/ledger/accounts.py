@@ -67,7 +67,7 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
             raise Conflict(f"there is an account {new.name!r} already")
         admission = budgets.write_weights(weights)
-        row = {
+        row: dict[str, int | str] = {
             "name": new.name,
             "unit": new.unit,
             "neighbouring": new.neighbouring.value,
@@ -81,7 +81,7 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
             "head_hash": BEFORE_FIRST.hash,
         }
         account_id = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
-        content = {field: row[field] for field in ("unit", "neighbouring", "description")}
+        content: dict[str, object] = {field: row[field] for field in ("unit", "neighbouring", "description")}
         content |= {"budget": budgets.write_budget(new.budget), "admission": json.loads(admission)}
         chain = AccountHead(account_id, new.name, BEFORE_FIRST)
         head = journal.append(connection, chain, "account_opened", content, actor=request.principal, at=at)
@@ -205,7 +205,7 @@ _COLUMNS = (
 )
 
 
-def _record(row: Row[Any]) -> AccountRecord:
+def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
     return AccountRecord(
         id=row.id,
         name=row.name,
@@ -221,7 +221,7 @@ def _record(row: Row[Any]) -> AccountRecord:
     )
 
 
-def _found(name: str, row: Row[Any] | None) -> AccountRecord:
+def _found(name: str, row: Row[*tuple[Any, ...]] | None) -> AccountRecord:
     if row is None:
         raise NotFound("account", name)
     return _record(row)

@@ -56,6 +56,7 @@ def write_budget(budget: Budget) -> dict[str, str]:
 
 
 def write_weights(weights: Weights) -> str:
+    """Orders and weights of an admission rule, fixed at opening."""
     return json.dumps({"orders": [str(o) for o in weights.orders], "weights": [str(s) for s in weights.shares]})
 
 
@@ -78,6 +79,7 @@ def write_price(price: Price) -> dict[str, Any]:
 
 
 def read_price(document: dict[str, Any]) -> Price:
+    """A price from its journal entry."""
     return Price(
         epsilon=None if document["epsilon"] is None else Fraction(document["epsilon"]),
         rho=None if document["rho"] is None else Fraction(document["rho"]),
@@ -88,6 +90,7 @@ def read_price(document: dict[str, Any]) -> Price:
 
 
 def write_totals(totals: Totals) -> str:
+    """Totals for the account's row; equal totals have equal texts."""
     return json.dumps(
         {
             "epsilon": [str(totals.epsilon.finite), totals.epsilon.infinite],
@@ -102,6 +105,7 @@ def write_totals(totals: Totals) -> str:
 
 
 def read_totals(text: str) -> Totals:
+    """Totals from the account's row."""
     document = json.loads(text)
     (epsilon, epsilons), (rho, rhos) = document["epsilon"], document["rho"]
     return Totals(

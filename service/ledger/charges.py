@@ -18,7 +18,7 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import Head
 from service.ledger.once import Answer, has_entry, once, rehearse
 from service.ledger.tables import Release, ReleaseTag
-from service.privacy.filter import ACCOUNTANT, Shortfall, Totals, add, charged, price, shortfall
+from service.privacy.filter import ACCOUNTANT, Shortfall, add, charged, price, shortfall
 from service.privacy.fitting import noise_multiplier
 from service.privacy.notation import check_relation, walk
 from service.privacy.numbers import double_down, double_up, exact_text
@@ -155,7 +155,7 @@ def _write(
     if all_tags:
         rows = [{"account_id": account.id, "tag": tag, "seq": seq} for tag in sorted(all_tags)]
         connection.execute(insert(ReleaseTag), rows)
-    content = {
+    content: dict[str, object] = {
         "name": release.name,
         "plan": release.document,
         "tags": tags,

@@ -248,7 +248,9 @@ def _take_branches(
 ) -> None:
     for fork in forks:
         at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
-        held = select(BranchTaken.branch).where(*(getattr(BranchTaken, column) == value for column, value in at.items()))
+        held = select(BranchTaken.branch).where(
+            *(getattr(BranchTaken, column) == value for column, value in at.items())
+        )
         if connection.execute(held).first() is None:
             connection.execute(insert(BranchTaken).values(**at, branch=fork.branch, draw_id=draw_id))
 
@@ -304,7 +306,7 @@ _DRAWS = (
 )
 
 
-def _record(row: Row[Any]) -> DrawRecord:
+def _record(row: Row[*tuple[Any, ...]]) -> DrawRecord:
     plan = read_plan(json.loads(row.plan))
     mechanism = next(m for m in mechanisms_of(plan) if m.name == row.mechanism)
     noisy: list[int] = np.frombuffer(zlib.decompress(row.noisy), dtype="<i8").tolist()

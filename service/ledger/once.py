@@ -41,13 +41,13 @@ class Reload(Generic[R]):
     load: Callable[[Connection, StoredAnswer], R]
 
 
-class _Answered(Exception):  # noqa: N818 - not an error: it ends a transaction that has nothing to do any more
+class _Answered(Exception):
     def __init__(self, stored: StoredAnswer) -> None:
         super().__init__("answered before")
         self.stored = stored
 
 
-class _DryRun(Exception, Generic[R]):  # noqa: N818 - not an error: it rolls a successful rehearsal back
+class _DryRun(Exception, Generic[R]):
     def __init__(self, result: R) -> None:
         super().__init__("dry run")
         self.result = result

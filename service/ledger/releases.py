@@ -77,7 +77,7 @@ _RELEASES = select(
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
 
 
-def _record(row: Row[Any]) -> ReleaseRecord:
+def _record(row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
     return ReleaseRecord(
         id=row.id,
         name=row.name,

@@ -46,8 +46,13 @@ def subplans_of(plan: Plan, tags: Iterable[str]) -> Counter[str]:
 def plan_of(connection: Connection, account_id: int, tag: str | None = None) -> Plan:
     """All that an account has spent, as one plan; with ``tag``, only what carries it."""
     rows = connection.execute(select(Spending.subplan, Spending.occurrences).where(Spending.account_id == account_id))
+    return composed(((row.subplan, row.occurrences) for row in rows), tag)
+
+
+def composed(subplans: Iterable[tuple[str, int]], tag: str | None) -> Plan:
+    """Subplans with their numbers of occurrences as one plan; with ``tag``, only what carries it."""
     parts: list[Plan] = []
-    for subplan, occurrences in rows:
+    for subplan, occurrences in subplans:
         part: Plan | None = nameless(read_plan(json.loads(subplan)))
         if tag is not None and part is not None:
             part = restrict(part, tag)

@@ -10,6 +10,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
+    """All tables: text and bytes without lengths."""
+
     type_annotation_map = {  # noqa: RUF012
         str: Text,
         bytes: LargeBinary,

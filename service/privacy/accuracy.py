@@ -12,7 +12,7 @@ from functools import lru_cache
 from flint import arb, ctx, fmpq
 
 from service.privacy.law import Law
-from service.privacy.numbers import ball, double_down, floor as lower_bound
+from service.privacy.numbers import ball, double_down, floor as lower_bound, precision
 
 SMALLEST_EXCESS = Fraction(1, 10**30)  # of 1 - confidence
 _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)  # bits
@@ -50,8 +50,8 @@ def excess_of(confidence: Fraction) -> Fraction:
 
 def within(law: Law, margin: int, excess: Fraction) -> bool:
     """Whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not."""
-    for precision in _PRECISIONS:
-        with ctx.workprec(precision):
+    for bits in _PRECISIONS:
+        with precision(bits):
             beyond, allowed = tail(law, margin), ball(excess)
             if beyond <= allowed:
                 return True
@@ -110,7 +110,7 @@ def _likely_margin(law: Law, excess: Fraction) -> int:
     """The margin of error but for rounding: the geometric tail solved for m, or the normal quantile."""
     size = law.scale if law.scale is not None else 1 / (2 * law.quadratic)
     bits = max(0, size.numerator.bit_length() - size.denominator.bit_length())
-    with ctx.workprec(128 + bits):
+    with precision(128 + bits):
         if law.linear:
             q = (-ball(law.linear)).exp()
             margin = (2 / (ball(excess) * (1 + q))).log() / ball(law.linear) - 1

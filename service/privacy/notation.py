@@ -23,7 +23,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.numbers import exact_text, parse_exact
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, mechanisms_of, parts_of
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, parts_of
 
 Document = Mapping[str, Any]
 MAX_REPETITIONS = 10**12  # product of nested repeats
@@ -36,11 +36,15 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
         InvalidInput: with the JSON pointer (below ``pointer``) of each thing that has no meaning.
     """
     plan = _read(document, pointer, "", 1)
-    names = Counter(mechanism.name for mechanism in mechanisms_of(plan))
-    twice = [name for name, count in names.items() if count > 1]
-    if twice:
-        at = next(where for where, node in walk(plan) if isinstance(node, Mechanism) and node.name == twice[0])
-        raise InvalidInput.at(f"{pointer}{at}/name", "expected a name that no other mechanism of the plan has")
+    mechanisms = [(where, node) for where, node in walk(plan, pointer) if isinstance(node, Mechanism)]
+    names = Counter(mechanism.name for _, mechanism in mechanisms)
+    faults = [
+        Fault(f"{where}/name", "expected a name that no other mechanism of the plan has")
+        for where, mechanism in mechanisms
+        if names[mechanism.name] > 1
+    ]
+    if faults:
+        raise InvalidInput(faults)
     return plan
 
 
@@ -119,8 +123,15 @@ def _inverse_pair(document: Document, at: str, parameter: str, loss: str, produc
     return value if given[0] == parameter else product / value
 
 
+def _exact(document: Document, at: str, field: str) -> Fraction:
+    try:
+        return parse_exact(document[field])
+    except ValueError as error:
+        raise InvalidInput.at(f"{at}/{field}", str(error)) from None
+
+
 def _positive(document: Document, at: str, field: str) -> Fraction:
-    value = parse_exact(document[field])
+    value = _exact(document, at, field)
     if value <= 0:
         raise InvalidInput.at(f"{at}/{field}", "expected a number above 0")
     return value
@@ -129,22 +140,32 @@ def _positive(document: Document, at: str, field: str) -> Fraction:
 def read_declaration(document: Document, at: str) -> Declaration:
     """A declared guarantee: at least one of epsilon, rho and rdp, none negative, delta below 1."""
     exact = {
-        field: parse_exact(document[field]) for field in ("epsilon", "rho", "delta") if document.get(field) is not None
+        field: _exact(document, at, field) for field in ("epsilon", "rho", "delta") if document.get(field) is not None
     }
     for field, value in exact.items():
         if value < 0 or (field == "delta" and value >= 1):
             limits = "a number of at least 0" + (" and below 1" if field == "delta" else "")
             raise InvalidInput.at(f"{at}/{field}", f"expected {limits}")
-    points = tuple(sorted((parse_exact(p["alpha"]), parse_exact(p["epsilon"])) for p in document.get("rdp") or ()))
-    if any(alpha <= 1 or epsilon < 0 for alpha, epsilon in points):
-        raise InvalidInput.at(f"{at}/rdp", "expected orders above 1 and losses of at least 0")
+    points = [_read_point(point, f"{at}/rdp/{number}") for number, point in enumerate(document.get("rdp") or ())]
     if len({alpha for alpha, _ in points}) < len(points):
         raise InvalidInput.at(f"{at}/rdp", "expected each order once")
     if not points and "epsilon" not in exact and "rho" not in exact:
         raise InvalidInput.at(at, "expected at least one of epsilon, rho and rdp")
     return Declaration(
-        epsilon=exact.get("epsilon"), delta=exact.get("delta", Fraction(0)), rho=exact.get("rho"), rdp=points
+        epsilon=exact.get("epsilon"),
+        delta=exact.get("delta", Fraction(0)),
+        rho=exact.get("rho"),
+        rdp=tuple(sorted(points)),
     )
+
+
+def _read_point(document: Document, at: str) -> tuple[Fraction, Fraction]:
+    alpha, epsilon = _exact(document, at, "alpha"), _exact(document, at, "epsilon")
+    if alpha <= 1:
+        raise InvalidInput.at(f"{at}/alpha", "expected an order above 1")
+    if epsilon < 0:
+        raise InvalidInput.at(f"{at}/epsilon", "expected a number of at least 0")
+    return alpha, epsilon
 
 
 def check_relation(plan: Plan, neighbouring: Neighbouring, pointer: str = "") -> None:
@@ -183,7 +204,7 @@ def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, fault
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
-    """The document of a plan, with noise parameters as themselves; ``read_plan`` reads it back."""
+    """The document of a plan in normal form, with noise parameters as themselves; ``read_plan`` reads it back."""
     document: dict[str, Any] = {"type": _TYPES[type(plan)]}
     if isinstance(plan, Mechanism):
         if plan.name is not None:
@@ -218,13 +239,14 @@ _TYPES: dict[type, str] = {
 def _parameters(mechanism: Mechanism) -> dict[str, Any]:
     match mechanism:
         case Geometric(scale=scale, sensitivity=s):
-            return {"scale": exact_text(scale), "sensitivity": s}
+            return _noise("scale", scale, "epsilon", s / scale) | {"sensitivity": s}
         case DiscreteGaussian(sigma_squared=variance, sensitivity=s):
-            return {"sigma_squared": exact_text(variance), "sensitivity": s}
+            return _noise("sigma_squared", variance, "rho", s * s / (2 * variance)) | {"sensitivity": s}
         case Laplace(scale=scale, sensitivity=real):
-            return {"scale": exact_text(scale), "sensitivity": exact_text(real)}
+            return _noise("scale", scale, "epsilon", real / scale) | {"sensitivity": exact_text(real)}
         case Gaussian(sigma_squared=variance, sensitivity=real):
-            return {"sigma_squared": exact_text(variance), "sensitivity": exact_text(real)}
+            rho = real * real / (2 * variance)
+            return _noise("sigma_squared", variance, "rho", rho) | {"sensitivity": exact_text(real)}
         case RandomizedResponse(epsilon=epsilon, values=values):
             return {"epsilon": exact_text(epsilon), "values": values}
         case Declared(guarantee=guarantee, reference=reference, add_remove=one_sided):
@@ -232,6 +254,16 @@ def _parameters(mechanism: Mechanism) -> dict[str, Any]:
             return document if one_sided is None else document | {"add_remove": _declaration(one_sided)}
         case _:
             raise TypeError(f"no document for {type(mechanism).__name__}")
+
+
+def _noise(parameter: str, value: Fraction, loss: str, per_cell: Fraction) -> dict[str, str]:
+    """The noise by its parameter, or by the loss it was given as where only that is within the limits of a number."""
+    text = exact_text(value)
+    try:
+        parse_exact(text)
+    except ValueError:
+        return {loss: exact_text(per_cell)}
+    return {parameter: text}
 
 
 def _declaration(declaration: Declaration) -> dict[str, Any]:

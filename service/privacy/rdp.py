@@ -136,6 +136,8 @@ def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
         return pure
     bounds = [Loss(pure.nats, rational=False)]
     curve, linear = _curve(mechanism), slope(mechanism)
+    if isinstance(mechanism, DiscreteGaussian) and (alpha * mechanism.sensitivity).denominator == 1:
+        curve = None  # theta has period 1: the slope's bound is attained, which balls would not tell
     if curve is not None:
         rounded = ceiling(lambda: curve(BALLS.number(alpha), BALLS))
         bounds.append(Loss(rounded, rational=False))
