@@ -14,7 +14,7 @@ from service.errors import StartupRefused
 from service.ledger.database import Database, open_database
 
 _SCRIPTS = Path(__file__).resolve().parents[2] / "migrations"
-_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
+MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
 _PATIENCE = 600.0  # seconds: another process may be migrating a large database
 
 
@@ -85,7 +85,7 @@ def prepare(database: Database, embedded: bool) -> None:
 def _exclude_others(connection: Connection) -> None:
     """SQLite's write transaction excludes everybody already."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
 
 
 def _config(connection: Connection | None = None) -> Config:

@@ -5,13 +5,30 @@ decimals and a ``Z``, so that they sort as strings and hash as they are stored).
 no column here.
 """
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Integer, LargeBinary, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
-    """All tables: text and bytes without lengths."""
+    """All tables: text and bytes without lengths, and constraints with names that later migrations can use."""
 
+    metadata = MetaData(
+        naming_convention={
+            "pk": "%(table_name)s_pkey",
+            "uq": "%(table_name)s_%(column_0_N_name)s_key",
+            "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+        }
+    )
     type_annotation_map = {  # noqa: RUF012
         str: Text,
         bytes: LargeBinary,

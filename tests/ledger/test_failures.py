@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from service.errors import Conflict, Unavailable
 from service.ledger.database import Database, open_database
@@ -143,6 +144,20 @@ def test_no_message_contains_a_statements_values(marks: Database, statement: str
     told = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
     assert str(SECRET) not in told
     assert "sqlalchemy.exc" not in told
+
+
+def test_sqlalchemys_own_message_contains_no_values(marks: Database) -> None:
+    """Should one ever be logged inside a transaction."""
+
+    def work(connection: Connection) -> str:
+        with pytest.raises(DBAPIError) as refused:
+            connection.execute(text("INSERT INTO nowhere VALUES (:value)"), {"value": SECRET})
+        raise ZeroDivisionError(str(refused.value))
+
+    with pytest.raises(ZeroDivisionError) as told:
+        marks.write(work, landed=_never)
+    assert "INSERT INTO nowhere" in str(told.value)
+    assert str(SECRET) not in str(told.value)
 
 
 def test_a_readers_message_contains_no_values_either(marks: Database) -> None:

@@ -1,19 +1,23 @@
 """The migrations build what ``tables.py`` declares, can be undone, and run once."""
 
+import contextlib
 import re
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, make_url, text
 from sqlalchemy.schema import CheckConstraint
 
-from service.errors import StartupRefused
+from service.errors import StartupRefused, Unavailable
 from service.ledger.database import Database, open_database
-from service.ledger.migrate import downgrade, is_migrated, migrate, prepare
+from service.ledger.migrate import MIGRATION_LOCK, downgrade, is_migrated, migrate, prepare
 from service.ledger.tables import Base
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,6 +129,31 @@ def test_three_processes_that_migrate_at_once_all_succeed(empty_database_url: st
         assert is_migrated(database)
     finally:
         database.close()
+
+
+def test_whoever_finds_another_migrating_waits(empty_database_url: str) -> None:
+    database = open_database(empty_database_url, lock_timeout=0.2)
+    with contextlib.closing(database):
+        with _somebody_else_migrates(empty_database_url), pytest.raises(Unavailable):
+            migrate(database)
+        assert _tables(database) == set()
+        migrate(database)
+        assert is_migrated(database)
+
+
+@contextlib.contextmanager
+def _somebody_else_migrates(url: str) -> Iterator[None]:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        with contextlib.closing(sqlite3.connect(str(parsed.database), isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("ROLLBACK")
+    else:
+        plain = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+        with psycopg.connect(plain) as other:
+            other.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+            yield
 
 
 @pytest.mark.parametrize("embedded", [True, False])
