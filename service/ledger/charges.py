@@ -186,4 +186,7 @@ def multiplier(account: AccountRecord, release: NewRelease) -> float | None:
         return shortfall(account.budget, account.weights, account.totals, after) is None
 
     found = noise_multiplier(release.plan, fits)
-    return None if found is None else double_up(found)
+    if found is None:
+        return None
+    nearest = float(found)  # of a decimal with six digits, whose text it then shows
+    return nearest if Fraction(repr(nearest)) >= found else double_up(found)
