@@ -102,8 +102,8 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     require(change.principal, "pipeline", account)
     mechanism = mechanism_of(body.mechanism, "/mechanism")
     (delta,) = read_deltas([body.delta], ["/delta"])
-    new = NewRelease(body.name, mechanism, document_of(body.mechanism), tuple(body.tags), delta)
-    charges.prepare(change.database, account, [new], ["/mechanism"])
+    new = NewRelease(body.name, mechanism, document_of(body.mechanism), tuple(body.tags), delta, "/mechanism")
+    charges.prepare(change.database, account, [new])
     noisy = _noisy(body.counts, mechanism)
     return respond(draws.register_and_draw(change.database, change.request, account, new, noisy, _rendered))
 

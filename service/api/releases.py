@@ -101,7 +101,7 @@ def register_release(
     """
     require(change.principal, "pipeline", account)
     new = _new(body, "")
-    charges.prepare(change.database, account, [new], ["/plan"])
+    charges.prepare(change.database, account, [new])
     if dry_run:
         (rehearsed,) = charges.dry_run(change.database, change.request, account, [new])
         with change.database.read() as connection:
@@ -119,9 +119,8 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     They are charged in their order in one transaction; where one does not fit, none is registered.
     """
     require(change.principal, "pipeline", account)
-    pointers = [f"/releases/{number}" for number in range(len(body.releases))]
-    new = [_new(release, pointer) for release, pointer in zip(body.releases, pointers, strict=True)]
-    charges.prepare(change.database, account, new, [f"{pointer}/plan" for pointer in pointers])
+    new = [_new(release, f"/releases/{number}") for number, release in enumerate(body.releases)]
+    charges.prepare(change.database, account, new)
     return respond(charges.register(change.database, change.request, account, new, _render_batch))
 
 
@@ -166,7 +165,7 @@ def read_release(
 def _new(body: RegisterRelease, pointer: str) -> NewRelease:
     (delta,) = read_deltas([body.delta], [f"{pointer}/delta"])
     plan = plan_of(body.plan, f"{pointer}/plan")
-    return NewRelease(body.name, plan, document_of(body.plan), tuple(body.tags), delta)
+    return NewRelease(body.name, plan, document_of(body.plan), tuple(body.tags), delta, f"{pointer}/plan")
 
 
 def _render_one(done: list[Registered]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from service.errors import BudgetExceeded, Conflict, InvalidInput, NotFound
 from service.ledger import budgets, journal
@@ -147,14 +147,12 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
     Raises:
         NotFound: there is none.
     """
-    return _found(name, connection.execute(select(*_COLUMNS).where(Account.name == name)).one_or_none())
+    return _found(name, connection.execute(_BY_NAME, {"name": name}).one_or_none())
 
 
 def lock_account(connection: Connection, name: str) -> AccountRecord:
     """The same, held until the transaction ends: SQLite's writers are alone, PostgreSQL locks the row."""
-    return _found(
-        name, connection.execute(select(*_COLUMNS).where(Account.name == name).with_for_update()).one_or_none()
-    )
+    return _found(name, connection.execute(_LOCK, {"name": name}).one_or_none())
 
 
 def list_accounts(connection: Connection, after: str, limit: int, only: frozenset[str] | None) -> list[AccountRecord]:
@@ -205,6 +203,12 @@ _COLUMNS = (
 )
 
 
+# Statements are built once: building one costs more than running it.
+_BY_NAME = select(*_COLUMNS).where(Account.name == bindparam("name"))
+_LOCK = _BY_NAME.with_for_update()
+_UPDATE = update(Account).where(Account.id == bindparam("account"))
+
+
 def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
     return AccountRecord(
         id=row.id,
@@ -229,7 +233,7 @@ def _found(name: str, row: Row[*tuple[Any, ...]] | None) -> AccountRecord:
 
 def _save(connection: Connection, account_id: int, head: Head, **columns: str) -> None:
     changed = {"head_seq": head.seq, "head_hash": head.hash, **columns}
-    connection.execute(update(Account).where(Account.id == account_id).values(changed))
+    connection.execute(_UPDATE, {"account": account_id, **changed})
 
 
 def _landed(connection: Connection, account: AccountRecord) -> bool:

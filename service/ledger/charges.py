@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, insert
@@ -22,7 +23,7 @@ from service.privacy.filter import ACCOUNTANT, Shortfall, add, charged, price, s
 from service.privacy.fitting import noise_multiplier
 from service.privacy.notation import check_relation, walk
 from service.privacy.numbers import double_down, double_up, exact_text
-from service.privacy.plan import Plan
+from service.privacy.plan import Neighbouring, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class NewRelease:
         plan: what is priced.
         document: the plan as it was stated, exact numbers as strings; what is stored and shown.
         delta: at which its cost is shown as (epsilon, delta).
+        pointer: where the plan is in the request, for faults.
     """
 
     name: str
@@ -40,6 +42,7 @@ class NewRelease:
     document: dict[str, Any]
     tags: tuple[str, ...]
     delta: Fraction
+    pointer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +55,31 @@ class Registered:
     created_at: str
 
 
+_INSERT_RELEASE = insert(Release)
+_INSERT_TAGS = insert(ReleaseTag)
+
 Render = Callable[[list[Registered]], str]
 
 
-def prepare(database: Database, name: str, releases: Sequence[NewRelease], pointers: Sequence[str]) -> AccountRecord:
-    """What needs no lock: check the plans against the account's neighbouring relation, and price them.
+def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> None:
+    """What needs no lock, and is memoised for the transaction: the prices.
 
     Raises:
         NotFound: there is no such account.
         InvalidInput: a plan has no meaning under the account's relation.
     """
+    neighbouring, orders = _fixed_at_opening(database, name)
+    for release in releases:
+        check_relation(release.plan, neighbouring, release.pointer)
+        price(release.plan, neighbouring, orders)
+
+
+@lru_cache(maxsize=4096)
+def _fixed_at_opening(database: Database, name: str) -> tuple[Neighbouring, tuple[Fraction, ...]]:
+    """What of an account never changes, so that a charge reads its row once, when it locks it."""
     with database.read() as connection:
         account = accounts.read_account(connection, name)
-    for release, pointer in zip(releases, pointers, strict=True):
-        check_relation(release.plan, account.neighbouring, pointer)
-        price(release.plan, account.neighbouring, account.weights.orders)  # memoised for the transaction
-    return account
+    return account.neighbouring, account.weights.orders
 
 
 def register(database: Database, request: Request, name: str, releases: Sequence[NewRelease], render: Render) -> Answer:
@@ -100,6 +112,8 @@ def charge(
     The cost is that of the plans and never that of the ledger: the millionth release runs the same
     statements over the same rows as the first.
     """
+    for release in releases:
+        check_relation(release.plan, account.neighbouring, release.pointer)
     if account.state == "closed":
         raise AccountClosed(account.name)
     done: list[Registered] = []
@@ -136,25 +150,24 @@ def _write(
     at: str,
 ) -> Head:
     seq, tags, delta = account.head.seq + 1, list(release.tags), exact_text(release.delta)
-    connection.execute(
-        insert(Release).values(
-            id=release_id,
-            account_id=account.id,
-            seq=seq,
-            name=release.name,
-            plan=json.dumps(release.document, ensure_ascii=False),
-            tags=json.dumps(tags, ensure_ascii=False),
-            delta=delta,
-            state="committed",
-            price=json.dumps(amount),
-            accountant=ACCOUNTANT,
-            created_at=at,
-        )
-    )
+    row = {
+        "id": release_id,
+        "account_id": account.id,
+        "seq": seq,
+        "name": release.name,
+        "plan": json.dumps(release.document, ensure_ascii=False),
+        "tags": json.dumps(tags, ensure_ascii=False),
+        "delta": delta,
+        "state": "committed",
+        "price": json.dumps(amount),
+        "accountant": ACCOUNTANT,
+        "created_at": at,
+    }
+    connection.execute(_INSERT_RELEASE, row)
     all_tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(tags)
     if all_tags:
         rows = [{"account_id": account.id, "tag": tag, "seq": seq} for tag in sorted(all_tags)]
-        connection.execute(insert(ReleaseTag), rows)
+        connection.execute(_INSERT_TAGS, rows)
     content: dict[str, object] = {
         "name": release.name,
         "plan": release.document,

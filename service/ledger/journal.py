@@ -128,12 +128,12 @@ def append(
         }
     )
     head = Head(seq, entry_hash(account.head.hash, body))
-    connection.execute(
-        insert(Entry).values(
-            account_id=account.id, seq=seq, kind=kind, release_id=release_id, body=body, hash=head.hash
-        )
-    )
+    row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
+    connection.execute(_INSERT, {**row, "hash": head.hash})
     return head
+
+
+_INSERT = insert(Entry)
 
 
 def entries(connection: Connection, account_id: int, after_seq: int, limit: int) -> list[JournalEntry]:
