@@ -12,11 +12,11 @@ from service.errors import InvalidInput
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import write_budget
 from service.ledger.journal import Head
-from service.privacy.filter import Definition, remaining
+from service.privacy.filter import MEMOISED_SIZE, Definition, remaining
 from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
 from service.privacy.loss import Loss
 from service.privacy.numbers import parse_exact
-from service.privacy.plan import Neighbouring, Plan
+from service.privacy.plan import Condensed, Neighbouring, Plan, condense
 
 
 class PureFigure(BaseModel):
@@ -124,14 +124,22 @@ class Remaining(BaseModel):
     declared_delta: float | None = None
 
 
-@lru_cache(maxsize=4096)
 def cost_of(
     plan: Plan,
     neighbouring: Neighbouring,
     deltas: tuple[Fraction, ...] = (USUAL_DELTA,),
     orders: tuple[Fraction, ...] = USUAL_ORDERS,
 ) -> dict[str, Any]:
-    """GUARANTEE of one plan, memoised: pipelines register equal plans again and again."""
+    """GUARANTEE of one plan, memoised whatever its names are: pipelines register equal plans again and again."""
+    condensed = condense(plan)
+    price = _cost if condensed.size <= MEMOISED_SIZE else _cost.__wrapped__
+    return price(condensed, neighbouring, deltas, orders)
+
+
+@lru_cache(maxsize=4096)
+def _cost(
+    plan: Condensed, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], orders: tuple[Fraction, ...]
+) -> dict[str, Any]:
     return guarantee_body(guarantee(plan, neighbouring, deltas=deltas, orders=orders))
 
 

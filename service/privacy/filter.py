@@ -28,7 +28,7 @@ FINE_DENOMINATOR = 10**60  # totals are exact below it
 COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
 COARSE_DELTA = 10**40
 _STEPS = 250
-_MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans come rarely twice and would fill the memory
+MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans come rarely twice and would fill the memory
 
 ORDERS = tuple(1 + Fraction(f"{10 ** (-3 + 9 * k / (_STEPS - 1)):.5e}") for k in range(_STEPS))
 """The RDP orders of (epsilon, delta) budgets: alpha - 1 geometric from 1e-3 to 1e6."""
@@ -153,7 +153,7 @@ def open_weights(budget: Budget) -> Weights:
 def price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
     """What a plan adds to the totals of an account with these orders; memoised whatever its names and tags are."""
     condensed = condense(plan)
-    if condensed.size > _MEMOISED_SIZE:
+    if condensed.size > MEMOISED_SIZE:
         return _price(condensed, neighbouring, orders)
     return _memoised(condensed, neighbouring, _integers(orders))
 
