@@ -35,7 +35,14 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         yield
         database.close()
 
-    app = FastAPI(title=_TITLE, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title=_TITLE,
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = CapacityLimiter(settings.writer_threads)
     app.state.probes = CapacityLimiter(2)

@@ -13,7 +13,7 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 
 from service.api.plans import Limits, plan_limits
-from service.errors import Fault, InvalidInput, UnsupportedMediaType
+from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
 _LARGE = 1 << 16  # bytes from which parsing leaves the event loop
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -31,9 +31,7 @@ class StrictRoute(APIRoute):
         reads_body = self.body_field is not None
 
         async def read_and_handle(request: Request) -> Response:
-            unknown = [name for name in request.query_params if name not in known]
-            if unknown:
-                raise InvalidInput([Fault(f"/query/{_escaped(name)}", "unknown query parameter") for name in unknown])
+            _check_address(request, known)
             if reads_body:
                 settings = request.app.state.settings
                 plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth))
@@ -44,6 +42,19 @@ class StrictRoute(APIRoute):
             return await handle(request)
 
         return read_and_handle
+
+
+def _check_address(request: Request, known: frozenset[str]) -> None:
+    for kind, name in request.path_params.items():
+        if "\0" in name:  # nothing has such a name, and PostgreSQL does not even take it in a question
+            raise NotFound(kind, name)
+    faults = [
+        Fault(f"/query/{_escaped(name)}", "unknown query parameter" if name not in known else "expected once")
+        for name in request.query_params
+        if name not in known or len(request.query_params.getlist(name)) > 1
+    ]
+    if faults:
+        raise InvalidInput(faults)
 
 
 def _check_media_type(request: Request) -> None:

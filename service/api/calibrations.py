@@ -11,7 +11,7 @@ from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
 from service.api.draws import law_of
-from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict
+from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.api.guarantees import GuaranteeBody, cost_of
 from service.api.plans import Mechanism
 from service.errors import InvalidInput
@@ -74,7 +74,7 @@ def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
         {
             "mechanism": write_plan(mechanism),
             "moe": _number(parse_exact(body.moe)),
-            "confidence": float(confidence),
+            "confidence": stated(confidence, number_down),
             "coverage": coverage(law_of(mechanism, "/mechanism"), margin),
             "method": body.method,
             "cost": cost_of(mechanism, Neighbouring.ADD_REMOVE),

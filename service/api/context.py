@@ -54,7 +54,7 @@ async def _change(
     if idempotency_key is not None:
         if not (1 <= len(idempotency_key) <= 255 and idempotency_key.isascii() and idempotency_key.isprintable()):
             raise InvalidInput.at("/header/Idempotency-Key", "expected 1 to 255 printable ASCII characters")
-        path = request.url.path + ("?" + request.url.query if request.url.query else "")
+        path = request.scope["path"] + "?" + request.scope["query_string"].decode("latin-1")
         digest = idempotency.request_digest(secret, request.method, path, await request.body())
     identity = idempotency.Request(principal.name, idempotency_key, digest)
     return Change(database, secret, principal, identity, request.app.state.writers)

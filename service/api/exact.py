@@ -33,7 +33,7 @@ _EXACT_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$
 _EXACT_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "number"},
-        {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$"},
+        {"type": "string", "pattern": _EXACT_PATTERN},
     ],
     "description": "An exact number: a JSON number (meaning its decimal text), a decimal string or a fraction string.",
 }
@@ -63,6 +63,14 @@ def _shown(double: float, away: float, safe: Callable[[Fraction], bool]) -> floa
     while math.isfinite(double) and not safe(Fraction(repr(double))):
         double = math.nextafter(double, away)
     return double if math.isfinite(double) else None
+
+
+def stated(value: Fraction, otherwise: Callable[[Fraction], float | None]) -> float | None:
+    """The double to show for a number that a client stated: of the same decimal text, or else rounded as told."""
+    for double in (double_down(value), double_up(value)):
+        if math.isfinite(double) and Fraction(repr(double)) == value:
+            return double
+    return otherwise(value)
 
 
 def short_exact(value: Fraction) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.api.exact import Exact, Strict, number_down, number_up, short_exact
+from service.api.exact import Exact, Strict, number_down, number_up, short_exact, stated
 from service.errors import InvalidInput
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import write_budget
@@ -148,7 +148,7 @@ def guarantee_body(cost: Guarantee) -> dict[str, Any]:
     return {
         "pure": _figure("epsilon", cost.epsilon),
         "zcdp": _figure("rho", cost.rho),
-        "rdp": [{"alpha": float(alpha), "epsilon": _up(loss)} for alpha, loss in cost.rdp],
+        "rdp": [{"alpha": _order(alpha), "epsilon": _up(loss)} for alpha, loss in cost.rdp],
         "delta": number_up(cost.delta),
         "approximate": [_statement(s) for s in cost.approximate if _up(s.epsilon) is not None],
         "best": [
@@ -163,9 +163,12 @@ def guarantee_body(cost: Guarantee) -> dict[str, Any]:
 
 
 def _as_asked(delta: Fraction) -> float | None:
-    """A delta that a client stated: the same decimal text where it has one of a double."""
-    nearest = float(delta)
-    return nearest if Fraction(repr(nearest)) == delta else number_up(delta)
+    return stated(delta, number_up)
+
+
+def _order(alpha: Fraction) -> float | None:
+    """Down: what holds at an order holds at those below it."""
+    return stated(alpha, number_down)
 
 
 def _up(loss: Loss) -> float | None:
@@ -187,7 +190,7 @@ def _statement(statement: Approximate) -> dict[str, Any]:
         "via": statement.via,
     }
     if statement.alpha is not None:
-        body["alpha"] = number_up(statement.alpha)
+        body["alpha"] = _order(statement.alpha)
     return body | {"adaptive": statement.adaptive}
 
 
@@ -196,7 +199,7 @@ def remaining_body(account: AccountRecord) -> dict[str, Any]:
     budget = account.budget
     body: dict[str, Any] = {"definition": budget.definition.value}
     if budget.alpha is not None:
-        body["alpha"] = number_up(budget.alpha)
+        body["alpha"] = _order(budget.alpha)
     body[budget.cap_on] = number_down(remaining(budget, account.weights, account.totals))
     declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
     if budget.definition is Definition.APPROXIMATE:

@@ -1,11 +1,12 @@
 """API keys: making, listing, revoking; stewards only."""
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Response
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field
 from sqlalchemy import Connection
 
 from service.api import examples
@@ -15,13 +16,33 @@ from service.api.body import StrictRoute
 from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.exact import Label, Strict
 from service.api.paging import Cursor, Limit, page, read_cursor
-from service.errors import InvalidInput
+from service.errors import Forbidden, InvalidInput
 from service.ledger import clock, keys
 from service.ledger.idempotency import StoredAnswer
-from service.ledger.keys import KeyRecord, Role
+from service.ledger.keys import KeyRecord, Principal, Role
 from service.ledger.once import Reload, Source, once
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=StrictRoute)
+
+
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+
+
+def _written(value: Any) -> Any:
+    """Numbers would be taken for seconds or milliseconds since 1970, by their size."""
+    if value is not None and not (isinstance(value, str) and _MOMENT.fullmatch(value)):
+        raise ValueError("expected a moment as in RFC 3339, such as 2031-12-31T23:59:59Z")
+    return value
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("expected a moment in the years 1 to 9999 of UTC") from None
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_written)]
 
 
 class CreateKey(Strict):
@@ -32,7 +53,7 @@ class CreateKey(Strict):
     accounts: Annotated[list[AccountName], Field(min_length=1, max_length=1000)] | None = Field(
         None, description="The only accounts that the key may touch; null: all."
     )
-    expires_at: AwareDatetime | None = Field(None, description="RFC 3339 with a time zone.")
+    expires_at: Moment | None = Field(None, description="RFC 3339 with a time zone.")
 
 
 class KeyBody(BaseModel):
@@ -70,12 +91,12 @@ def create_key(body: CreateKey, change: Changing) -> Response:
 
     The answer is the only place where it stands; only its hash is stored.
     """
-    require(change.principal, "steward")
-    if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
-        raise InvalidInput.at("/expires_at", "expected a moment in the future")
+    _require_keeper(change.principal)
     expires_at = None if body.expires_at is None else clock.stamp(body.expires_at)
 
     def work(connection: Connection, at: str) -> KeyRecord:
+        if expires_at is not None and expires_at <= at:
+            raise InvalidInput.at("/expires_at", "expected a moment in the future")
         new = keys.create_key(
             connection,
             change.secret,
@@ -102,7 +123,7 @@ def list_keys(
 
     Expired and revoked ones too.
     """
-    require(principal, "steward")
+    _require_keeper(principal)
     with database.read() as connection:
         found = keys.list_keys(connection, read_cursor(cursor) or None, limit)
     return ok(page([_body(record) for record in found], limit, found[-1].id if found else None))
@@ -115,9 +136,15 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
 
     From now on it is refused; what was done with it stays.
     """
-    require(change.principal, "steward")
+    _require_keeper(change.principal)
     change.database.write(lambda connection: keys.revoke_key(connection, key, clock.now()), landed=lambda *_: False)
     return Response(status_code=204)
+
+
+def _require_keeper(principal: Principal) -> None:
+    require(principal, "steward")
+    if principal.accounts is not None:
+        raise Forbidden("the key is limited to accounts: it could make itself one that is not")
 
 
 def _body(record: KeyRecord) -> dict[str, Any]:

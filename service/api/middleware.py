@@ -32,6 +32,7 @@ class Surroundings:
             return
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        scope.setdefault("state", {})["request_id"] = request_id
         started, status = time.perf_counter(), 500
 
         async def send_with_headers(message: Message) -> None:

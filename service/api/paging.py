@@ -27,9 +27,12 @@ def read_cursor(cursor: str | None) -> str:
     if cursor is None:
         return ""
     try:
-        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        last = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError):
         raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer") from None
+    if "\0" in last:  # PostgreSQL takes no such text, not even in a question
+        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
+    return last
 
 
 def read_seq(cursor: str | None) -> int:

@@ -4,9 +4,11 @@ No message repeats an input's values: what was sent may be a true count.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -83,10 +85,10 @@ _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415
 
 
 def problem(code: str, detail: str, instance: str, **fields: Any) -> Response:
-    """An answer of the given code."""
+    """An answer of the given code; ``instance`` is the path, as it is after percent-decoding."""
     kind = KINDS[code]
     body = {"type": f"/problems/{code}", "title": kind.title, "status": kind.status, "detail": detail}
-    body |= {"instance": instance, **fields}
+    body |= {"instance": quote(instance, safe="/:@!$&'()*+,;=~"), **fields}
     headers = {"WWW-Authenticate": "Bearer"} if kind.status == HTTPStatus.UNAUTHORIZED else None
     return Response(json.dumps(body), kind.status, headers, MEDIA_TYPE)
 
@@ -105,7 +107,7 @@ def of_error(error: ServiceError, instance: str) -> Response:
                 account=error.account,
                 definition=error.definition,
                 cap=error.cap,
-                requested=error.requested,
+                requested=None if error.requested == math.inf else error.requested,  # beyond the doubles
                 remaining=error.remaining,
                 noise_multiplier_that_fits=error.noise_multiplier(),
             )
@@ -133,21 +135,26 @@ def install(app: FastAPI) -> None:
     """Every error of the app leaves as a problem."""
 
     def refused(request: Request, error: Exception) -> Response:
-        return of_error(cast(ServiceError, error), request.url.path)
+        return of_error(cast(ServiceError, error), request.scope["path"])
 
     def meaningless(request: Request, error: Exception) -> Response:
         invalid = cast(RequestValidationError, error)
-        return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.url.path)
+        return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
 
     def http(request: Request, error: Exception) -> Response:
         code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
-        response = problem(code, KINDS[code].explanation, request.url.path)
+        response = problem(code, KINDS[code].explanation, request.scope["path"])
         if code == "method_not_allowed":
-            response.headers["Allow"] = ", ".join(_allowed(app, request))
+            # Static files answer for themselves: no route lists their methods.
+            response.headers["Allow"] = ", ".join(_allowed(app, request)) or "GET, HEAD"
         return response
 
     def failed(request: Request, _: Exception) -> Response:
-        return problem("internal", KINDS["internal"].explanation, request.url.path)
+        response = problem("internal", KINDS["internal"].explanation, request.scope["path"])
+        # It is sent from outside the middleware that adds headers, and the server closes the connection after it.
+        response.headers["X-Request-Id"] = request.state.request_id
+        response.headers["Connection"] = "close"
+        return response
 
     app.add_exception_handler(ServiceError, refused)
     app.add_exception_handler(RequestValidationError, meaningless)
