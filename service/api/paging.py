@@ -1,7 +1,6 @@
 """Lists page by cursor."""
 
 import base64
-import binascii
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -28,7 +27,7 @@ def read_cursor(cursor: str | None) -> str:
         return ""
     try:
         last = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeError):
+    except ValueError:  # not base64, or not of text
         raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer") from None
     if "\0" in last:  # PostgreSQL takes no such text, not even in a question
         raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")

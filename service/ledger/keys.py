@@ -150,7 +150,7 @@ def list_keys(connection: Connection, after: str | None, limit: int) -> list[Key
     if after is not None:
         last = connection.execute(select(ApiKey.created_at).where(ApiKey.id == after)).scalar_one_or_none()
         if last is None:
-            raise InvalidInput.at("/cursor", "expected a cursor that an earlier page gave")
+            raise InvalidInput.at("/query/cursor", "expected a cursor that an earlier page gave")
         query = query.where(order > tuple_(last, after))
     return [_record(row) for row in connection.execute(query)]
 
