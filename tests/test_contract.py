@@ -1,0 +1,137 @@
+"""The contract: the committed document is the running app's, its examples work, and the app keeps to it."""
+
+import html
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+import yaml
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from service.api.problems import KINDS
+from service.app import openapi_document
+from service.ledger.database import open_database
+from service.ledger.installation import Secret
+from tests.api.calls import STEWARD, application, bearer, client_of, json_of
+
+_COMMITTED = Path(__file__).resolve().parents[1] / "openapi.yaml"
+_OPEN = ("/healthz", "/readyz")
+_DOCUMENT = openapi_document()
+_OPERATIONS = [
+    (method, path, operation) for path, methods in _DOCUMENT["paths"].items() for method, operation in methods.items()
+]
+schema = schemathesis.openapi.from_dict(_DOCUMENT)
+
+
+@pytest.fixture(scope="module")
+def app(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+    path = tmp_path_factory.mktemp("contract") / "ledger.db"
+    shutil.copyfile(_sqlite_template, path)
+    return application(open_database(f"sqlite:///{path}"), Secret(bytes(range(32))))
+
+
+@pytest.fixture(scope="module")
+def client(app: FastAPI) -> Iterator[TestClient]:
+    with client_of(app) as opened:
+        yield opened
+
+
+def _example(path: str, method: str = "post") -> Any:
+    return _DOCUMENT["paths"][path][method]["requestBody"]["content"]["application/json"]["example"]
+
+
+@pytest.fixture(scope="module")
+def names(client: TestClient) -> dict[str, str]:
+    """What the addresses' parameters stand for, made by the examples themselves."""
+    account = json_of(client.post("/v1/accounts", json=_example("/v1/accounts")), 201)["name"]
+    at = f"/v1/accounts/{account}"
+    release = json_of(client.post(f"{at}/releases", json=_example("/v1/accounts/{account}/releases")), 201)["id"]
+    drawing = _example("/v1/accounts/{account}/releases/{release}/draws")
+    draw = json_of(client.post(f"{at}/releases/{release}/draws", json=drawing), 201)["draw"]
+    key = json_of(client.post("/v1/keys", json=_example("/v1/keys")), 201)["id"]
+    return {"account": account, "release": release, "draw": draw, "key": key}
+
+
+def test_the_committed_document_is_the_running_apps(client: TestClient) -> None:
+    committed = yaml.safe_load(_COMMITTED.read_text(encoding="utf-8"))
+    assert committed == _DOCUMENT
+    assert client.get("/openapi.json").json() == _DOCUMENT
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), _OPERATIONS)
+def test_every_operation_says_what_it_does(method: str, path: str, operation: dict[str, Any]) -> None:
+    assert operation["summary"]
+    assert len(operation["description"]) > len(operation["summary"]) or path in _OPEN
+    if "requestBody" in operation:
+        assert operation["requestBody"]["content"]["application/json"]["example"]
+    for status, answer in operation["responses"].items():
+        if int(status) >= 400:
+            assert list(answer["content"]) == ["application/problem+json"]
+    assert ("security" in operation) == (path not in _OPEN)
+
+
+@pytest.mark.parametrize("code", KINDS)
+def test_every_problem_has_its_page(client: TestClient, code: str) -> None:
+    page = client.get(f"/problems/{code}")
+    assert page.status_code == 200
+    assert html.escape(KINDS[code].title) in page.text
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [(method, path) for method, path, operation in _OPERATIONS if "requestBody" in operation]
+)
+def test_every_example_works(client: TestClient, names: dict[str, str], method: str, path: str) -> None:
+    if path in ("/v1/accounts", "/v1/accounts/{account}/releases/{release}/draws"):
+        return  # the fixture above could not have made its names otherwise, and neither can be done twice
+    answer = client.request(method, path.format_map(names), json=_example(path, method))
+    assert answer.is_success, answer.text
+    assert str(answer.status_code) in _DOCUMENT["paths"][path][method]["responses"]
+
+
+@pytest.mark.parametrize("path", [path for method, path, _ in _OPERATIONS if method == "get"])
+def test_every_reading_works(client: TestClient, names: dict[str, str], path: str) -> None:
+    assert client.get(path.format_map(names)).status_code == 200
+
+
+def test_the_examples_values_are_those_of_the_mathematics(client: TestClient) -> None:
+    calibrated = json_of(client.post("/v1/calibrations/moe", json=_example("/v1/calibrations/moe")))
+    assert calibrated["cost"]["pure"]["epsilon"] == pytest.approx(0.45690, abs=5e-6)
+    converted = json_of(client.post("/v1/conversions", json=_example("/v1/conversions")))
+    assert converted["zcdp"]["rho_exact"] == "293764/114921"
+
+
+@schema.parametrize()
+@settings(
+    max_examples=25,
+    derandomize=True,
+    deadline=None,
+    phases=[Phase.generate],  # schemathesis adds 18,000 deterministic cases as explicit examples, for minutes
+    suppress_health_check=list(HealthCheck),
+)
+def test_no_failure_and_no_undocumented_answer(
+    case: schemathesis.Case[Any], app: FastAPI, client: TestClient, names: dict[str, str]
+) -> None:
+    """Whatever is sent, to addresses that exist, the answer is one that the document has."""
+    case.path_parameters = {name: names[name] for name in case.path_parameters or {}}
+    answer = case.call(app=app, headers=bearer(STEWARD))
+    case.validate_response(
+        answer,
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+        ],
+    )
