@@ -162,11 +162,12 @@ def list_draws(connection: Connection, release_id: str, after: int, limit: int, 
     """A page of a release's draws in order; it ends early once it holds about ``counts`` noisy counts."""
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
     page: list[DrawRecord] = []
-    for row in connection.execution_options(stream_results=True).execute(query):
-        page.append(_record(row))
-        counts -= len(page[-1].noisy)
-        if counts <= 0:
-            break
+    with connection.execute(query, execution_options={"stream_results": True}) as rows:
+        for row in rows:
+            page.append(_record(row))
+            counts -= len(page[-1].noisy)
+            if counts <= 0:
+                break
     return page
 
 

@@ -167,7 +167,7 @@ def _fractions(integers: tuple[int, ...]) -> tuple[Fraction, ...]:
     return tuple(Fraction(top, bottom) for top, bottom in zip(integers[::2], integers[1::2], strict=True))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: tuple[int, ...]) -> Price:
     return _price(plan, neighbouring, _fractions(orders))
 
@@ -205,7 +205,7 @@ def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
         listed = list(weighted)
         rests = [(rest, count) for (_, rest), count in listed if rest]
         return (
-            sum((linear * count for (linear, _), count in listed), Fraction(0)),
+            total_loss((Loss(linear), count) for (linear, _), count in listed).nats or Fraction(0),
             tuple(total_loss([(rest[k], count) for rest, count in rests]) for k in range(len(orders) if rests else 0)),
         )
 

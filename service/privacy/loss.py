@@ -4,6 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from service.privacy.numbers import round_up
+
+_MANAGEABLE_BITS = 4096  # of a denominator; the sum of thousands of unlike fractions would have millions
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -27,13 +31,18 @@ INFINITE = Loss(None)
 
 
 def total(weighted: Iterable[tuple[Loss, int]]) -> Loss:
-    """The sum of losses, each taken ``count`` times: composition is additive in every notion."""
+    """The sum of losses, each taken ``count`` times: composition is additive in every notion.
+
+    It is exact while its denominator has at most 4096 bits, then rounded up.
+    """
     nats, rational = Fraction(0), True
     for loss, count in weighted:
         if loss.nats is None:
             return INFINITE
         nats += loss.nats if count == 1 else loss.nats * count
         rational = rational and loss.rational
+        if nats.denominator.bit_length() > _MANAGEABLE_BITS:
+            nats, rational = round_up(nats), False
     return Loss(nats, rational)
 
 

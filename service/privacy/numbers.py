@@ -132,6 +132,12 @@ def _up(mantissa: int, exponent: int) -> tuple[int, int]:
     return (-(-mantissa >> excess), exponent + excess) if excess > 0 else (mantissa, exponent)
 
 
+def round_up(value: Fraction) -> Fraction:
+    """The ceiling of a positive rational to about 96 significant bits."""
+    shift = _SIGNIFICANT_BITS + value.denominator.bit_length() - value.numerator.bit_length()
+    return _rational(math.ceil(value * _rational(1, shift)), -shift)
+
+
 def _rational(mantissa: int, exponent: int) -> Fraction:
     return Fraction(mantissa << exponent) if exponent >= 0 else Fraction(mantissa, 1 << -exponent)
 

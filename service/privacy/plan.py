@@ -232,8 +232,9 @@ def _moved(mechanism: Mechanism, neighbouring: Neighbouring, one_side: bool) -> 
         if one_side or neighbouring is Neighbouring.ADD_REMOVE:
             raise ValueError("expected randomized_response under replace_one only, not below parallel or choice")
         return mechanism, 1
-    if neighbouring is Neighbouring.ADD_REMOVE:
-        return replace(mechanism, cells=None), mechanism.cells or 1
-    replaced = mechanism.cells or 2
-    cells = (mechanism.cells_added or (replaced + 1) // 2) if one_side else replaced
-    return replace(mechanism, cells=None, cells_added=None), cells
+    cells = mechanism.cells or (1 if neighbouring is Neighbouring.ADD_REMOVE else 2)
+    if one_side:
+        cells = mechanism.cells_added or (cells + 1) // 2
+    if mechanism.cells is not None or mechanism.cells_added is not None:
+        mechanism = replace(mechanism, cells=None, cells_added=None)
+    return mechanism, cells

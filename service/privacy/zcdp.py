@@ -49,6 +49,7 @@ def laplace_rho(mechanism: Laplace) -> Loss:
     return _irrational(lambda: ball(epsilon) + (-ball(epsilon)).expm1(), epsilon * epsilon / 2)
 
 
+@lru_cache(maxsize=65536)
 def gaussian_rho(mechanism: Gaussian | DiscreteGaussian) -> Loss:
     """s²/(2 sigma²), for the discrete Gaussian too (Canonne, Kamath, Steinke 2020, Theorem 4)."""
     return Loss(Fraction(mechanism.sensitivity) ** 2 / (2 * mechanism.sigma_squared))

@@ -1,0 +1,89 @@
+"""What the tests of the HTTP interface have in common: calls that must succeed, in few words."""
+
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.ledger.database import Database
+from service.ledger.installation import Secret, check_secret
+from service.ledger.keys import ensure_first_key
+from service.settings import Settings
+
+STEWARD = "the-first-steward's-key-of-the-tests"  # the bootstrap key
+
+Client = httpx2.Client
+Answer = httpx2.Response
+
+
+def application(database: Database, secret: Secret, **settings: Any) -> FastAPI:
+    """The real application over a migrated database, with its first key."""
+    check_secret(database, secret)
+    ensure_first_key(database, secret, STEWARD)
+    return create_app(Settings(**settings), database, secret)
+
+
+def client_of(app: FastAPI) -> TestClient:
+    """A steward who calls the application in this process; what crashes is answered and not raised here."""
+    return TestClient(app, headers=bearer(STEWARD), raise_server_exceptions=False)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def json_of(answer: Answer, status: int = 200) -> Any:
+    """The body of an answer that must have this status."""
+    assert answer.status_code == status, f"{answer.status_code}: {answer.text}"
+    return answer.json()
+
+
+def problem_of(answer: Answer, code: str) -> Any:
+    """The body of an answer that must be this problem."""
+    problem = answer.json()
+    assert problem["type"] == f"/problems/{code}", answer.text
+    assert problem["status"] == answer.status_code
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert {"title", "detail", "instance"} <= problem.keys()
+    return problem
+
+
+def pointers_of(answer: Answer) -> list[str]:
+    """Where a request has no meaning."""
+    return [fault["pointer"] for fault in problem_of(answer, "validation")["errors"]]
+
+
+def open_account(client: Client, name: str = "people", budget: Any = None, **fields: Any) -> Any:
+    """An account that must open, with room for rho = 1 unless told otherwise."""
+    body = {"name": name, "unit": "person", "neighbouring": "add_remove"} | fields
+    body["budget"] = {"definition": "zcdp", "rho": 1} if budget is None else budget
+    return json_of(client.post("/v1/accounts", json=body), 201)
+
+
+def charge(client: Client, plan: Any, account: str = "people", **fields: Any) -> Answer:
+    """The answer to a release."""
+    body = {"name": "a release", "plan": plan} | fields
+    return client.post(f"/v1/accounts/{account}/releases", json=body)
+
+
+def release(client: Client, plan: Any, account: str = "people", **fields: Any) -> Any:
+    """A release that must fit."""
+    return json_of(charge(client, plan, account, **fields), 201)
+
+
+def make_key(client: Client, role: str, name: str = "somebody", **fields: Any) -> dict[str, str]:
+    """The headers of a new key."""
+    body = {"name": name, "role": role} | fields
+    return bearer(json_of(client.post("/v1/keys", json=body), 201)["key"])
+
+
+def pure(epsilon: Any, **fields: Any) -> dict[str, Any]:
+    """A mechanism of this pure epsilon under add_remove."""
+    return {"type": "geometric", "epsilon": epsilon, **fields}
+
+
+def concentrated(rho: Any, **fields: Any) -> dict[str, Any]:
+    """A mechanism of this rho under add_remove."""
+    return {"type": "gaussian", "rho": rho, **fields}

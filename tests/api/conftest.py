@@ -1,0 +1,76 @@
+"""The real application: in this process over each database, or served through a socket."""
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.ledger.database import Database, open_database
+from service.ledger.installation import Secret
+from tests.api.calls import STEWARD, Client, application, bearer, client_of
+
+
+@pytest.fixture
+def app(database: Database, secret: Secret) -> FastAPI:
+    """The application over a fresh database, once on each kind."""
+    return application(database, secret)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Iterator[TestClient]:
+    """A steward of it."""
+    with client_of(app) as opened:
+        yield opened
+
+
+@pytest.fixture
+def embedded(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[TestClient]:
+    """The same on SQLite alone, for what does not depend on which database it is."""
+    path = tmp_path / "embedded.db"
+    shutil.copyfile(_sqlite_template, path)
+    with client_of(application(open_database(f"sqlite:///{path}"), secret)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def still(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A steward of an application that a module's tests share, for what does not depend on what is stored."""
+    path = tmp_path_factory.mktemp("shared") / "ledger.db"
+    shutil.copyfile(_sqlite_template, path)
+    with client_of(application(open_database(f"sqlite:///{path}"), Secret(bytes(range(32))))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def served(app: FastAPI) -> Iterator[Client]:
+    """A steward who calls the application through a socket, from as many threads as he likes."""
+    with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """The address of an application that a real server runs in a thread."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, server_header=False))
+    ready = threading.Event()
+    main_loop = server.main_loop
+
+    async def announce() -> None:
+        ready.set()
+        await main_loop()
+
+    server.main_loop = announce  # type: ignore[method-assign] # uvicorn has no hook for having started
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert ready.wait(30), "the server did not start"
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

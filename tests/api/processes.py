@@ -1,0 +1,96 @@
+"""The service as its own process, started from its command line, with what it prints."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+
+from tests.api.calls import STEWARD, Client, bearer
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE = ("-m", "service")
+
+
+def environment(home: Path, **settings: str) -> dict[str, str]:
+    """The environment of an installation under ``home``, whatever this one's is."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SERVICE_")}
+    own = {"data_dir": str(home / "data"), "secret_file": str(home / "service.secret")} | settings
+    return inherited | {f"SERVICE_{name.upper()}": value for name, value in own.items()}
+
+
+def run(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    return subprocess.run(
+        [sys.executable, *MODULE, *arguments],
+        cwd=ROOT,
+        env=environment(home, **settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@dataclass
+class Served:
+    """A running service: its address, and a steward who calls it."""
+
+    process: subprocess.Popen[str]
+    address: str
+    client: Client
+    said: list[str] = field(default_factory=list)  # the lines on its standard output and error so far
+
+    def stop(self) -> int:
+        """Ask it to end, and wait until it has."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@contextlib.contextmanager
+def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Iterator[Served]:
+    """``python -m service serve``, or the same by another way, for as long as the block lasts."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address, command = f"http://127.0.0.1:{port}", [sys.executable, *start, "serve", "--port", str(port)]
+    given = {"bootstrap_key": STEWARD} | settings
+    caller = Client(base_url=address, headers=bearer(STEWARD), timeout=60)
+    started = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(home, **given),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with caller as client, started as process:
+        served = Served(process, address, client)
+        reader = threading.Thread(target=lambda: served.said.extend(process.stdout or ()))
+        reader.start()
+        try:
+            _wait_until_it_answers(served)
+            yield served
+        finally:
+            process.terminate()
+            process.wait(60)
+            reader.join()
+
+
+def _wait_until_it_answers(served: Served) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert served.process.poll() is None, "".join(served.said)
+        with contextlib.suppress(httpx2.TransportError):
+            if served.client.get("/readyz").is_success:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the service did not answer in a minute")

@@ -1,0 +1,210 @@
+"""Nothing below /v1 is looked at without a key, and each key may do what its role and its accounts allow."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service.app import openapi_document
+from tests.api.calls import (
+    STEWARD,
+    Answer,
+    Client,
+    concentrated,
+    json_of,
+    make_key,
+    open_account,
+    problem_of,
+    pure,
+    release,
+)
+
+_PATHS = openapi_document()["paths"]
+_OPERATIONS = sorted(
+    (method.upper(), path) for path, methods in _PATHS.items() if path.startswith("/v1") for method in methods
+)
+_OPEN = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/problems/validation", "/static/docs.js"]
+
+
+@pytest.fixture
+def keyless(still: Client) -> Iterator[Client]:
+    kept = still.headers.pop("Authorization")
+    yield still
+    still.headers["Authorization"] = kept
+
+
+def _refused(answer: Answer) -> None:
+    problem_of(answer, "unauthenticated")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("method", "path"), _OPERATIONS)
+def test_every_operation_needs_a_key_before_anything_else(keyless: Client, method: str, path: str) -> None:
+    """Whatever else is wrong: names that are unknown, a body that is none, of no known type, too large to read."""
+    address = path.format(account="nobody", release="none", draw="none", key="none")
+    _refused(keyless.request(method, address))
+    _refused(keyless.request(method, f"{address}?unknown=1"))
+    for content in (b"{", b"\xff", b"[" * 10**5, b"x" * (64 * 2**20 + 1)):
+        for media_type in ("application/json", "text/csv"):
+            _refused(keyless.request(method, address, content=content, headers={"Content-Type": media_type}))
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v1/nothing", "/v1/accounts/", "/v1/accounts/a/b/c", "/v1%2Faccounts"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "BREW"])
+def test_what_is_not_there_needs_a_key_too(keyless: Client, method: str, path: str) -> None:
+    answer = keyless.request(method, path)
+    assert answer.status_code == 401
+    if method != "HEAD":
+        _refused(answer)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {STEWARD}",
+        STEWARD,
+        f"Bearer {STEWARD[:-1]}",
+        f"Bearer {STEWARD}x",
+        f"Bearer {STEWARD.upper()}",
+        f"Bearer {STEWARD}, Bearer {STEWARD}",
+        f"Bearer Bearer {STEWARD}",
+    ],
+)
+def test_what_is_not_a_key(keyless: Client, given: str) -> None:
+    _refused(keyless.get("/v1/accounts", headers={"Authorization": given}))
+
+
+def test_a_key_of_other_bytes_than_ascii(keyless: Client) -> None:
+    _refused(keyless.get("/v1/accounts", headers={b"Authorization": b"Bearer \xff\xfe"}))
+
+
+def test_two_keys_are_none(keyless: Client) -> None:
+    twice = [("Authorization", f"Bearer {STEWARD}"), ("Authorization", "Bearer other")]
+    _refused(keyless.get("/v1/accounts", headers=twice))
+    _refused(keyless.get("/v1/accounts", headers=twice[:1] * 2))
+
+
+def test_the_scheme_is_read_as_http_has_it(keyless: Client) -> None:
+    for scheme in ("Bearer", "bearer", "BEARER", "Bearer "):
+        json_of(keyless.get("/v1/accounts", headers={"Authorization": f"{scheme} {STEWARD}"}))
+
+
+@pytest.mark.parametrize("path", _OPEN)
+def test_what_is_open_to_everybody(keyless: Client, path: str) -> None:
+    assert keyless.get(path).status_code == 200
+    assert keyless.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 200
+
+
+def test_nothing_else_is_open(keyless: Client) -> None:
+    for path in (
+        "/v1x",
+        "/admin",
+        "/redoc",
+        "/metrics",
+        "/static",
+        "/static/../app.py",
+        "/static/%2e%2e/%2e%2e/app.py",
+    ):
+        problem_of(keyless.get(path), "not_found")
+
+
+# Roles
+
+_PLAN = concentrated("1e-9")
+_DRAW = {"name": "d", "mechanism": pure("1e-9"), "counts": [1]}
+_NEW = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
+_ANYBODY, _PIPELINE, _STEWARD = "auditor pipeline steward", "pipeline steward", "steward"
+
+# For each operation: who may, and a body with which it succeeds.
+_ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
+    ("GET", "/v1/accounts"): (_ANYBODY, None),
+    ("POST", "/v1/accounts"): (_STEWARD, _NEW),
+    ("GET", "/v1/accounts/{account}"): (_ANYBODY, None),
+    ("PATCH", "/v1/accounts/{account}"): (_STEWARD, {"state": "open"}),
+    ("GET", "/v1/accounts/{account}/balance"): (_ANYBODY, None),
+    ("GET", "/v1/accounts/{account}/head"): (_ANYBODY, None),
+    ("GET", "/v1/accounts/{account}/journal"): (_ANYBODY, None),
+    ("GET", "/v1/accounts/{account}/releases"): (_ANYBODY, None),
+    ("POST", "/v1/accounts/{account}/releases"): (_PIPELINE, {"name": "r", "plan": _PLAN}),
+    ("POST", "/v1/accounts/{account}/releases/batch"): (_PIPELINE, {"releases": [{"name": "r", "plan": _PLAN}]}),
+    ("GET", "/v1/accounts/{account}/releases/{release}"): (_ANYBODY, None),
+    ("GET", "/v1/accounts/{account}/releases/{release}/draws"): (_ANYBODY, None),
+    ("POST", "/v1/accounts/{account}/releases/{release}/draws"): (_PIPELINE, {"mechanism": "/", "counts": [1]}),
+    ("POST", "/v1/accounts/{account}/draws"): (_PIPELINE, _DRAW),
+    ("GET", "/v1/accounts/{account}/draws/{draw}"): (_ANYBODY, None),
+    ("POST", "/v1/compositions"): (_ANYBODY, {"plan": _PLAN}),
+    ("POST", "/v1/conversions"): (_ANYBODY, {"rho": 1, "delta": "1e-6"}),
+    ("POST", "/v1/calibrations/moe"): (_ANYBODY, {"mechanism": "geometric", "moe": 6}),
+    ("GET", "/v1/keys"): (_STEWARD, None),
+    ("POST", "/v1/keys"): (_STEWARD, {"name": "n", "role": "auditor"}),
+    ("DELETE", "/v1/keys/{key}"): (_STEWARD, None),
+}
+
+
+def test_every_operation_is_in_the_table() -> None:
+    assert sorted(_ALLOWED) == _OPERATIONS
+
+
+@pytest.fixture(scope="module")
+def roles(still: Client) -> dict[str, dict[str, str]]:
+    return {role: make_key(still, role) for role in ("auditor", "pipeline", "steward")}
+
+
+@pytest.fixture(scope="module")
+def names(still: Client) -> dict[str, str]:
+    open_account(still)
+    of = release(still, pure("1e-9"))
+    draw = json_of(still.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
+    key = json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
+    return {"account": "people", "release": of["id"], "draw": draw, "key": key}
+
+
+@pytest.mark.parametrize("role", ["auditor", "pipeline", "steward"])
+@pytest.mark.parametrize(("method", "path"), _OPERATIONS)
+def test_each_role_may_what_the_contract_says(
+    still: Client, roles: dict[str, dict[str, str]], names: dict[str, str], method: str, path: str, role: str
+) -> None:
+    allowed, body = _ALLOWED[method, path]
+    answer = still.request(method, path.format_map(names), json=_for(role, path, body), headers=roles[role])
+    if role in allowed.split():
+        assert answer.is_success, answer.text
+    else:
+        assert role in problem_of(answer, "forbidden")["detail"]
+
+
+def _for(who: str, path: str, body: Any) -> Any:
+    """The body with a partition of the caller's own, where a thing is done once."""
+    return body | {"partition": who} if path.endswith("{release}/draws") and body else body
+
+
+@pytest.mark.parametrize(("method", "path"), [operation for operation in _OPERATIONS if "{account}" in operation[1]])
+def test_a_limited_key_reaches_its_accounts_only(still: Client, names: dict[str, str], method: str, path: str) -> None:
+    """Other accounts are refused whether they exist or not: a limited key learns nothing of them."""
+    body = _ALLOWED[method, path][1]
+    elsewhere = make_key(still, "steward", accounts=["elsewhere", "people-2"])
+    for account in ("people", "nobody"):
+        address = path.format_map(names | {"account": account})
+        problem_of(still.request(method, address, json=body, headers=elsewhere), "forbidden")
+    here = make_key(still, "steward", accounts=["people"])
+    answer = still.request(method, path.format_map(names), json=_for("limited", path, body), headers=here)
+    assert answer.is_success, answer.text
+
+
+def test_a_limited_steward_opens_only_what_the_key_names(still: Client) -> None:
+    limited = make_key(still, "steward", accounts=["theirs"])
+    problem_of(still.post("/v1/accounts", json=_NEW | {"name": "ours"}, headers=limited), "forbidden")
+    json_of(still.post("/v1/accounts", json=_NEW | {"name": "theirs"}, headers=limited), 201)
+
+
+def test_a_limited_steward_manages_no_keys(still: Client, names: dict[str, str]) -> None:
+    """It could make itself a key without a limit, or revoke that of who limited it."""
+    limited = make_key(still, "steward", accounts=["people"])
+    for body in ({"name": "n", "role": "steward"}, {"name": "n", "role": "auditor", "accounts": ["people"]}):
+        problem_of(still.post("/v1/keys", json=body, headers=limited), "forbidden")
+    problem_of(still.get("/v1/keys", headers=limited), "forbidden")
+    problem_of(still.delete(f"/v1/keys/{names['key']}", headers=limited), "forbidden")

@@ -1,0 +1,112 @@
+"""Balances: what was spent in every notion, what is left, by tag and at an earlier entry."""
+
+from fractions import Fraction
+from typing import Any
+
+import mpmath  # type: ignore[import-untyped]  # it publishes no types
+import pytest
+
+from tests.api.calls import Client, concentrated, json_of, open_account, pointers_of, pure, release
+
+_NAMES = ("hispanic", "state")
+
+
+def _balance(client: Client, query: str = "") -> Any:
+    return json_of(client.get(f"/v1/accounts/people/balance{query}"))
+
+
+def test_a_balance_of_nothing(embedded: Client) -> None:
+    head = open_account(embedded)["head"]
+    balance = _balance(embedded)
+    assert balance["account"] == "people"
+    assert balance["releases"] == 0
+    assert balance["head"] == head
+    assert balance["remaining"] == {"definition": "zcdp", "rho": 1.0}
+    for part in ("spent", "reserved"):
+        assert balance[part]["zcdp"] == {"rho": 0.0, "rho_exact": "0"}
+        assert balance[part]["pure"] == {"epsilon": 0.0, "epsilon_exact": "0"}
+        assert all(statement["epsilon"] == 0 for statement in balance[part]["approximate"])
+
+
+def test_a_balance_composes_all_releases(client: Client) -> None:
+    open_account(client, budget={"definition": "pure", "epsilon": 10})
+    for epsilon in ("0.5", "0.25", "0.5"):
+        head = release(client, pure(epsilon))["head"]
+    balance = _balance(client, "?delta=1e-6")
+    assert balance["releases"] == 3
+    assert balance["head"] == head
+    assert balance["spent"]["pure"] == {"epsilon": 1.25, "epsilon_exact": "1.25"}
+    # privacy.md 2.1: the geometric mechanism of sensitivity 1 is exactly (epsilon tanh(epsilon/2))-zCDP.
+    rho = sum(mpmath.mpf(e) * mpmath.tanh(mpmath.mpf(e) / 2) for e in (0.5, 0.25, 0.5))
+    assert rho <= balance["spent"]["zcdp"]["rho"] <= rho * (1 + mpmath.mpf("1e-12"))
+    assert balance["remaining"] == {"definition": "pure", "epsilon": 8.75}
+    assert {statement["via"] for statement in balance["spent"]["approximate"]} >= {"zcdp", "rdp", "pure"}
+    assert {statement["delta"] for statement in balance["spent"]["approximate"]} == {1e-6}
+
+
+def test_a_balance_is_an_odometer_and_never_called_adaptive(embedded: Client) -> None:
+    """privacy.md section 4: figures converted from what turned out to be spent are no adaptive guarantee."""
+    open_account(embedded)
+    assert release(embedded, concentrated("0.3"))["cost"]["approximate"][0]["adaptive"] is True
+    spent = _balance(embedded)["spent"]
+    assert {statement["adaptive"] for statement in spent["approximate"]} == {False}
+    assert spent["best"][0]["adaptive"] is None
+    assert spent["best"][0]["fixed"]["epsilon"] == min(statement["epsilon"] for statement in spent["approximate"])
+
+
+def test_a_tag_counts_what_carries_it_wherever_it_stands(client: Client) -> None:
+    open_account(client)
+    release(client, concentrated("0.01", tags=["state"]), tags=["pl94"])
+    parts = [concentrated("0.02", tags=["hispanic"]), concentrated("0.04", tags=["state", "hispanic"])]
+    release(client, {"type": "sequence", "parts": parts, "tags": ["pl94"]})
+    release(client, {"type": "parallel", "max_degree": 1, "parts": [concentrated("0.08", tags=["state"])]})
+    release(client, concentrated("0.16"))
+    expected = {"state": "0.13", "hispanic": "0.06", "pl94": "0.07", "nothing": "0"}
+    for tag, rho in expected.items():
+        assert _balance(client, f"?tag={tag}")["spent"]["zcdp"]["rho_exact"] == rho
+    assert _balance(client)["spent"]["zcdp"]["rho_exact"] == "0.31"
+
+
+def test_the_past_can_be_asked_for(client: Client) -> None:
+    open_account(client)
+    release(client, concentrated("0.1", tags=["t"]))
+    json_of(client.patch("/v1/accounts/people", json={"budget": {"definition": "zcdp", "rho": 2}}))
+    heads = [json_of(client.get("/v1/accounts/people/head")), release(client, concentrated("0.2"))["head"]]
+    then = _balance(client, f"?as_of={heads[0]['seq']}")
+    assert (then["head"], then["releases"], then["budget"]["rho"]) == (heads[0], 1, "2")
+    assert then["spent"]["zcdp"]["rho_exact"] == "0.1"
+    assert then["remaining"]["rho"] == 1.9
+    assert _balance(client, "?as_of=2")["budget"]["rho"] == "1"
+    assert _balance(client, f"?as_of={heads[1]['seq']}") == _balance(client)
+    assert _balance(client, "?as_of=4&tag=t")["spent"]["zcdp"]["rho_exact"] == "0.1"
+    for wrong in ("5", "0", "-1", "x"):
+        assert pointers_of(client.get(f"/v1/accounts/people/balance?as_of={wrong}")) == ["/query/as_of"]
+
+
+def test_what_is_left_is_rounded_down_and_never_below_zero(embedded: Client) -> None:
+    open_account(embedded, budget={"definition": "rdp", "alpha": "3", "epsilon": "1"})
+    release(embedded, concentrated("1/9"))
+    left = _balance(embedded)["remaining"]
+    assert Fraction(repr(left["epsilon"])) <= Fraction(2, 3)
+    assert left == {"definition": "rdp", "alpha": 3.0, "epsilon": left["epsilon"]}
+    assert left["epsilon"] == pytest.approx(2 / 3, rel=1e-15)
+
+
+def test_remaining_has_the_shape_of_the_budget(embedded: Client) -> None:
+    declared = {"type": "declared", "epsilon": "0.5", "delta": "1e-9", "reference": "a proof"}
+    open_account(embedded, "a", {"definition": "pure", "epsilon": 1, "delta": "3e-9"})
+    left = release(embedded, declared, "a")["remaining"]
+    assert left == {"definition": "pure", "epsilon": 0.5, "delta": pytest.approx(2e-9)}
+    assert left["delta"] <= 2e-9
+    open_account(embedded, "b", {"definition": "approximate", "epsilon": 1, "delta": "1e-6", "declared_delta": "1e-9"})
+    left = release(embedded, declared, "b")["remaining"]
+    assert left["definition"] == "approximate"
+    assert (left["delta"], left["declared_delta"]) == (1e-6, 0.0)
+    assert 0.5 <= left["epsilon"] < 1  # no more is counted as spent than the pure sum
+
+
+@pytest.mark.parametrize("query", ["delta=0", "delta=1", "delta=x", "tag=", "tag=a%0Ab", "detla=1e-9"])
+def test_questions_without_a_meaning(embedded: Client, query: str) -> None:
+    open_account(embedded)
+    answer = embedded.get(f"/v1/accounts/people/balance?{query}")
+    assert pointers_of(answer) == [f"/query/{query.partition('=')[0]}"]

@@ -1,0 +1,171 @@
+"""Many callers at once, over a socket, on both databases: nobody overspends, nobody is failed, readers never wait."""
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from service.ledger import journal
+from service.ledger.accounts import read_account, recompute_totals
+from service.ledger.database import Database, open_database
+from service.ledger.installation import Secret
+from tests.api.calls import (
+    Answer,
+    Client,
+    application,
+    bearer,
+    charge,
+    client_of,
+    concentrated,
+    json_of,
+    open_account,
+    problem_of,
+    pure,
+    release,
+)
+
+_THREADS = 32
+
+
+def _at_once(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """The answers to calls that many threads make together."""
+    start = threading.Barrier(min(_THREADS, len(calls)))
+
+    def run(number: int) -> list[Answer]:
+        start.wait(30)
+        return [call() for call in calls[number::_THREADS]]
+
+    with ThreadPoolExecutor(start.parties) as threads:
+        return [answer for found in threads.map(run, range(start.parties)) for answer in found]
+
+
+def _statuses(answers: list[Answer]) -> Counter[int]:
+    return Counter(answer.status_code for answer in answers)
+
+
+def _sound(database: Database, name: str = "people") -> bool:
+    """The chain is whole, and its prices add up to the stored totals, bit for bit."""
+    with database.read() as connection:
+        account = read_account(connection, name)
+        entries = journal.entries(connection, account.id, 0, 10**6)
+        assert journal.verify_chain(connection, account.chain) is None
+    return recompute_totals(entries) == account.totals
+
+
+def test_with_room_for_a_hundred_charges_a_hundred_succeed(served: Client, database: Database) -> None:
+    open_account(served, budget={"definition": "pure", "epsilon": 10})
+    answers = _at_once([lambda: charge(served, pure("0.1"))] * 160)
+    assert _statuses(answers) == {201: 100, 409: 60}
+    assert {problem_of(answer, "budget_exceeded")["remaining"] for answer in answers if answer.status_code == 409} == {
+        0
+    }
+    assert sorted(answer.json()["head"]["seq"] for answer in answers if answer.status_code == 201) == [*range(2, 102)]
+    balance = json_of(served.get("/v1/accounts/people/balance"))
+    assert (balance["releases"], balance["spent"]["pure"]["epsilon_exact"]) == (100, "10")
+    assert _sound(database)
+
+
+def test_charges_batches_draws_and_changes_together_stay_sound(served: Client, database: Database) -> None:
+    open_account(served, budget={"definition": "approximate", "epsilon": 2, "delta": "1e-6"})
+    batch = {"releases": [{"name": str(number), "plan": concentrated("0.001")} for number in range(3)]}
+    drawn = {"name": "d", "mechanism": pure("0.05"), "counts": [1, 2]}
+    budgets = [{"budget": {"definition": "approximate", "epsilon": e, "delta": "1e-6"}} for e in (2, "2.5")]
+    calls: list[Callable[[], Answer]] = [
+        lambda: charge(served, pure("0.05")),
+        lambda: served.post("/v1/accounts/people/releases/batch", json=batch),
+        lambda: served.post("/v1/accounts/people/draws", json=drawn),
+        lambda: served.patch("/v1/accounts/people", json=budgets[0]),
+        lambda: served.patch("/v1/accounts/people", json=budgets[1]),
+        lambda: served.patch("/v1/accounts/people", json={"state": "closed"}),
+        lambda: served.patch("/v1/accounts/people", json={"state": "open"}),
+        lambda: served.get("/v1/accounts/people/balance"),
+        lambda: served.get("/v1/accounts/people/journal"),
+    ]
+    answers = _at_once(calls * 16)
+    assert set(_statuses(answers)) <= {200, 201, 409}
+    assert _sound(database)
+
+
+def test_charges_to_several_accounts_do_not_mix(served: Client, database: Database) -> None:
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        open_account(served, name)
+    calls = [partial(charge, served, concentrated("0.125"), name) for name in names]
+    assert _statuses(_at_once(calls * 12)) == {201: 32, 409: 16}
+    for name in names:
+        assert json_of(served.get(f"/v1/accounts/{name}/balance"))["spent"]["zcdp"]["rho_exact"] == "1"
+        assert _sound(database, name)
+
+
+def test_one_mechanism_is_drawn_once_however_many_ask(served: Client) -> None:
+    open_account(served)
+    done = release(served, {"type": "choice", "parts": [pure("0.1", name="a"), pure("0.1", name="b")]})
+    path = f"/v1/accounts/people/releases/{done['id']}/draws"
+    bodies: list[Any] = [
+        {"mechanism": mechanism, "counts": [1], **({"partition": partition} if partition else {})}
+        for mechanism in ("a", "b")
+        for partition in ("", "1", "2")
+    ]
+    calls = [partial(served.post, path, json=body) for body in bodies]
+    answers = _at_once(calls * 8)
+    assert set(_statuses(answers)) == {201, 409}
+    drawn = [answer.json() for answer in answers if answer.status_code == 201]
+    partitions = sorted(str(draw["partition"]) for draw in drawn)
+    assert partitions in (["None"], ["1", "2"])  # the whole input, or each partition, once and by one branch
+
+
+@contextmanager
+def _account_locked(url: str) -> Iterator[None]:
+    """Another process holds what a charge needs."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(str(make_url(url).database), isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("ROLLBACK")
+        return
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain) as session:
+        session.execute("SELECT * FROM accounts FOR UPDATE")
+        yield
+        session.rollback()
+
+
+def test_readers_and_probes_answer_while_writers_wait(served: Client, database: Database, database_url: str) -> None:
+    """More writers wait than there are threads for them; when the lock is gone all of them are served."""
+    open_account(served)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        with _account_locked(database_url):
+            waiting = [threads.submit(charge, served, concentrated("0.01")) for _ in range(_THREADS)]
+            for path in ("/readyz", "/healthz", "/v1/accounts/people/balance", "/v1/accounts/people/releases"):
+                json_of(served.get(path, timeout=10))
+            json_of(served.post("/v1/compositions", json={"plan": pure(1)}, timeout=10))
+            problem_of(served.get("/v1/accounts", headers=bearer("nobody's"), timeout=10), "unauthenticated")
+            assert not any(answer.done() for answer in waiting)
+        assert {answer.result().status_code for answer in waiting} == {201}
+
+
+@pytest.mark.parametrize("path", ["releases", "draws"])
+def test_a_lock_held_for_too_long_is_a_503(database_url: str, secret: Secret, path: str) -> None:
+    database = open_database(database_url, lock_timeout=0.3)
+    bodies = {
+        "releases": {"name": "x", "plan": pure("0.1")},
+        "draws": {"name": "x", "mechanism": pure("0.1"), "counts": [1]},
+    }
+    body = bodies[path]
+    with client_of(application(database, secret)) as client:
+        open_account(client)
+        with _account_locked(database_url):
+            answer = client.post(f"/v1/accounts/people/{path}", json=body)
+            problem_of(answer, "unavailable")
+            assert int(answer.headers["Retry-After"]) > 0
+            json_of(client.get("/readyz"))
+        json_of(client.post(f"/v1/accounts/people/{path}", json=body), 201)
+        assert json_of(client.get("/v1/accounts/people/balance"))["releases"] == 1

@@ -1,0 +1,202 @@
+"""True counts leave no trace: not in an answer to anything that goes wrong, not in a log, not in the database."""
+
+import json
+import sqlite3
+import struct
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.calls import Answer, Client, json_of, open_account, pointers_of, problem_of, pure, release
+from tests.api.processes import Served, service
+
+_CANARY = 8675309021  # a count that nothing else here can be
+_COUNTS = [_CANARY, -_CANARY]
+_TEXT = str(_CANARY)
+_WIDE = {"type": "geometric", "scale": 10**9}  # so that no noisy count is the true one
+
+# The service with faults of its own: errors whose messages hold the counts, and counts where noise belongs.
+_FAULTY = """\
+from service.api import draws
+
+add_noise = draws.add_noise
+
+def failing(counts, law, entropy):
+    if len(counts) == 3:
+        raise RuntimeError(f"cannot draw {counts}")
+    if len(counts) == 4:
+        try:
+            raise ValueError(f"cannot read {counts}")
+        except ValueError as error:
+            raise KeyError(counts[0]) from error
+    if len(counts) == 5:
+        return [str(count) + "?" for count in counts]
+    if len(counts) == 6:
+        raise ExceptionGroup(f"{counts}", [RuntimeError(f"{counts}")])
+    return add_noise(counts, law, entropy)
+
+draws.add_noise = failing
+from service.__main__ import main
+main()
+"""
+
+
+@dataclass
+class _Aftermath:
+    """What a service leaves that drew, refused and crashed: its answers, its output, its files before and after."""
+
+    drawn: list[Answer]
+    refused: list[Answer]
+    crashed: list[Answer]
+    printed: list[str]
+    running: dict[str, bytes]
+    stopped: dict[str, bytes]
+    dumped: str
+
+
+@pytest.fixture(scope="module")
+def aftermath(tmp_path_factory: pytest.TempPathFactory) -> _Aftermath:
+    home = tmp_path_factory.mktemp("installation")
+    with service(home, ("-c", _FAULTY), log_level="debug") as served:
+        client = served.client
+        open_account(client, budget={"definition": "pure", "epsilon": 1})
+        refused = _refusals(client)
+        crashed = [_crash(served, size) for size in (3, 4, 5, 6)]
+        drawn = [_draw(client, counts=_COUNTS * 50), *(_draw(client, key="again") for _ in range(2))]
+        running = _contents(home)
+        with closing(sqlite3.connect(home / "data" / "ledger.db")) as connection:
+            dumped = "\n".join(connection.iterdump())
+        assert served.stop() == 0
+    return _Aftermath(drawn, refused, crashed, served.said, running, _contents(home), dumped)
+
+
+def _contents(home: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+def _draw(client: Client, mechanism: Any = _WIDE, counts: Any = None, key: str | None = None, **fields: Any) -> Answer:
+    body = {"name": "x", "mechanism": mechanism, "counts": _COUNTS if counts is None else counts} | fields
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return client.post("/v1/accounts/people/draws", json=body, headers=headers)
+
+
+def _crash(served: Served, size: int) -> Answer:
+    with Client(base_url=served.address, headers=served.client.headers) as client:
+        return _draw(client, counts=[_CANARY] * size)
+
+
+def _refusals(client: Client) -> list[Answer]:
+    """Every way in which a request with counts in it can go wrong."""
+    of = release(client, pure("1e-9", name="m"))
+    path = f"/v1/accounts/people/releases/{of['id']}/draws"
+    json_of(client.post(path, json={"mechanism": "m", "counts": _COUNTS}), 201)
+    json_of(_draw(client, key="k"), 201)
+    wrong_counts: list[Any] = [
+        _CANARY,
+        _TEXT,
+        {_TEXT: 1},
+        [float(_CANARY)],
+        [_CANARY + 0.5],
+        [_TEXT],
+        [[_CANARY]],
+        [{"count": _CANARY}],
+        [_CANARY, None],
+        [_CANARY * 10**9],
+        [True, _CANARY],
+    ]
+    wrong_mechanisms: list[Any] = [
+        pure(2),  # too much
+        {"type": "laplace", "scale": 1},
+        _CANARY,
+        _COUNTS,
+        {"type": _TEXT},
+        {"type": _CANARY},
+        {"type": "geometric", "scale": _COUNTS},
+        {"type": "geometric", "scale": f"{_TEXT}x"},
+        {"type": "geometric", "scale": 1, "tags": [_CANARY]},
+    ]
+    wrong_fields: list[dict[str, Any]] = [{"delta": _CANARY}, {"tags": _COUNTS}, {"name": _CANARY}]
+    wrong_turns: list[dict[str, Any]] = [
+        {},  # already drawn
+        {"mechanism": _TEXT},
+        {"repetition": _CANARY},
+        {"partition": _CANARY},
+    ]
+    broken = [
+        f"[{_TEXT},",
+        f"[{_TEXT}{'0' * 5000}]",
+        f'{{"counts": [{_TEXT}], "counts": 1}}',
+        _TEXT,
+        f"{_TEXT} {_TEXT}",
+    ]
+    headers = {"Content-Type": "application/json"}
+    return [
+        _draw(client, key="k", counts=[_CANARY]),  # the same key
+        client.post("/v1/accounts/people/draws", content=_TEXT),
+        *(_draw(client, counts=counts) for counts in wrong_counts),
+        *(_draw(client, mechanism) for mechanism in wrong_mechanisms),
+        *(_draw(client, **fields) for fields in wrong_fields),
+        *(client.post(path, json={"mechanism": "m", "counts": _COUNTS} | turn) for turn in wrong_turns),
+        *(client.post("/v1/accounts/people/draws", content=text, headers=headers) for text in broken),
+    ]
+
+
+def test_no_refusal_repeats_a_count(aftermath: _Aftermath) -> None:
+    for answer in aftermath.refused:
+        assert 400 <= answer.status_code < 500
+        assert _TEXT not in answer.text
+        assert _TEXT not in str(answer.headers)
+    codes = {answer.json()["type"].rpartition("/")[2] for answer in aftermath.refused}
+    assert codes == {
+        "validation", "budget_exceeded", "already_drawn", "idempotency_conflict", "unsupported_media_type",
+    }  # fmt: skip
+
+
+def test_no_crash_repeats_a_count(aftermath: _Aftermath) -> None:
+    for answer in aftermath.crashed:
+        problem_of(answer, "internal")
+        assert _TEXT not in answer.text
+        assert any(answer.headers["X-Request-Id"] in line for line in aftermath.printed)
+
+
+def test_no_count_is_logged(aftermath: _Aftermath) -> None:
+    assert _TEXT not in "".join(aftermath.printed)
+    # Each crash is in the log all the same, with its kind and its place.
+    for kind in ("RuntimeError", "KeyError", "ExceptionGroup"):
+        assert any(kind in line and "draws.py" in line for line in aftermath.printed)
+    requests = [line for line in map(_parsed, aftermath.printed) if line and line.get("event") == "request"]
+    assert {line["status"] for line in requests} >= {200, 201, 409, 415, 422, 500}
+
+
+def test_no_file_holds_a_count(aftermath: _Aftermath) -> None:
+    """As text, in hexadecimal, or as the bytes of an integer."""
+    for answer in aftermath.drawn:
+        assert not set(json_of(answer, 201)["noisy"]) & set(_COUNTS)
+    assert aftermath.drawn[2].headers["Idempotent-Replay"] == "true"
+    assert aftermath.running.keys() >= {"ledger.db", "ledger.db-wal", "service.secret"}
+    forms = [_TEXT.encode(), f"{_CANARY:x}".encode(), *(struct.pack(form, _CANARY) for form in ("<q", ">q"))]
+    for files in (aftermath.running, aftermath.stopped):
+        for name, content in files.items():
+            assert not [form for form in forms if form in content], name
+    assert _TEXT not in aftermath.dumped
+    assert aftermath.drawn[0].json()["draw"] in aftermath.dumped
+
+
+def _parsed(line: str) -> Any:
+    return json.loads(line) if line.startswith("{") else None
+
+
+def test_queries_and_headers_stay_out_of_the_log(tmp_path: Path) -> None:
+    with service(tmp_path, log_level="debug") as running:
+        open_account(running.client)
+        headers = {"X-Request-Id": "abc", "Idempotency-Key": "do-not-log-me", "Authorization": "Bearer do-not-log-me"}
+        running.client.get("/v1/accounts/people/balance?tag=do-not-log-me", headers={"X-Request-Id": "abc"})
+        running.client.get("/v1/accounts?do-not-log-me=do-not-log-me", headers=headers)
+        pointers_of(running.client.post("/v1/accounts", json={"do-not-log-me": "do-not-log-me"}))
+        assert running.stop() == 0
+    printed = "".join(running.said)
+    assert "do-not-log-me" not in printed
+    assert printed.count('"request_id": "abc"') == 2

@@ -1,0 +1,353 @@
+"""Errors are problems: of every kind, with the places of what is wrong, whatever is sent."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.api.problems import KINDS
+from service.ledger import accounts
+from service.ledger.database import open_database
+from service.ledger.installation import Secret
+from tests.api.calls import (
+    Answer,
+    Client,
+    application,
+    client_of,
+    json_of,
+    open_account,
+    pointers_of,
+    problem_of,
+    pure,
+)
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") -> Answer:
+    return client.post(path, content=content, headers=_JSON)
+
+
+# Addresses and methods
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/accounts", "GET, POST"),
+        ("PUT", "/v1/accounts/people", "GET, PATCH"),
+        ("POST", "/v1/accounts/people", "GET, PATCH"),
+        ("DELETE", "/v1/accounts/people/releases", "GET, POST"),
+        ("GET", "/v1/compositions", "POST"),
+        ("PATCH", "/v1/keys", "GET, POST"),
+        ("GET", "/v1/keys/some", "DELETE"),
+        ("OPTIONS", "/v1/keys/some", "DELETE"),
+        ("BREW", "/v1/keys/some", "DELETE"),
+        ("POST", "/docs", "GET"),
+        ("DELETE", "/healthz", "GET"),
+        ("POST", "/openapi.json", "GET"),
+        ("POST", "/static/page.css", "GET, HEAD"),
+    ],
+)
+def test_a_method_that_an_address_has_not(still: Client, method: str, path: str, allowed: str) -> None:
+    answer = still.request(method, path)
+    assert problem_of(answer, "method_not_allowed")["instance"] == path
+    assert answer.headers["Allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "instance"),
+    [
+        ("/nothing", "/nothing"),
+        ("/v1/nothing", "/v1/nothing"),
+        ("/v1/accounts/", "/v1/accounts/"),
+        ("/v1/accounts/nobody", "/v1/accounts/nobody"),
+        ("/v1/accounts/a%2Fb", "/v1/accounts/a/b"),
+        ("/v1/accounts/a%3Fb%23c", "/v1/accounts/a%3Fb%23c"),
+        ("/v1/accounts/a%0Ab%20c", "/v1/accounts/a%0Ab%20c"),
+        ("/v1/accounts/%C3%A9", "/v1/accounts/%C3%A9"),
+        ("/v1/accounts/%00", "/v1/accounts/%00"),
+        ("/v1/accounts/people%00/balance", "/v1/accounts/people%00/balance"),
+        ("/v1/accounts/nobody/draws/%00", "/v1/accounts/nobody/draws/%00"),
+        ("http://testserver//v1/accounts", "//v1/accounts"),
+        ("/problems/nothing", "/problems/nothing"),
+        ("/problems/validation/", "/problems/validation/"),
+        ("/docs/", "/docs/"),
+        ("/static/%00", "/static/%00"),
+        ("/static/" + "x" * 5000, "/static/" + "x" * 5000),
+    ],
+)
+def test_what_is_not_there(still: Client, path: str, instance: str) -> None:
+    """``instance`` is the address as a URI reference, whatever bytes it holds; nothing redirects."""
+    assert problem_of(still.get(path, follow_redirects=False), "not_found")["instance"] == instance
+
+
+def test_text_that_no_database_holds_is_not_found_on_any(client: Client) -> None:
+    """PostgreSQL takes no NUL in text, not even in a question."""
+    open_account(client)
+    for path in ("people%00", "people/releases/%00", "people/draws/%00", "people/releases/%00/draws"):
+        problem_of(client.get(f"/v1/accounts/{path}"), "not_found")
+    problem_of(client.delete("/v1/keys/%00"), "not_found")
+    problem_of(client.patch("/v1/accounts/people%00", json={"state": "closed"}), "not_found")
+    for path in ("/v1/accounts", "/v1/keys"):
+        assert pointers_of(client.get(f"{path}?cursor=AGE")) == ["/query/cursor"]
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "a b", "evil.example", "x@y", "a/b?c", "x" * 2000])
+def test_a_host_that_is_none_changes_nothing(still: Client, host: str) -> None:
+    problem_of(still.get("/v1/nothing", headers={"Host": host}), "not_found")
+    answer = still.post("/v1/keys", json={}, headers={"Host": host, "Idempotency-Key": "k"})
+    assert pointers_of(answer) == ["/name", "/role"]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointers"),
+    [
+        ("limt=1", ["/query/limt"]),
+        ("limit=1&limit=1", ["/query/limit"]),
+        ("a/b~c=1", ["/query/a~1b~0c"]),
+        ("=", ["/query/"]),
+        ("a=1&b=2&limit=3", ["/query/a", "/query/b"]),
+        ("%FF=1", [r"/query/\ufffd"]),
+        ("x" * 5000, ["/query/" + "x" * 200]),
+    ],
+)
+def test_query_parameters_are_known_and_said_once(still: Client, query: str, pointers: list[str]) -> None:
+    assert pointers_of(still.get(f"/v1/accounts?{query}")) == pointers
+
+
+def test_a_parameter_of_another_operation_is_unknown(still: Client) -> None:
+    assert pointers_of(still.post("/v1/compositions?dry_run=true", json={"plan": pure(1)})) == ["/query/dry_run"]
+
+
+# Bodies
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        " ",
+        "{",
+        "}",
+        "{'a': 1}",
+        '{"plan": 1,}',
+        '{"plan": 01}',
+        '{"plan": .5}',
+        '{"plan": 1.}',
+        '{"plan": +1}',
+        '{"plan": 0x10}',
+        '{"plan": 1} {}',
+        "nul",
+        '{"plan": NaN}',
+        '{"plan": Infinity}',
+        '{"plan": -Infinity}',
+        '{"plan": 1, "plan": 1}',
+        '{"plan": {"type": "geometric", "scale": 1, "scale": 2}}',
+        '{"pl\\u0061n": 1, "plan": 1}',
+        '{"plan": "\\ud800"}',
+        '{"\\udfff": 1}',
+        '{"plan": "\\ud83d"}',
+        '{"plan": "\t"}',
+        "[" * 100_000,
+        '{"plan":' * 100_000,
+        '{"plan": ' + "9" * 5000 + "}",
+        b'{"plan": "\xff"}',
+        b'{"plan": "\xed\xa0\x80"}',
+        b"\xef\xbb\xbf{}",
+        '{"plan": 1}'.encode("utf-16"),
+        b"\x00",
+    ],
+    ids=lambda content: repr(content)[:40],
+)
+def test_what_is_not_json_has_no_meaning(still: Client, content: str | bytes) -> None:
+    assert pointers_of(_post(still, content)) == [""]
+
+
+@pytest.mark.parametrize("content", ["[]", '"text"', "1", "1.5", "null", "true"])
+def test_json_that_is_no_object(still: Client, content: str) -> None:
+    assert pointers_of(_post(still, content))[0] == ""
+
+
+def test_a_pair_of_surrogates_is_a_character(still: Client) -> None:
+    body = '{"name": "\\ud83d\\ude00", "role": "auditor"}'
+    assert json_of(_post(still, body, "/v1/keys"), 201)["name"] == "\U0001f600"
+
+
+@pytest.mark.parametrize("number", ["1e400", "1E+2", "-0", "123456789012345678901234567890.5", "1e-400", "0.1000"])
+def test_numbers_are_read_as_they_are_written(still: Client, number: str) -> None:
+    answer = _post(still, f'{{"plan": {{"type": "gaussian", "rho": {number}}}}}')
+    if number == "-0":
+        assert pointers_of(answer) == ["/plan/rho"]
+    else:
+        assert json_of(answer)["pure"] is None
+
+
+@pytest.mark.parametrize(
+    "number", ["1e401", "1e-401", "1e999999999", "-1e-999999999", str(2**1024), f"0.{'1' * 400}", "9" * 4000]
+)
+def test_numbers_beyond_the_limits_are_refused(still: Client, number: str) -> None:
+    for text in (number, f'"{number}"'):
+        answer = _post(still, f'{{"plan": {{"type": "gaussian", "rho": {text}}}}}')
+        assert pointers_of(answer) == ["/plan/rho"]
+        assert number not in answer.text
+
+
+@pytest.mark.parametrize(
+    "text", ["", " 1", "1 ", "1_0", "٣", "0x1", "1/0", "1/-2", "1.", ".5", "1e", "1/2/3", "0.5/2", "∞", "nan", "1,5"]
+)
+def test_texts_that_are_no_numbers(still: Client, text: str) -> None:
+    assert pointers_of(still.post("/v1/compositions", json={"plan": {"type": "gaussian", "rho": text}})) == [
+        "/plan/rho"
+    ]
+
+
+@pytest.mark.parametrize(
+    "media_type", [None, "", "text/plain", "application/jsonp", "text/json", "multipart/form-data"]
+)
+def test_a_body_of_another_media_type(still: Client, media_type: str | None) -> None:
+    headers = {} if media_type is None else {"Content-Type": media_type}
+    answer = still.post("/v1/compositions", content="{}", headers=headers)
+    assert problem_of(answer, "unsupported_media_type")["detail"].startswith("expected application/json")
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"])
+def test_a_body_of_the_media_type_however_it_is_written(still: Client, media_type: str) -> None:
+    body = json.dumps({"plan": pure(1)})
+    json_of(still.post("/v1/compositions", content=body, headers={"Content-Type": media_type}))
+
+
+@pytest.fixture
+def narrow(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[TestClient]:
+    """A steward of a service with small limits."""
+    path = tmp_path / "narrow.db"
+    path.write_bytes(_sqlite_template.read_bytes())
+    limits = {"max_json_bytes": 2000, "max_plan_nodes": 10, "max_plan_depth": 4}
+    with client_of(application(open_database(f"sqlite:///{path}"), secret, **limits)) as opened:
+        yield opened
+
+
+def test_a_body_that_is_too_large_whether_announced_or_not(narrow: Client) -> None:
+    body = json.dumps({"plan": pure(1)})
+    fitting, too_large = body.ljust(2000).encode(), body.ljust(2001).encode()
+    json_of(_post(narrow, fitting))
+    for content in (too_large, _in_pieces(too_large)):
+        answer = narrow.post("/v1/compositions", content=content, headers=_JSON)
+        assert "2000" in problem_of(answer, "too_large")["detail"]
+    json_of(narrow.post("/v1/compositions", content=_in_pieces(fitting), headers=_JSON))
+    # An announcement that is wrong is not believed either way.
+    answer = narrow.post("/v1/compositions", content=too_large, headers=_JSON | {"Content-Length": "10"})
+    problem_of(answer, "too_large")
+
+
+def _in_pieces(content: bytes) -> Iterator[bytes]:
+    for start in range(0, len(content), 100):
+        yield content[start : start + 100]
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    plan = pure(1)
+    for level in range(depth - 1):
+        plan = {"type": "repeat", "count": 1, "part": plan} if level % 2 else {"type": "sequence", "parts": [plan]}
+    return plan
+
+
+def test_a_plan_beyond_the_limits(narrow: Client) -> None:
+    for plan in (_nested(4), {"type": "sequence", "parts": [pure(1)] * 9}):
+        json_of(narrow.post("/v1/compositions", json={"plan": plan}))
+    for plan in (_nested(5), {"type": "sequence", "parts": [pure(1)] * 10}):
+        answer = narrow.post("/v1/compositions", json={"plan": plan})
+        assert pointers_of(answer) == ["/plan"]
+        assert "at most 10 nodes and depth 4" in answer.json()["errors"][0]["detail"]
+    batch = {"releases": [{"name": "a", "plan": pure(1)}, {"name": "b", "plan": _nested(5)}]}
+    assert pointers_of(narrow.post("/v1/accounts/a/releases/batch", json=batch)) == ["/releases/1/plan"]
+
+
+def test_the_usual_limits_on_plans(still: Client) -> None:
+    json_of(still.post("/v1/compositions", json={"plan": _nested(32)}))
+    assert pointers_of(still.post("/v1/compositions", json={"plan": _nested(33)})) == ["/plan"]
+    too_many: list[list[Any]] = [[pure(1)] * 100_000, [{"type": "choice", "parts": [7] * 100_000}], [[]] * 100_000]
+    for parts in too_many:
+        answer = still.post("/v1/compositions", json={"plan": {"type": "sequence", "parts": parts}})
+        assert pointers_of(answer) == ["/plan"]
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        "[]",
+        "[1.0]",
+        "[1e0]",
+        "[true]",
+        "[null]",
+        '["1"]',
+        "[[1]]",
+        "{}",
+        "1",
+        "null",
+        f"[{2**53 + 1}]",
+        f"[-{2**53 + 1}]",
+    ],
+)
+def test_counts_are_integers_within_the_limits(still: Client, counts: str) -> None:
+    body = f'{{"name": "x", "mechanism": {{"type": "geometric", "scale": 1}}, "counts": {counts}}}'
+    expected = ["/counts" if counts in {"[]", "{}", "1", "null"} else "/counts/0"]
+    assert pointers_of(_post(still, body, "/v1/accounts/nobody/draws")) == expected
+
+
+def test_of_many_wrong_counts_the_first_is_named(still: Client) -> None:
+    """A million faults would take longer to say than a million draws."""
+    body = {"name": "x", "mechanism": pure(1), "counts": [1, 2, *["x"] * 50_000]}
+    assert pointers_of(still.post("/v1/accounts/nobody/draws", json=body)) == ["/counts/2"]
+
+
+def test_the_order_in_which_things_are_refused(still: Client) -> None:
+    """A key, an address, a body, its meaning; what is stored comes last: 401, 404 or 405, 415, 422, then 403 and on."""
+    path = "/v1/accounts/nobody/releases"
+    assert still.put(path, content="{", headers={"Content-Type": "x"}).status_code == 405
+    assert still.post(path, content="{", headers={"Content-Type": "x"}).status_code == 415
+    assert still.post(path, content="{", headers=_JSON).status_code == 422
+    assert still.post(path, json={"name": "x", "plan": pure(-1)}).status_code == 422
+    assert still.post(path, json={"name": "x", "plan": pure(1)}).status_code == 404
+
+
+# What a caller sees of it
+
+
+def test_a_request_id_is_echoed_or_made(still: Client) -> None:
+    for given in ("abc", "x" * 200, "!~"):
+        assert still.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"] == given
+    made = set()
+    for given in ("", "a b", "x" * 201, "\t"):
+        made.add(still.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"])
+    made.add(still.get("/v1/nothing").headers["X-Request-Id"])
+    assert len(made) == 5
+    assert not made & {"", "a b", "x" * 201}
+
+
+def test_a_crash_is_a_problem_too(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("the reason, which is nobody's business")
+
+    monkeypatch.setattr(accounts, "list_accounts", crash)
+    answer = embedded.get("/v1/accounts", headers={"X-Request-Id": "abc"})
+    assert "reason" not in problem_of(answer, "internal")["detail"]
+    assert (answer.status_code, answer.headers["X-Request-Id"]) == (500, "abc")
+
+
+def test_every_kind_is_explained_on_a_page(still: Client) -> None:
+    for code, kind in KINDS.items():
+        page = still.get(f"/problems/{code}")
+        assert page.headers["Content-Type"].startswith("text/html")
+        assert (code in page.text, str(kind.status) in page.text) == (True, True)
+        policy = page.headers["Content-Security-Policy"]
+        assert "default-src 'self'" in policy
+        assert "script" not in page.text
+
+
+def test_answers_are_not_to_be_kept_or_guessed_at(still: Client) -> None:
+    for path in ("/v1/accounts", "/v1/nothing"):
+        headers = still.get(path).headers
+        assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")

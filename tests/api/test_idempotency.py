@@ -1,0 +1,187 @@
+"""Requests that come twice: the first success is answered again, to the byte, and nothing happens twice."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from service.ledger.database import Database
+from tests.api.calls import (
+    Answer,
+    Client,
+    bearer,
+    charge,
+    concentrated,
+    json_of,
+    make_key,
+    open_account,
+    pointers_of,
+    problem_of,
+    pure,
+)
+
+_ACCOUNT = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
+_RELEASE = {"name": "a release", "plan": concentrated("0.25")}
+_DRAW = {"name": "a draw", "mechanism": pure("0.1", name="m"), "counts": [5, 6, 7]}
+
+_CAPS: tuple[Any, Any] = ({"budget": {"definition": "zcdp", "rho": 2}}, {"budget": {"definition": "zcdp", "rho": 3}})
+
+_CHANGES: list[tuple[str, str, Any, Any]] = [
+    ("POST", "/v1/accounts", _ACCOUNT, _ACCOUNT | {"unit": "q"}),
+    ("PATCH", "/v1/accounts/people", {"state": "closed"}, {"state": "open"}),
+    ("PATCH", "/v1/accounts/people", *_CAPS),
+    ("POST", "/v1/accounts/people/releases", _RELEASE, _RELEASE | {"name": "another"}),
+    ("POST", "/v1/accounts/people/releases/batch", {"releases": [_RELEASE] * 2}, {"releases": [_RELEASE]}),
+    ("POST", "/v1/accounts/people/draws", _DRAW, _DRAW | {"counts": [5, 6, 8]}),
+    ("POST", "/v1/keys", {"name": "n", "role": "auditor"}, {"name": "n", "role": "pipeline"}),
+]
+
+
+def _send(client: Client, method: str, path: str, body: Any, key: str = "k", **headers: str) -> Answer:
+    return client.request(method, path, json=body, headers={"Idempotency-Key": key, **headers})
+
+
+def _state(database: Database) -> dict[str, list[Any]]:
+    """All that the database holds."""
+    tables = ("accounts", "releases", "spending", "journal", "draws", "branches_taken", "api_keys", "stored_answers")
+    with database.read() as connection:
+        return {table: sorted(map(repr, connection.execute(text(f"SELECT * FROM {table}")))) for table in tables}
+
+
+@pytest.mark.parametrize(("method", "path", "body", "other"), _CHANGES, ids=lambda value: str(value)[:40])
+def test_every_change_is_replayed(
+    client: Client, database: Database, method: str, path: str, body: Any, other: Any
+) -> None:
+    open_account(client)
+    first = _send(client, method, path, body)
+    assert first.status_code in {200, 201}
+    assert "Idempotent-Replay" not in first.headers
+    after = _state(database)
+    again = _send(client, method, path, body)
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert again.headers["Content-Type"] == first.headers["Content-Type"]
+    problem_of(_send(client, method, path, other), "idempotency_conflict")
+    assert _state(database) == after
+
+
+def test_the_key_belongs_to_method_and_path_too(client: Client) -> None:
+    for name in ("people", "others"):
+        open_account(client, name)
+    json_of(_send(client, "POST", "/v1/accounts/people/releases", _RELEASE), 201)
+    for path in ("/v1/accounts/others/releases", "/v1/accounts/people/releases?dry_run=false"):
+        problem_of(_send(client, "POST", path, _RELEASE), "idempotency_conflict")
+    assert json_of(client.get("/v1/accounts/others/balance"))["releases"] == 0
+
+
+def test_a_rehearsal_is_not_an_answer_to_keep(client: Client) -> None:
+    open_account(client)
+    path = "/v1/accounts/people/releases"
+    json_of(_send(client, "POST", f"{path}?dry_run=true", _RELEASE))
+    assert json_of(_send(client, "POST", path, _RELEASE), 201)["id"] is not None
+
+
+def test_a_replay_belongs_to_the_principal_and_not_to_the_key(client: Client) -> None:
+    open_account(client)
+    old = make_key(client, "pipeline", "tabulator")
+    first = _send(client, "POST", "/v1/accounts/people/releases", _RELEASE, **old)
+    rotated = make_key(client, "pipeline", "tabulator")
+    again = _send(client, "POST", "/v1/accounts/people/releases", _RELEASE, **rotated)
+    assert (again.content, again.headers["Idempotent-Replay"]) == (first.content, "true")
+    somebody = make_key(client, "pipeline", "somebody else")
+    other = _send(client, "POST", "/v1/accounts/people/releases", _RELEASE, **somebody)
+    assert json_of(other, 201)["id"] != first.json()["id"]
+
+
+def test_a_replay_needs_the_role_and_the_account(client: Client) -> None:
+    open_account(client)
+    _send(client, "POST", "/v1/accounts/people/releases", _RELEASE, **make_key(client, "pipeline", "tabulator"))
+    demoted = make_key(client, "auditor", "tabulator")
+    problem_of(_send(client, "POST", "/v1/accounts/people/releases", _RELEASE, **demoted), "forbidden")
+    elsewhere = make_key(client, "pipeline", "tabulator", accounts=["others"])
+    problem_of(_send(client, "POST", "/v1/accounts/people/releases", _RELEASE, **elsewhere), "forbidden")
+
+
+def test_a_refusal_is_not_kept(client: Client) -> None:
+    open_account(client)
+    path = "/v1/accounts/people/releases"
+    too_much = {"name": "x", "plan": concentrated(2)}
+    problem_of(_send(client, "POST", path, too_much), "budget_exceeded")
+    json_of(client.patch("/v1/accounts/people", json={"budget": {"definition": "zcdp", "rho": 2}}))
+    answer = _send(client, "POST", path, too_much)
+    assert json_of(answer, 201)["remaining"]["rho"] == 0
+    assert "Idempotent-Replay" not in answer.headers
+    pointers_of(_send(client, "POST", path, {"name": "x"}, key="l"))
+    assert json_of(_send(client, "POST", path, {"name": "x", "plan": pure("1e-9")}, key="l"), 409)
+
+
+def test_a_success_is_replayed_although_it_would_be_refused_now(client: Client) -> None:
+    open_account(client)
+    path, body = "/v1/accounts/people/releases", {"name": "x", "plan": concentrated(1)}
+    first = _send(client, "POST", path, body)
+    json_of(client.patch("/v1/accounts/people", json={"state": "closed"}))
+    assert _send(client, "POST", path, body).content == first.content
+    account = _send(client, "POST", "/v1/accounts", _ACCOUNT, key="a")
+    assert _send(client, "POST", "/v1/accounts", _ACCOUNT, key="a").content == account.content
+    problem_of(client.post("/v1/accounts", json=_ACCOUNT), "conflict")
+
+
+def test_a_token_is_told_again_though_it_is_not_stored(client: Client, database: Database) -> None:
+    body = {"name": "n", "role": "auditor"}
+    first = json_of(_send(client, "POST", "/v1/keys", body), 201)
+    assert json_of(client.get("/v1/accounts", headers=bearer(first["key"])))["items"] == []
+    assert _send(client, "POST", "/v1/keys", body).json() == first
+    assert first["key"] not in str(_state(database))
+    assert client.delete(f"/v1/keys/{first['id']}").status_code == 204
+    assert _send(client, "POST", "/v1/keys", body).json()["key"] == first["key"]
+
+
+def test_a_draw_is_replayed_from_what_is_stored(client: Client, database: Database) -> None:
+    open_account(client)
+    first = _send(client, "POST", "/v1/accounts/people/draws", _DRAW)
+    path = f"/v1/accounts/people/releases/{first.json()['release']}/draws"
+    with database.read() as connection:
+        assert connection.execute(text("SELECT body FROM stored_answers")).scalars().all() == [None]
+    assert _send(client, "POST", "/v1/accounts/people/draws", _DRAW).content == first.content
+    again = {"mechanism": "m", "counts": [5, 6, 7]}
+    assert problem_of(client.post(path, json=again), "already_drawn")["draw"] == first.json()["draw"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "é"])
+def test_keys_that_are_no_keys(embedded: Client, key: str) -> None:
+    open_account(embedded)
+    headers = {b"Idempotency-Key": key.encode("latin-1")}
+    answer = embedded.post("/v1/accounts/people/releases", json=_RELEASE, headers=headers)
+    assert pointers_of(answer) == ["/header/Idempotency-Key"]
+    assert json_of(embedded.get("/v1/accounts/people/balance"))["releases"] == 0
+
+
+def test_the_longest_key_and_every_printable_character(client: Client) -> None:
+    open_account(client)
+    for key in ("x" * 255, "!\"#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~ ."):
+        first = _send(client, "POST", "/v1/accounts/people/releases", _RELEASE, key=key)
+        assert json_of(first, 201) == _send(client, "POST", "/v1/accounts/people/releases", _RELEASE, key=key).json()
+
+
+def test_without_a_key_the_same_request_charges_twice(client: Client) -> None:
+    open_account(client)
+    assert [charge(client, concentrated("0.5")).status_code for _ in range(3)] == [201, 201, 409]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/accounts/people/releases", {"name": "x", "plan": concentrated(1)}),  # takes all the room that there is
+        ("/v1/accounts/people/draws", {"name": "x", "mechanism": pure("1.5"), "counts": [1, 2, 3]}),
+        ("/v1/accounts", _ACCOUNT),
+        ("/v1/keys", {"name": "n", "role": "auditor"}),
+    ],
+)
+def test_of_requests_at_one_moment_one_runs_and_the_others_replay(served: Client, path: str, body: Any) -> None:
+    open_account(served)
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: _send(served, "POST", path, body), range(8)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.content for answer in answers}) == 1
+    assert sorted(answer.headers.get("Idempotent-Replay", "false") for answer in answers) == ["false"] + ["true"] * 7

@@ -1,0 +1,112 @@
+"""The shared oracle (sums and quadrature in mpmath) and its values, and plans known from publications."""
+
+import importlib.util
+import json
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mpmath  # type: ignore[import-untyped]  # it publishes no types
+
+from service.privacy.loss import Loss
+from service.privacy.mechanisms import DiscreteGaussian, Geometric, Mechanism
+from service.privacy.numbers import double_up
+from service.privacy.plan import Choice, Parallel, Plan, Sequence
+
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
+
+
+def _oracle() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("oracle", SHARED / "reference" / "oracle.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+oracle: Any = _oracle()
+mp: Any = oracle.mp
+VALUES = json.loads((SHARED / "reference" / "values.json").read_text(encoding="utf-8"))["values"]
+
+
+def rows(kind: str) -> list[dict[str, Any]]:
+    """The reference values of one kind."""
+    return [row for row in VALUES if row["kind"] == kind]
+
+
+def exactly(value: Any) -> Fraction:
+    """An mpmath number as the rational that it is."""
+    sign, mantissa, exponent, _ = mpmath.mpf(value)._mpf_
+    magnitude = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    return -magnitude if sign else magnitude
+
+
+def last_digit(text: str) -> Fraction:
+    """Half a unit of the 17th significant digit: by so much a printed reference value can be above the truth."""
+    return Fraction(10) ** (int(mp.floor(mp.log10(abs(mp.mpf(text))))) - 16) / 2
+
+
+def assert_just_above(reported: Fraction | float, reference: str, relative: float = 1e-9) -> None:
+    """An upper bound: never below the reference but for the reference's own rounding, and close to it."""
+    value, truth = Fraction(reported), Fraction(reference)
+    assert value >= truth - last_digit(reference)
+    assert value <= truth * (1 + Fraction(relative))
+
+
+def reported(loss: Loss) -> float:
+    """The double that leaves the service."""
+    assert loss.nats is not None
+    return double_up(loss.nats)
+
+
+def nats(loss: Loss) -> Fraction:
+    """A finite loss."""
+    assert loss.nats is not None
+    return loss.nats
+
+
+def pl94() -> Plan:
+    """The 2020 redistricting release: 65 discrete Gaussian queries (its file states how their variances follow)."""
+    release = json.loads((SHARED / "data" / "pl94_2020_us_persons.json").read_text(encoding="utf-8"))
+    scale = Fraction(release["global_scale"])
+    queries = [
+        DiscreteGaussian(
+            name=f"{level['geolevel']}/{query['name']}",
+            tags=(level["geolevel"],),
+            sigma_squared=scale**2 / (Fraction(level["proportion"]) * Fraction(query["proportion"])),
+        )
+        for level in release["levels"]
+        for query in level["queries"]
+    ]
+    assert len(queries) == release["expected"]["mechanisms"]
+    return Sequence(parts=tuple(queries))
+
+
+STABILITY, STEP_1 = 9, Fraction(1, 10)
+"""Of SafeTab (seed 004, Table 4): a record is in at most 9 groups of a level; gamma."""
+
+
+def safetab(base: list[Mechanism]) -> Plan:
+    """SafeTab over levels with these mechanisms for the whole budget of one group (privacy.md section 3).
+
+    At each level, on at most 9 groups of a record: the total only, or step 1 with a tenth of the budget
+    and one of step 2's tabulations with the rest.
+    """
+    levels = []
+    for mechanism in base:
+        steps = Sequence(
+            parts=(share(mechanism, STEP_1), Parallel(max_degree=1, parts=(share(mechanism, 1 - STEP_1),) * 3))
+        )
+        group = Choice(parts=(mechanism, steps))
+        levels.append(Parallel(max_degree=STABILITY, parts=(group,) * (STABILITY + 3)))
+    return Sequence(parts=tuple(levels))
+
+
+def share(mechanism: Mechanism, of_budget: Fraction) -> Mechanism:
+    """The mechanism at a share of its budget: of epsilon for geometric noise, of rho for Gaussian."""
+    if isinstance(mechanism, Geometric):
+        return Geometric(scale=mechanism.scale / of_budget)
+    assert isinstance(mechanism, DiscreteGaussian)
+    return DiscreteGaussian(sigma_squared=mechanism.sigma_squared / of_budget)

@@ -1,0 +1,90 @@
+"""Plans to try properties on: every node, every mechanism, small figures and awkward ones."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from service.privacy.mechanisms import (
+    Declaration,
+    Declared,
+    DiscreteGaussian,
+    Gaussian,
+    Geometric,
+    Laplace,
+    Mechanism,
+    RandomizedResponse,
+)
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
+
+figures = st.one_of(
+    st.sampled_from([Fraction(text) for text in ("0.1", "1", "2.5", "1/3", "7/5", "40")]),
+    st.fractions(Fraction(1, 50), 50, max_denominator=97),
+)
+whole = st.integers(1, 4)
+tags = st.lists(st.sampled_from(["age", "sex", "state"]), unique=True, max_size=2).map(lambda used: tuple(sorted(used)))
+
+
+def declarations(losses: st.SearchStrategy[Fraction] = figures) -> st.SearchStrategy[Declaration]:
+    """Pure, zCDP and RDP figures all at once, so that every notion is finite up to order 64."""
+    return st.builds(
+        Declaration,
+        epsilon=losses,
+        delta=st.sampled_from([Fraction(0), Fraction(1, 10**9), Fraction(1, 3 * 10**7)]),
+        rho=losses,
+        rdp=st.tuples(losses, losses).map(lambda pair: ((Fraction(2), pair[0]), (Fraction(64), pair[0] + pair[1]))),
+    )
+
+
+def mechanisms(neighbouring: Neighbouring) -> st.SearchStrategy[Mechanism]:
+    """Any mechanism that has a meaning anywhere in a plan under the relation."""
+    replaced = neighbouring is Neighbouring.REPLACE_ONE
+    cells = {"cells": st.none() | whole, "cells_added": st.none() | whole if replaced else st.none(), "tags": tags}
+    one_sided = declarations() if replaced else st.none()
+    return st.one_of(
+        st.builds(Geometric, scale=figures, sensitivity=whole, **cells),
+        st.builds(DiscreteGaussian, sigma_squared=figures, sensitivity=whole, **cells),
+        st.builds(Laplace, scale=figures, sensitivity=figures, **cells),
+        st.builds(Gaussian, sigma_squared=figures, sensitivity=figures, **cells),
+        st.builds(Declared, guarantee=declarations(), reference=st.just("a proof"), add_remove=one_sided, tags=tags),
+    )
+
+
+def responses() -> st.SearchStrategy[Mechanism]:
+    """Randomised response, which has a meaning under replace_one and outside parallel and choice."""
+    return st.builds(RandomizedResponse, epsilon=figures, values=st.integers(2, 9), tags=tags)
+
+
+def plans(neighbouring: Neighbouring, leaves: int = 8) -> st.SearchStrategy[Plan]:
+    """Plans without names."""
+    return st.recursive(
+        mechanisms(neighbouring), lambda inner: _nodes(st.lists(inner, min_size=1, max_size=4)), max_leaves=leaves
+    )
+
+
+def _nodes(parts: st.SearchStrategy[list[Plan]]) -> st.SearchStrategy[Plan]:
+    some = parts.map(tuple)
+    return st.one_of(
+        st.builds(Sequence, parts=some, tags=tags),
+        st.builds(Parallel, parts=some, max_degree=st.integers(1, 3), tags=tags),
+        st.builds(Choice, parts=some, tags=tags),
+        st.builds(
+            lambda part, count, used: Repeat(part=part[0], count=count, tags=used), some, st.integers(1, 5), tags
+        ),
+    )
+
+
+def named(plan: Plan) -> Plan:
+    """The plan as it is read: every mechanism with its path as a name."""
+    return _rename(plan, "", lambda path: path or "/")
+
+
+def _rename(plan: Plan, path: str, name: Callable[[str], str]) -> Plan:
+    if isinstance(plan, Mechanism):
+        return replace(plan, name=name(path))
+    if isinstance(plan, Repeat):
+        return replace(plan, part=_rename(plan.part, f"{path}/part", name))
+    return replace(
+        plan, parts=tuple(_rename(part, f"{path}/parts/{number}", name) for number, part in enumerate(plan.parts))
+    )

@@ -1,0 +1,260 @@
+"""The demo, run as a newcomer runs it; its figures against the shared files and against sums written out here."""
+
+import csv
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service import demo
+from service.demo.client import DemoStopped
+from service.demo.local import local_service
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SHARED = _ROOT / ".." / "shared" / "data"
+_COMMAND = [sys.executable, "-m", "service", "demo"]
+_RHO = Fraction(293764, 114921)
+
+
+@pytest.fixture(scope="module")
+def allocation() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((_SHARED / "pl94_2020_us_persons.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    """What ``python -m service demo`` prints."""
+    done = subprocess.run(_COMMAND, cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[str, str]]:
+    """The address of a service and its steward's key."""
+    with local_service() as (url, key):
+        yield url, key
+
+
+def _loss(allocation: dict[str, Any], level: str | None = None, attribute: str | None = None) -> Fraction:
+    """The sum of g*q/global_scale² over the queries of a level, or over those that reveal an attribute."""
+    shares = [
+        Fraction(at["proportion"]) * Fraction(query["proportion"])
+        for at in allocation["levels"]
+        if level in (None, at["geolevel"])
+        for query in at["queries"]
+        if attribute is None or attribute in query["name"].split(" * ") or query["name"] == "detailed"
+    ]
+    return sum(shares, Fraction(0)) / Fraction(allocation["global_scale"]) ** 2
+
+
+def _figure(pattern: str, text: str) -> Fraction:
+    found = re.search(pattern, text)
+    assert found is not None, f"{pattern} is not in the output"
+    return Fraction(found[1].replace(",", ""))
+
+
+def test_it_prints_plain_text_of_80_columns(printed: str) -> None:
+    assert printed.isascii()
+    assert "\x1b" not in printed
+    assert [line for line in printed.splitlines() if len(line) > 80] == []
+
+
+def test_the_release_costs_what_the_census_bureau_published(printed: str) -> None:
+    assert "rho        293764/114921 = 2.556225581051331\n" in printed
+    epsilon = _figure(r"epsilon    (\S+) at delta = 1e-10\n", printed)
+    assert Fraction("17.14355074359") < epsilon < Fraction("17.14355074360")  # shared/reference, mpmath
+    assert "(published by the Census Bureau: 17.14)\n" in printed
+
+
+def test_what_remains_is_the_budget_less_the_release_rounded_down(printed: str) -> None:
+    left = Fraction("2.56") - _RHO
+    shown = _figure(r"remaining  rho = (\S+)\n", printed)
+    assert left * (1 - Fraction(1, 10**12)) < shown <= left
+
+
+def test_every_level_is_listed_with_its_queries_and_its_part_of_the_loss(
+    printed: str, allocation: dict[str, Any]
+) -> None:
+    rows = dict(re.findall(r"^  (\w+) +(\d+ +\S+ +\S+) %$", printed, flags=re.M))
+    assert list(rows) == [level["geolevel"] for level in allocation["levels"]] + ["all"]
+    for level in allocation["levels"]:
+        queries, rho, share = rows[level["geolevel"]].split()
+        loss = _loss(allocation, level=level["geolevel"])
+        assert int(queries) == len(level["queries"])
+        assert loss <= Fraction(rho) < loss + Fraction(1, 10**6)
+        assert abs(Fraction(share) / 100 - Fraction(level["proportion"])) <= Fraction(1, 2000)
+    queries, rho, share = rows["all"].split()
+    assert (queries, share) == ("65", "100.0")
+    assert _loss(allocation) == _RHO <= Fraction(rho) < _RHO + Fraction(1, 10**6)
+
+
+def test_the_loss_about_one_attribute_is_that_of_the_queries_that_reveal_it(
+    printed: str, allocation: dict[str, Any]
+) -> None:
+    loss = _loss(allocation, attribute="hispanic")
+    assert loss <= _figure(r"\?tag=hispanic\):\n +rho = (\d\.\d+),", printed) < loss + Fraction(1, 10**6)
+
+
+def test_the_calibrated_noise_meets_its_margin_and_barely(printed: str) -> None:
+    variance = _figure(r"discrete Gaussian, sigma\^2 = (\S+):", printed)
+    assert _tail(variance, 6) <= 0.05 < _tail(variance * (1 + Fraction(1, 10**9)), 6)
+    assert (
+        1 / (2 * variance) <= _figure(r"rho = (\S+) for each cell", printed) < 1 / (2 * variance) + Fraction(1, 10**6)
+    )
+
+
+def test_the_counties_are_the_published_ones_with_noise_of_the_releases_own(
+    printed: str, allocation: dict[str, Any]
+) -> None:
+    with (_SHARED / "us_county_population_2010.csv").open(encoding="utf-8", newline="") as file:
+        counties = list(csv.DictReader(file))
+    (county,) = (level for level in allocation["levels"] if level["geolevel"] == "County")
+    (total,) = (query for query in county["queries"] if query["name"] == "total")
+    scale = Fraction(allocation["global_scale"])
+    variance = scale**2 / (Fraction(county["proportion"]) * Fraction(total["proportion"]))
+    margin = next(m for m in range(100) if _tail(variance, m) <= 0.05)
+
+    shown = re.findall(r"^  (.+?) {2,}([\d,]+) +([\d,]+)  \+/- (\d+)$", printed, flags=re.M)
+    assert len(shown) == 10
+    for (name, published, noisy, moe), row in zip(shown, counties, strict=False):
+        assert name == f"{row['county']}, {row['state']}"
+        assert published == f"{int(row['population']):,}"
+        assert abs(int(noisy.replace(",", "")) - int(row["population"])) < 12 * math.sqrt(variance)
+        assert int(moe) == margin
+    within = _figure(r"([\d,]+) of all are within their margin", printed)
+    expected = (1 - _tail(variance, margin)) * len(counties)
+    # Independent noise: further off than 8 standard deviations once in 10^15 runs.
+    assert abs(float(within) - expected) < 8 * math.sqrt(expected * _tail(variance, margin))
+    assert f"Noisy counts of {len(counties):,} counties, by the release's County/total\n" in printed
+
+
+def test_it_says_that_the_counts_are_published_ones(printed: str) -> None:
+    assert "The true counts here are the published ones of the 2010 Census, as an example." in printed
+
+
+@pytest.mark.parametrize("name", ["pl94_2020_us_persons.json", "us_county_population_2010.csv"])
+def test_it_carries_the_shared_figures_and_says_where_they_are_from(name: str) -> None:
+    carried = _ROOT / "service" / "demo"
+    assert (carried / name).read_bytes() == (_SHARED / name).read_bytes()
+    assert f"`{name}`" in (carried / "SOURCES.md").read_text(encoding="utf-8")
+
+
+def test_a_second_run_on_one_service_takes_an_account_of_its_own(
+    running: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, key = running
+    used = []
+    for _ in range(2):
+        demo.run(url, key)
+        printed = capsys.readouterr().out
+        assert "293764/114921" in printed
+        found = re.search(r"The account (\S+) stays; every operation is described at (\S+)/docs\n", printed)
+        assert found is not None
+        assert found[2] == url
+        used.append(found[1])
+    assert used[0] == "pl94-2020-us-persons"
+    assert re.fullmatch(r"pl94-2020-us-persons-[0-9a-f]{4}", used[1])
+    answer = httpx.get(f"{url}/v1/accounts", headers={"Authorization": f"Bearer {key}"}, trust_env=False).json()
+    assert [account["name"] for account in answer["items"]] == used
+
+
+def test_a_refusal_is_shown_as_the_services_own_words(running: tuple[str, str]) -> None:
+    done = subprocess.run(
+        [*_COMMAND, "--url", running[0], "--key", "not-a-key"],
+        cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: POST /v1/accounts: the key is unknown, expired or revoked\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "message"),
+    [
+        ("http://127.0.0.1:8000", None, "expected both --url and --key"),
+        (None, "a-key", "expected both --url and --key"),
+        ("127.0.0.1:8000", "a-key", "missing an 'http://' or 'https://' protocol"),
+        ("http://127.0.0.1:99999", "a-key", "expected an address|no service answers"),
+        ("http://127.0.0.1:8000", "a key\n", "expected a key of printable ASCII characters"),
+    ],
+)
+def test_what_cannot_be_called_is_said(url: str | None, key: str | None, message: str) -> None:
+    with pytest.raises(DemoStopped, match=message):
+        demo.run(url, key)
+
+
+@pytest.mark.parametrize("ending", [None, DemoStopped("refused"), KeyboardInterrupt()])
+def test_its_own_service_is_gone_however_the_demo_ends(
+    ending: BaseException | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended: BaseException | None = None
+    try:
+        with local_service() as (url, _):
+            assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
+            assert len(list(tmp_path.iterdir())) == 1
+            if ending is not None:
+                raise ending
+    except (DemoStopped, KeyboardInterrupt) as raised:
+        ended = raised
+    assert ended is ending
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/readyz", trust_env=False)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_demo_and_its_service(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(_COMMAND, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        log = _written_log(tmp_path)
+        process.send_signal(number)
+        process.stdout.read()
+        assert process.wait(60) == status
+    assert not log.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_own_service_inherits_nothing_of_a_configured_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_DATABASE_URL", f"sqlite:///{tmp_path / 'real.db'}")
+    monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "short")
+    with local_service() as (url, key):
+        answer = httpx.get(f"{url}/v1/accounts", headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+    assert answer.json()["items"] == []
+    assert not (tmp_path / "real.db").exists()
+
+
+def test_a_service_that_does_not_start_is_reported_with_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.demo.local._free_port", lambda: 0)  # `serve` refuses it
+    with pytest.raises(DemoStopped, match=r"(?s)own service did not start.*--port"), local_service():
+        pytest.fail("it started")
+
+
+def _written_log(directory: Path) -> Path:
+    """The log of the demo's service, once that has begun to write it: most of the demo's work is still to come."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for found in directory.glob("*/log"):
+            if found.stat().st_size:
+                return found
+        time.sleep(0.01)
+    pytest.fail("the demo started no service")
+
+
+def _tail(variance: Fraction, margin: int) -> float:
+    """P(|X| > margin) of the discrete Gaussian: its mass written out and summed."""
+    mass = [math.exp(-x * x / (2 * float(variance))) for x in range(-400, 401)]
+    return sum(m for x, m in zip(range(-400, 401), mass, strict=True) if abs(x) > margin) / sum(mass)
