@@ -1,0 +1,1 @@
+"""How fast the service is, beside peers that are measured in the same run."""

@@ -1,0 +1,19 @@
+"""All benchmarks, one after the other: ``python -m benchmarks``."""
+
+import os
+import platform
+
+from benchmarks import charges, growth, pricing
+
+
+def main() -> None:
+    """Run them and print their figures."""
+    print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n")
+    for number, benchmark in enumerate((charges, pricing, growth)):
+        if number:
+            print()
+        benchmark.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""What a charge costs after 100,000 releases in one account: the same statements, rows and time as the first ones."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from fractions import Fraction
+from statistics import median
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, event
+
+from benchmarks.servers import CALLER, open_account, sqlite_database
+from service.ledger import accounts, charges, clock
+from service.ledger.charges import NewRelease
+from service.ledger.database import Database, open_database
+from service.privacy.notation import read_plan
+
+_RELEASES = 100_000
+_BATCH = 5_000
+_VARIANCES = range(100, 140)  # so that totals have common denominators and spending has rows, as in real ledgers
+_CHARGES = 1_500  # of each account, alternating
+_WARM_UP = 50
+_TARGET = 1.1
+
+
+class Times(NamedTuple):
+    """Of one charge, in seconds. Elapsed is mostly the disk's, which may wait for a tick of its own clock."""
+
+    elapsed: float
+    processor: float
+
+
+class Statement(NamedTuple):
+    """A statement as the driver ran it; ``rows``: how many it changed, -1 where it only reads."""
+
+    text: str
+    parameters: Any
+    rows: int
+
+
+def run() -> None:
+    """Print the time of a charge on a full account as a multiple of that on a new one, and compare their statements."""
+    print(f"A charge after {_RELEASES:,} releases / the first ones (SQLite, target: at most {_TARGET})")
+    with ExitStack() as stack:
+        database, apart = (_opened(stack) for _ in range(2))
+        open_account(database, "full")
+        open_account(database, "new")
+        open_account(apart, "new")
+        started = time.perf_counter()
+        _fill(database, "full")
+        print(f"  (filled in batches, {(time.perf_counter() - started) / _RELEASES * 1e6:.0f} microseconds a release)")
+
+        places = {
+            "full": (database, "full"),
+            "new, same database": (database, "new"),
+            "new, empty database": (apart, "new"),
+        }
+        _compare_statements(places)
+        times: dict[str, list[Times]] = {name: [] for name in places}
+        for number in range(_CHARGES + _WARM_UP):
+            for name in sorted(places, reverse=number % 2 == 0):  # nobody always comes after the same one
+                taken = _charge(*places[name], number)
+                if number >= _WARM_UP:
+                    times[name].append(taken)
+    middle = {name: Times(*map(median, zip(*found, strict=True))) for name, found in times.items()}
+    print(f"  {f'medians of {_CHARGES:,} alternating charges':<52}{'elapsed':>10}{'processor':>11}")
+    for name, (elapsed, processor) in middle.items():
+        print(f"    {name + ', microseconds':<50}{elapsed * 1e6:10.0f}{processor * 1e6:11.0f}")
+    full, *others = middle.items()
+    for name, other in others:
+        ratios = [one / two for one, two in zip(full[1], other, strict=True)]
+        print(f"  {'full / ' + name:<52}{ratios[0]:10.2f}{ratios[1]:11.2f}")
+
+
+def _opened(stack: ExitStack) -> Database:
+    database = open_database(stack.enter_context(sqlite_database()))
+    stack.callback(database.close)
+    return database
+
+
+def _release(number: int) -> NewRelease:
+    variance = _VARIANCES[number % len(_VARIANCES)]
+    document: dict[str, Any] = {"type": "discrete_gaussian", "sigma_squared": str(variance)}
+    return NewRelease(
+        name="small", plan=read_plan(document), document=document, tags=(), delta=Fraction(1, 10**10), pointer="/plan"
+    )
+
+
+def _fill(database: Database, account: str) -> None:
+    """Through the ledger's own function, many releases to a transaction, as ``/releases/batch`` does."""
+    for first in range(0, _RELEASES, _BATCH):
+        batch = [_release(number) for number in range(first, first + _BATCH)]
+
+        def work(connection: Connection, batch: list[NewRelease] = batch) -> None:
+            charges.charge(connection, accounts.lock_account(connection, account), batch, CALLER.principal, clock.now())
+
+        database.write(work, landed=lambda *_: False)
+
+
+def _charge(database: Database, account: str, number: int) -> Times:
+    """One charge, from the plan to the commit."""
+    new = [_release(number)]
+    elapsed, processor = time.perf_counter(), time.thread_time()
+    charges.prepare(database, account, new)
+    charges.register(database, CALLER, account, new, lambda _: "")
+    return Times(time.perf_counter() - elapsed, time.thread_time() - processor)
+
+
+def _compare_statements(places: dict[str, tuple[Database, str]]) -> None:
+    """Print the statements of a charge, and check that they are the same everywhere and find their rows by an index.
+
+    Raises:
+        RuntimeError: they are not, or do not.
+    """
+    logs: dict[str, list[Statement]] = {}
+    for name, (database, account) in places.items():
+        _charge(database, account, 0)  # what a first charge looks up once belongs to no later one
+        with _statements() as log:
+            _charge(database, account, 0)
+        logs[name] = log
+        for statement in log:
+            _require_index(database, statement)
+    full = [(statement.text, statement.rows) for statement in logs["full"]]
+    for name, log in logs.items():
+        if [(statement.text, statement.rows) for statement in log] != full:
+            raise RuntimeError(f"expected the statements and rows of the full account on {name!r}, got others")
+    print(f"  {len(full)} statements, on the full account and on new ones, with the rows that they change:")
+    for text, rows in full:
+        print(f"    {text[:60]:<60}{max(rows, 0):>4}")
+
+
+@contextmanager
+def _statements() -> Iterator[list[Statement]]:
+    """Every statement that is run meanwhile, but for how long it may wait for a lock."""
+    log: list[Statement] = []
+
+    def note(_connection: Connection, cursor: Any, text: str, parameters: Any, *_: object) -> None:
+        if not text.startswith("PRAGMA busy_timeout"):
+            log.append(Statement(" ".join(text.split()), parameters, cursor.rowcount))
+
+    event.listen(Engine, "after_cursor_execute", note)
+    try:
+        yield log
+    finally:
+        event.remove(Engine, "after_cursor_execute", note)
+
+
+def _require_index(database: Database, statement: Statement) -> None:
+    """Refuse a statement that reads a table from end to end: it would run the same and take ever longer."""
+    if statement.text.startswith("BEGIN"):
+        return
+    with database.read() as connection:
+        steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.text}", statement.parameters).all()
+    if any("SCAN" in step[-1] for step in steps):
+        raise RuntimeError(f"expected a search by index, got {[step[-1] for step in steps]} for {statement.text}")

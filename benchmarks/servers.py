@@ -1,0 +1,121 @@
+"""The servers that are measured, each a process of its own, and the databases under them."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+from uuid import uuid4
+
+import httpx
+import psycopg
+from psycopg import sql
+from sqlalchemy import make_url
+
+from service.ledger import accounts
+from service.ledger.accounts import NewAccount
+from service.ledger.database import Database, open_database
+from service.ledger.idempotency import Request
+from service.ledger.migrate import migrate
+from service.privacy.filter import Budget, Definition
+from service.privacy.plan import Neighbouring
+
+KEY = "a-key-of-the-benchmarks-" + uuid4().hex
+CALLER = Request("benchmark", None, "")
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@contextmanager
+def sqlite_database() -> Iterator[str]:
+    """The URL of a migrated database in a file of its own."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        url = f"sqlite:///{directory}/ledger.db"
+        migrate(url)
+        yield url
+
+
+@contextmanager
+def postgresql_database(server: str) -> Iterator[str]:
+    """The URL of a migrated database on a server."""
+    name = f"bench_{uuid4().hex}"
+    with psycopg.connect(_plain(server), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    url = make_url(server).set(database=name).render_as_string(hide_password=False)
+    migrate(url)
+    yield url
+
+
+def open_account(database: Database, name: str) -> None:
+    """An account with room for all charges of a benchmark."""
+    budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
+    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget)
+    accounts.open_account(database, CALLER, new, lambda _: "")
+
+
+def open_one_account(url: str, name: str) -> None:
+    """The same in a database that is not open yet."""
+    database = open_database(url)
+    open_account(database, name)
+    database.close()
+
+
+@contextmanager
+def service_server(url: str) -> Iterator[str]:
+    """The address of the service on a database, its log in a file as an operator would have it."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        environment = {
+            "SERVICE_DATABASE_URL": url,
+            "SERVICE_SECRET_FILE": f"{directory}/service.secret",
+            "SERVICE_BOOTSTRAP_KEY": KEY,
+        }
+        with _process(["service", "serve"], environment, Path(directory), "/readyz") as address:
+            yield address
+
+
+@contextmanager
+def bare_server(url: str, library: Literal["driver", "sqlalchemy"]) -> Iterator[str]:
+    """The address of the bare endpoint on a database, which it reaches through one of two libraries."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as directory,
+        _process(["benchmarks.bare", url, library], {}, Path(directory), "/ready") as address,
+    ):
+        yield address
+
+
+@contextmanager
+def _process(module: list[str], environment: dict[str, str], home: Path, ready: str) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", *module, "--port", str(port)]
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=_ROOT, env=os.environ | environment, stdout=log, stderr=log)
+        try:
+            _wait(process, address + ready, home / "log")
+            yield address
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            if httpx.get(url, timeout=5, trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            pass  # it does not listen yet
+        time.sleep(0.05)
+    raise RuntimeError(f"a server did not start:\n{log.read_text(encoding='utf-8', errors='replace')}")
+
+
+def _plain(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)

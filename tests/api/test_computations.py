@@ -1,0 +1,216 @@
+"""Stateless computations over HTTP: compositions, conversions, calibrations, against figures that others computed."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.calls import Client, concentrated, json_of, pointers_of, pure
+
+_VALUES = json.loads(
+    (Path(__file__).resolve().parents[2] / ".." / "shared" / "reference" / "values.json").read_text(encoding="utf-8")
+)["values"]
+_MECHANISMS = {
+    "geometric": ("scale", "sensitivity"),
+    "discrete_gaussian": ("sigma_squared", "sensitivity"),
+    "gaussian": ("sigma_squared", "sensitivity"),
+    "laplace": ("scale", "sensitivity"),
+    "randomized_response": ("epsilon", "values"),
+}
+
+
+def _close(found: float, exact: str) -> bool:
+    """To 1e-9 of itself, and never below: by the number's text, as a reader of JSON with decimals has it."""
+    true = Fraction(exact)
+    # The reference is itself rounded, to 17 digits.
+    return true * (1 - Fraction(1, 10**16)) <= Fraction(repr(found)) <= true * (1 + Fraction(1, 10**9))
+
+
+def _compose(client: Client, plan: Any, **fields: Any) -> Any:
+    return json_of(client.post("/v1/compositions", json={"plan": plan} | fields))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [value for value in _VALUES if value["kind"] == "cost" and value["mechanism"] in _MECHANISMS],
+    ids=lambda value: "-".join(str(part) for part in value.values() if isinstance(part, str | int)),
+)
+def test_costs_are_those_of_the_reference(still: Client, value: Any) -> None:
+    fields = {name: value[name] for name in _MECHANISMS[value["mechanism"]] if name in value}
+    neighbouring = "replace_one" if value["mechanism"] == "randomized_response" else "add_remove"
+    plan = {"type": value["mechanism"]} | fields
+    orders = list(value.get("renyi", {"2": ""}))
+    found = _compose(still, plan, neighbouring=neighbouring, orders=orders)
+    if value.get("epsilon") in (None, "inf"):
+        assert found["pure"] is None
+    else:
+        assert _close(found["pure"]["epsilon"], value["epsilon"])
+    if "rho" in value and value.get("values", 2) == 2:
+        assert _close(found["zcdp"]["rho"], value["rho"])
+    shown = {point["alpha"]: point["epsilon"] for point in found["rdp"]}
+    assert list(shown) == [float(order) for order in orders]
+    for order, tau in value.get("renyi", {}).items():
+        assert _close(shown[float(order)], tau)
+
+
+@pytest.mark.parametrize("value", [value for value in _VALUES if value["kind"] == "conversion"], ids=lambda v: v["rho"])
+def test_conversions_are_those_of_the_reference(still: Client, value: Any) -> None:
+    question = {"rho": value["rho"], "delta": value["delta"]}
+    found = json_of(still.post("/v1/conversions", json=question))
+    epsilons = {statement["via"]: statement["epsilon"] for statement in found["approximate"]}
+    assert _close(epsilons["zcdp"], value["epsilon"])
+    assert _close(epsilons["analytic"], value["epsilon_analytic"])
+    of_noise = _compose(still, concentrated(value["rho"]), deltas=[value["delta"]])
+    (tight,) = [statement for statement in of_noise["approximate"] if statement["via"] == "tight"]
+    assert _close(tight["epsilon"], value["epsilon_gaussian"])
+    assert tight["adaptive"] is False
+    # And back: at that epsilon the delta is reached again, and the largest rho that implies both is this one.
+    back = json_of(still.post("/v1/conversions", json={"rho": value["rho"], "epsilon": epsilons["zcdp"]}))
+    assert back["delta"] == pytest.approx(float(value["delta"]), rel=1e-6)
+    assert Fraction(repr(back["delta"])) <= Fraction(value["delta"])
+    implied = {"epsilon": epsilons["zcdp"], "delta": value["delta"], "to": "zcdp"}
+    largest = json_of(still.post("/v1/conversions", json=implied))
+    assert largest["rho"] == pytest.approx(float(Fraction(value["rho"])), rel=1e-6)
+
+
+def test_a_conversion_to_zcdp_is_rounded_down(still: Client) -> None:
+    rho = json_of(still.post("/v1/conversions", json={"epsilon": 17, "delta": "1e-10", "to": "zcdp"}))["rho"]
+    back = json_of(still.post("/v1/conversions", json={"rho": rho, "delta": "1e-10"}))
+    (by_zcdp,) = [statement for statement in back["approximate"] if statement["via"] == "zcdp"]
+    assert by_zcdp["epsilon"] == pytest.approx(17, rel=1e-12)
+    assert Fraction(repr(by_zcdp["epsilon"])) <= 17 * (1 + Fraction(1, 10**14))
+
+
+def test_deltas_and_orders_are_echoed_as_asked(still: Client) -> None:
+    found = _compose(still, pure("0.1"), deltas=["1e-10", "1e-6", 0.5], orders=["2", 1.5, "1000000000000", "1e400"])
+    assert [best["delta"] for best in found["best"]] == [1e-10, 1e-6, 0.5]
+    assert {statement["delta"] for statement in found["approximate"]} == {1e-10, 1e-6, 0.5}
+    assert [point["alpha"] for point in found["rdp"]][:3] == [2.0, 1.5, 1e12]
+    assert found["rdp"][3]["alpha"] < float("inf")  # a bound at an order holds at those below it
+    for best in found["best"]:
+        statements = [statement for statement in found["approximate"] if statement["delta"] == best["delta"]]
+        assert best["fixed"]["epsilon"] == min(statement["epsilon"] for statement in statements)
+        assert best["adaptive"]["adaptive"] is True
+
+
+def test_figures_are_never_below_the_exact_ones_as_text(still: Client) -> None:
+    """0.1 + 0.2 is 0.3 exactly; the double that is shown, and its text, are not below."""
+    for count in (1, 3, 7, 10, 49, 10**6 + 1):
+        found = _compose(still, {"type": "repeat", "count": count, "part": pure("0.1")})
+        assert Fraction(found["pure"]["epsilon_exact"]) == Fraction(count, 10)
+        assert Fraction(repr(found["pure"]["epsilon"])) >= Fraction(count, 10)
+        assert Fraction(found["pure"]["epsilon"]) >= Fraction(count, 10)
+
+
+@pytest.mark.parametrize(
+    ("question", "pointers"),
+    [
+        ({"rho": 1}, [""]),
+        ({"delta": "1e-6"}, [""]),
+        ({"rho": 1, "delta": "1e-6", "epsilon": 1}, [""]),
+        ({"rho": 1, "plan": pure(1), "delta": "1e-6"}, [""]),
+        ({"epsilon": 1, "delta": "1e-6", "to": "zcdp", "rho": 1}, [""]),
+        ({"epsilon": 1, "to": "zcdp"}, [""]),
+        ({"epsilon": 1, "delta": "1e-6", "to": "pure"}, ["/to"]),
+        ({"epsilon": 0, "delta": "1e-6", "to": "zcdp"}, ["/epsilon"]),
+        ({"rho": 1, "epsilon": -1}, ["/epsilon"]),
+        ({"rho": -1, "delta": "1e-6"}, ["/rho"]),
+        ({"rho": 1, "delta": 0}, ["/delta"]),
+        ({"rho": 1, "delta": 1}, ["/delta"]),
+        ({"rdp": [], "delta": "1e-6"}, ["/rdp"]),
+        ({"rdp": [{"alpha": 1, "epsilon": 1}], "delta": "1e-6"}, ["/rdp/0/alpha"]),
+        ({"rdp": [{"alpha": 2, "epsilon": 1}, {"alpha": 2, "epsilon": 1}], "delta": "1e-6"}, ["/rdp"]),
+        ({"plan": pure(0), "delta": "1e-6"}, ["/plan/epsilon"]),
+    ],
+)
+def test_questions_without_an_answer(still: Client, question: Any, pointers: list[str]) -> None:
+    assert pointers_of(still.post("/v1/conversions", json=question)) == pointers
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"deltas": []}, "/deltas"),
+        ({"deltas": ["1e-6", 0]}, "/deltas/1"),
+        ({"orders": []}, "/orders"),
+        ({"orders": [2, 1]}, "/orders/1"),
+        ({"neighbouring": "some"}, "/neighbouring"),
+        ({"delta": "1e-6"}, "/delta"),
+        ({"orders": [2] * 1001}, "/orders"),
+    ],
+)
+def test_compositions_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
+    assert pointers_of(still.post("/v1/compositions", json={"plan": pure(1)} | fields)) == [pointer]
+
+
+# Seed 004's Table 4: the totals of the levels at their margins of error; stability s = 9, gamma = 0.1.
+_TABLE_4 = {
+    ("geometric", 6): "4.2796",
+    ("geometric", 11): "2.4964",
+    ("geometric", 50): "0.5874",
+    ("discrete_gaussian", 6): "0.5333",
+    ("discrete_gaussian", 11): "0.1587",
+    ("discrete_gaussian", 50): "0.00768",
+}
+
+
+def _calibrate(client: Client, mechanism: str, moe: Any, **fields: Any) -> Any:
+    return json_of(client.post("/v1/calibrations/moe", json={"mechanism": mechanism, "moe": moe} | fields))
+
+
+@pytest.mark.parametrize(("mechanism", "moe"), _TABLE_4)
+def test_safetab_gives_the_papers_table(still: Client, mechanism: str, moe: int) -> None:
+    found = _calibrate(still, mechanism, moe, method="safetab")
+    cost = found["cost"]["pure"]["epsilon"] if mechanism == "geometric" else found["cost"]["zcdp"]["rho"]
+    printed = _TABLE_4[mechanism, moe]
+    digits = len(printed.partition(".")[2])
+    assert f"{10 * cost:.{digits}f}" == printed  # s/(1 - gamma) = 10
+    assert (found["method"], found["confidence"], found["moe"]) == ("safetab", 0.95, moe)
+
+
+def test_safetab_says_what_it_truly_covers(still: Client) -> None:
+    assert _calibrate(still, "geometric", 6, method="safetab")["coverage"] == pytest.approx(0.9395, abs=5e-5)
+    assert _calibrate(still, "discrete_gaussian", 6, method="safetab")["coverage"] == pytest.approx(0.9670, abs=5e-5)
+
+
+@pytest.mark.parametrize(("mechanism", "cost"), [("geometric", 0.45690), ("discrete_gaussian", 0.04512)])
+def test_the_exact_method_meets_its_target_at_the_least_cost(still: Client, mechanism: str, cost: float) -> None:
+    """privacy.md section 5."""
+    found = _calibrate(still, mechanism, 6)
+    assert 0.95 <= found["coverage"] < 0.9500001
+    notion = found["cost"]["pure"] if mechanism == "geometric" else found["cost"]["zcdp"]
+    assert next(iter(notion.values())) == pytest.approx(cost, abs=5e-6)
+    assert (found["method"], found["confidence"]) == ("exact", 0.95)
+
+
+def test_a_calibrated_mechanism_is_one_that_can_be_registered(still: Client) -> None:
+    fields = {"confidence": "0.9", "sensitivity": 3, "cells": 2}
+    found = _calibrate(still, "geometric", "6.9", **fields)
+    assert found["moe"] == 6.9
+    assert found["mechanism"] == _calibrate(still, "geometric", 6, **fields)["mechanism"]
+    assert _compose(still, found["mechanism"]) == found["cost"]
+    assert found["mechanism"]["cells"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"mechanism": "laplace"}, "/mechanism"),
+        ({"moe": -1}, "/moe"),
+        ({"moe": 2**53 + 1}, "/moe"),
+        ({"moe": None}, "/moe"),
+        ({"confidence": 1}, "/confidence"),
+        ({"confidence": 0}, "/confidence"),
+        ({"confidence": "0." + "9" * 31}, "/confidence"),
+        ({"method": "safetab", "confidence": "0.9"}, "/confidence"),
+        ({"method": "normal"}, "/method"),
+        ({"mechanism": "discrete_gaussian", "method": "safetab", "moe": "0.5"}, "/moe"),
+        ({"sensitivity": 0}, "/sensitivity"),
+        ({"cells": "2"}, "/cells"),
+    ],
+)
+def test_targets_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
+    body = {"mechanism": "geometric", "moe": 6} | fields
+    assert pointers_of(still.post("/v1/calibrations/moe", json=body)) == [pointer]

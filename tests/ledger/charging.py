@@ -1,0 +1,59 @@
+"""Accounts and charges on the ledger itself, without HTTP, in few words."""
+
+from fractions import Fraction
+from typing import Any
+
+from service.ledger import accounts, charges, journal
+from service.ledger.accounts import AccountRecord, NewAccount
+from service.ledger.budgets import read_budget
+from service.ledger.charges import NewRelease, Registered
+from service.ledger.database import Database
+from service.ledger.idempotency import Request
+from service.ledger.journal import JournalEntry
+from service.privacy.notation import read_plan
+from service.privacy.plan import Neighbouring
+
+ANN = Request("ann", None, "")  # a principal who sends no Idempotency-Key
+
+
+def open_account(database: Database, name: str = "people", **budget: str) -> AccountRecord:
+    """An account under add_remove; a rho of 1 unless told otherwise."""
+    stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
+    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated)
+    accounts.open_account(database, ANN, new, lambda account: account.name)
+    return account_of(database, name)
+
+
+def account_of(database: Database, name: str = "people") -> AccountRecord:
+    with database.read() as connection:
+        return accounts.read_account(connection, name)
+
+
+def new_release(plan: dict[str, Any], *tags: str, name: str = "a release") -> NewRelease:
+    return NewRelease(name, read_plan(plan), plan, tags, Fraction(1, 10**10), "/plan")
+
+
+def charge(
+    database: Database, *plans: dict[str, Any], name: str = "people", request: Request = ANN
+) -> list[Registered]:
+    """Charge plans in one transaction, and return what was registered."""
+    done: list[Registered] = []
+
+    def keep(registered: list[Registered]) -> str:
+        done[:] = registered
+        return "{}"
+
+    new = [new_release(plan) for plan in plans]
+    charges.prepare(database, name, new)
+    charges.register(database, request, name, new, keep)
+    return done
+
+
+def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:
+    """The whole journal of an account, which must be sound: its chain, and its totals bit for bit."""
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+        found = journal.entries(connection, account.id, 0, 10**6)
+        assert journal.verify_chain(connection, account.chain) is None
+    assert account.totals == accounts.recompute_totals(found)
+    return found
