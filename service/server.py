@@ -1,5 +1,6 @@
 """Starting: open the database, migrate it where that is ours to do, bind it to the secret, serve."""
 
+import gc
 import signal
 import sys
 
@@ -44,6 +45,9 @@ def serve(settings: Settings, host: str, port: int) -> None:
     if first is not None:
         print(f"The first key, a steward's, shown this once:\n\n    {first}\n", flush=True)
     print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)
+    # What exists by now lives as long as the process: the collector need not walk it again and again.
+    gc.collect()
+    gc.freeze()
     uvicorn.run(
         create_app(settings, database, secret),
         host=host,

@@ -46,8 +46,8 @@ class Authentication:
         return principal
 
 
-def current_principal(request: Request) -> Principal:
-    """Whom the middleware let in."""
+async def current_principal(request: Request) -> Principal:
+    """Whom the middleware let in; async, as FastAPI would give it a thread otherwise."""
     principal: Principal = request.state.principal
     return principal
 

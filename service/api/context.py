@@ -18,7 +18,7 @@ from service.ledger.keys import Principal
 from service.ledger.once import Answer
 
 
-def _database(request: Request) -> Database:
+async def _database(request: Request) -> Database:  # async, as FastAPI would give it a thread otherwise
     database: Database = request.app.state.database
     return database
 

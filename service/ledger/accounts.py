@@ -216,7 +216,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
         unit=row.unit,
         neighbouring=Neighbouring(row.neighbouring),
         description=row.description,
-        budget=budgets.read_budget(json.loads(row.budget)),
+        budget=budgets.stored_budget(row.budget),
         weights=budgets.read_weights(row.admission),
         totals=budgets.read_totals(row.totals),
         state=row.state,
