@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from sqlalchemy import Connection, select, text
 
@@ -40,7 +41,16 @@ def record(connection: Connection, account_id: int, subplans: Counter[str]) -> N
 
 def subplans_of(plan: Plan, tags: Iterable[str]) -> Counter[str]:
     """The summands of a plan as canonical JSON: without names, with the tags that hold for them."""
-    return Counter(canonical(write_plan(part)) for part in _summands(plan, frozenset(tags)))
+    return Counter(
+        _mechanism_text(part) if isinstance(part, Mechanism) else canonical(write_plan(part))
+        for part in _summands(plan, frozenset(tags))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _mechanism_text(mechanism: Mechanism) -> str:
+    """Memoised, because pipelines register the same mechanisms again and again."""
+    return canonical(write_plan(mechanism))
 
 
 def plan_of(connection: Connection, account_id: int, tag: str | None = None) -> Plan:

@@ -7,9 +7,9 @@ from fractions import Fraction
 from service.privacy.arithmetic import DOUBLES
 from service.privacy.conversion import AtOrder, Doubles, rdp_to_delta, rdp_to_epsilon, rho_to_epsilon_analytic
 from service.privacy.loss import INFINITE, Loss, least
-from service.privacy.plan import Condensed, Neighbouring, Priced, condense
+from service.privacy.plan import Condensed, Neighbouring, Priced, condense, leaves
 from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.rdp import declared_orders, plan_curve, plan_tau
+from service.privacy.rdp import declared_orders, is_straight, plan_curve, plan_tau
 from service.privacy.tight import gaussian_delta, gaussian_epsilon, gaussian_rho_of
 from service.privacy.zcdp import plan_rho
 
@@ -135,7 +135,8 @@ def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approx
         by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _line(rho), left, pure)
         yield Approximate(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
     if left > 0:
-        by_rdp = rdp_to_epsilon(spent.tau, spent.curve, left, pure, spent.orders)
+        straight = all(map(is_straight, leaves(spent.plan)))
+        by_rdp = by_zcdp if straight else rdp_to_epsilon(spent.tau, spent.curve, left, pure, spent.orders)
         if by_rdp.loss.nats is not None:
             yield Approximate(delta, by_rdp.loss, "rdp", by_rdp.alpha, adaptive)
     if left >= 0 and pure.nats is not None:

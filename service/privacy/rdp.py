@@ -107,6 +107,11 @@ def slope(mechanism: Mechanism) -> Fraction | None:
             return None
 
 
+def is_straight(mechanism: Mechanism) -> bool:
+    """Whether tau(alpha) is alpha*rho at every order, so that RDP says exactly what zCDP says."""
+    return isinstance(mechanism, Gaussian | DiscreteGaussian) and _curve(mechanism) is None
+
+
 def sole_slope(mechanism: Mechanism) -> Fraction | None:
     """``slope`` where it is the only bound, or as good as one: what a ledger's totals may add up as one number."""
     if isinstance(mechanism, Declared) and (mechanism.guarantee.epsilon is not None or mechanism.guarantee.rdp):
