@@ -38,7 +38,9 @@ _LAYERS = {
     "api": _layer("__init__", "errors", "ledger", "noise", "privacy", "settings", web=True),
     "app": _layer("__init__", "api", "errors", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
-    "__main__": _layer("__init__", "app", "demo", "errors", "ledger", "settings", web=True),
+    "logs": _layer(packages={"structlog"}),
+    "server": _layer("app", "ledger", "settings", packages={"uvicorn"}),
+    "__main__": _layer("app", "demo", "errors", "ledger", "logs", "server", "settings", packages={"typer", "yaml"}),
 }
 
 
