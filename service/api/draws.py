@@ -129,12 +129,15 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     require(change.principal, "pipeline", account)
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
-        plan = releases.read_release(connection, owner.id, release).plan
+        found = releases.read_release(connection, owner.id, release)
+    plan = found.plan
     mechanism = draws.find_mechanism(plan, body.mechanism, "/mechanism")
     turn = Turn(WHOLE if body.partition is None else body.partition, body.repetition)
     draws.check_turn(plan, mechanism, turn, "/repetition")
     noisy = _noisy(body.counts, mechanism)
-    return respond(draws.draw(change.database, change.request, account, release, mechanism, turn, noisy, _rendered))
+    return respond(
+        draws.draw(change.database, change.request, account, release, plan, mechanism, turn, noisy, _rendered)
+    )
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)
@@ -153,8 +156,8 @@ def list_draws(
     require(principal, "auditor", account)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release)
-        drawn = draws.list_draws(connection, found.id, read_seq(cursor), limit, PAGE_OF_COUNTS)
+        releases.require_release(connection, owner.id, release)
+        drawn = draws.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
     full = len(drawn) >= limit or sum(len(record.noisy) for record in drawn) >= PAGE_OF_COUNTS
     return ok(page([draw_body(record) for record in drawn], 1, drawn[-1].head.seq if full else None))
 

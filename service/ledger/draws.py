@@ -8,7 +8,7 @@ import json
 import math
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head
 from service.ledger.once import Answer, Reload, Source, has_entry, once
-from service.ledger.releases import read_release
+from service.ledger.releases import require_release
 from service.ledger.tables import BranchTaken, Draw, Entry, Release
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
@@ -64,6 +64,18 @@ class _Fork:
     turn: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """A result with all of it that needs no lock: where it is in its plan, and its bytes."""
+
+    mechanism: Mechanism
+    turn: Turn
+    forks: list[_Fork]
+    noisy: list[int]
+    packed: bytes
+    digest: str
+
+
 Render = Callable[[DrawRecord], str]
 
 
@@ -91,24 +103,28 @@ def draw(
     request: Request,
     account_name: str,
     release_id: str,
+    plan: Plan,
     mechanism: Mechanism,
     turn: Turn,
     noisy: Sequence[int],
     render: Render,
 ) -> Answer:
-    """Store the noisy counts of one mechanism of a release, once.
+    """Store the noisy counts of one mechanism of a release's plan, once.
 
     ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused.
 
     Raises:
+        NotFound: the account has no such release.
         AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
             ``choice`` above it.
     """
 
+    sealed = _seal(plan, mechanism, turn, noisy)
+
     def work(connection: Connection, at: str) -> DrawRecord:
         account = accounts.lock_account(connection, account_name)
-        plan = read_release(connection, account.id, release_id).plan
-        return _store(connection, account, release_id, plan, mechanism, turn, noisy, request.principal, at)
+        require_release(connection, account.id, release_id)
+        return _store(connection, account, release_id, sealed, request.principal, at)
 
     return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)
 
@@ -127,21 +143,13 @@ def register_and_draw(
         AccountClosed, BudgetExceeded: nothing is charged, and the noise is thrown away.
     """
 
+    (mechanism,) = mechanisms_of(release.plan)
+    sealed = _seal(release.plan, mechanism, Turn(), noisy)
+
     def work(connection: Connection, at: str) -> DrawRecord:
         account = accounts.lock_account(connection, account_name)
         (registered,) = charge(connection, account, [release], request.principal, at)
-        (mechanism,) = mechanisms_of(release.plan)
-        return _store(
-            connection,
-            registered.account,
-            registered.id,
-            release.plan,
-            mechanism,
-            Turn(),
-            noisy,
-            request.principal,
-            at,
-        )
+        return _store(connection, registered.account, registered.id, sealed, request.principal, at)
 
     return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)
 
@@ -155,39 +163,42 @@ def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawReco
     row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
     if row is None:
         raise NotFound("draw", draw_id)
-    return _record(row)
+    return _record(row, _mechanisms(connection, row.release_id))
 
 
 def list_draws(connection: Connection, release_id: str, after: int, limit: int, counts: int) -> list[DrawRecord]:
     """A page of a release's draws in order; it ends early once it holds about ``counts`` noisy counts."""
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
+    mechanisms = _mechanisms(connection, release_id)
     page: list[DrawRecord] = []
     with connection.execute(query, execution_options={"stream_results": True}) as rows:
         for row in rows:
-            page.append(_record(row))
+            page.append(_record(row, mechanisms))
             counts -= len(page[-1].noisy)
             if counts <= 0:
                 break
     return page
 
 
-def _store(
-    connection: Connection,
-    account: AccountRecord,
-    release_id: str,
-    plan: Plan,
-    mechanism: Mechanism,
-    turn: Turn,
-    noisy: Sequence[int],
-    actor: str,
-    at: str,
-) -> DrawRecord:
-    name = mechanism.name or ""
-    forks = _forks(plan, mechanism, turn.repetition)
-    _refuse_second_draw(connection, release_id, name, turn)
-    _refuse_other_branch(connection, release_id, forks, turn.partition)
+def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: Sequence[int]) -> _Sealed:
     packed = np.asarray(noisy, dtype="<i8").tobytes()
-    draw_id, digest = str(uuid.uuid4()), hashlib.sha256(packed).hexdigest()
+    return _Sealed(
+        mechanism=mechanism,
+        turn=turn,
+        forks=_forks(plan, mechanism, turn.repetition),
+        noisy=list(noisy),
+        packed=zlib.compress(packed, 1),
+        digest=hashlib.sha256(packed).hexdigest(),
+    )
+
+
+def _store(
+    connection: Connection, account: AccountRecord, release_id: str, sealed: _Sealed, actor: str, at: str
+) -> DrawRecord:
+    name, turn = sealed.mechanism.name or "", sealed.turn
+    _refuse_second_draw(connection, release_id, name, turn)
+    _refuse_other_branch(connection, release_id, sealed.forks, turn.partition)
+    draw_id = str(uuid.uuid4())
     connection.execute(
         insert(Draw).values(
             id=draw_id,
@@ -197,24 +208,24 @@ def _store(
             repetition=turn.repetition,
             account_id=account.id,
             seq=account.head.seq + 1,
-            size=len(noisy),
-            noisy=zlib.compress(packed, 1),
-            noisy_hash=digest,
+            size=len(sealed.noisy),
+            noisy=sealed.packed,
+            noisy_hash=sealed.digest,
             created_at=at,
         )
     )
-    _take_branches(connection, release_id, forks, turn.partition, draw_id)
+    _take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
     content: dict[str, object] = {
         "draw": draw_id,
         "mechanism": name,
         "partition": turn.partition,
         "repetition": turn.repetition,
-        "size": len(noisy),
-        "noisy_hash": digest,
+        "size": len(sealed.noisy),
+        "noisy_hash": sealed.digest,
     }
     head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
     accounts.save_head(connection, account, head)
-    return DrawRecord(draw_id, account.id, release_id, mechanism, turn, list(noisy), head, at)
+    return DrawRecord(draw_id, account.id, release_id, sealed.mechanism, turn, sealed.noisy, head, at)
 
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:
@@ -283,39 +294,39 @@ def _landed(connection: Connection, record: DrawRecord) -> bool:
 
 
 def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
-    return _record(connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one())
+    row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
+    return _record(row, _mechanisms(connection, row.release_id))
 
 
 _RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
 
-_DRAWS = (
-    select(
-        Draw.id,
-        Draw.account_id,
-        Draw.release_id,
-        Draw.mechanism,
-        Draw.partition,
-        Draw.repetition,
-        Draw.noisy,
-        Draw.seq,
-        Draw.created_at,
-        Release.plan,
-        Entry.hash,
-    )
-    .join(Release, Release.id == Draw.release_id)
-    .join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
-)
+_DRAWS = select(
+    Draw.id,
+    Draw.account_id,
+    Draw.release_id,
+    Draw.mechanism,
+    Draw.partition,
+    Draw.repetition,
+    Draw.noisy,
+    Draw.seq,
+    Draw.created_at,
+    Entry.hash,
+).join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
 
 
-def _record(row: Row[*tuple[Any, ...]]) -> DrawRecord:
-    plan = read_plan(json.loads(row.plan))
-    mechanism = next(m for m in mechanisms_of(plan) if m.name == row.mechanism)
+def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mechanism]:
+    """A release's mechanisms by name, read once for all of its draws."""
+    plan = connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
+    return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan)))}
+
+
+def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawRecord:
     noisy: list[int] = np.frombuffer(zlib.decompress(row.noisy), dtype="<i8").tolist()
     return DrawRecord(
         id=row.id,
         account_id=row.account_id,
         release_id=row.release_id,
-        mechanism=mechanism,
+        mechanism=mechanisms[row.mechanism],
         turn=Turn(row.partition, row.repetition),
         noisy=noisy,
         head=Head(row.seq, row.hash),

@@ -47,6 +47,17 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
     return _record(row)
 
 
+def require_release(connection: Connection, account_id: int, release_id: str) -> None:
+    """Refuse what is no release of an account, without reading its plan, which may be long.
+
+    Raises:
+        NotFound: the account has none with this id.
+    """
+    query = select(Release.seq).where(Release.account_id == account_id, Release.id == release_id)
+    if connection.execute(query).first() is None:
+        raise NotFound("release", release_id)
+
+
 def list_releases(
     connection: Connection, account_id: int, after: int, limit: int, tag: str | None, state: str | None
 ) -> Sequence[ReleaseRecord]:

@@ -34,8 +34,9 @@ def _draw(
         done.append(record)
         return "{}"
 
-    mechanism = draws.find_mechanism(read_plan(plan), name, "/mechanism")
-    draws.draw(database, ANN, "people", release, mechanism, Turn(partition, repetition), noisy, keep)
+    value = read_plan(plan)
+    mechanism = draws.find_mechanism(value, name, "/mechanism")
+    draws.draw(database, ANN, "people", release, value, mechanism, Turn(partition, repetition), noisy, keep)
     return done[0]
 
 
