@@ -51,6 +51,8 @@ async def _change(
 ) -> Change:
     secret: Secret = request.app.state.secret
     digest = ""
+    if len(request.headers.getlist("Idempotency-Key")) > 1:
+        raise InvalidInput.at("/header/Idempotency-Key", "expected once")
     if idempotency_key is not None:
         if not (1 <= len(idempotency_key) <= 255 and idempotency_key.isascii() and idempotency_key.isprintable()):
             raise InvalidInput.at("/header/Idempotency-Key", "expected 1 to 255 printable ASCII characters")

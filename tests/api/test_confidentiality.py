@@ -1,8 +1,10 @@
 """True counts leave no trace: not in an answer to anything that goes wrong, not in a log, not in the database."""
 
 import json
+import socket
 import sqlite3
 import struct
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.calls import Answer, Client, json_of, open_account, pointers_of, problem_of, pure, release
-from tests.api.processes import Served, service
+from tests.api.calls import STEWARD, Answer, Client, json_of, open_account, pointers_of, problem_of, pure, release
+from tests.processes import Served, service
 
 _CANARY = 8675309021  # a count that nothing else here can be
 _COUNTS = [_CANARY, -_CANARY]
@@ -183,6 +185,24 @@ def test_no_file_holds_a_count(aftermath: _Aftermath) -> None:
             assert not [form for form in forms if form in content], name
     assert _TEXT not in aftermath.dumped
     assert aftermath.drawn[0].json()["draw"] in aftermath.dumped
+
+
+def test_a_caller_who_hangs_up_is_no_failure_of_the_service(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        host, port = running.address.removeprefix("http://").split(":")
+        head = (
+            f"POST /v1/accounts HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {STEWARD}\r\n"
+            "X-Request-Id: hung-up\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(head.encode())
+        deadline = time.monotonic() + 30
+        while not any("hung-up" in line for line in running.said) and time.monotonic() < deadline:
+            json_of(running.client.get("/healthz"))  # the log line is written when the request ends
+        assert running.stop() == 0
+    (line,) = [line for line in map(_parsed, running.said) if line and line.get("request_id") == "hung-up"]
+    assert (line["status"], line["level"]) == (422, "info")
+    assert not any('"level": "error"' in line for line in running.said)
 
 
 def _parsed(line: str) -> Any:

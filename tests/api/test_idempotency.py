@@ -157,6 +157,13 @@ def test_keys_that_are_no_keys(embedded: Client, key: str) -> None:
     assert json_of(embedded.get("/v1/accounts/people/balance"))["releases"] == 0
 
 
+def test_two_keys_are_none(embedded: Client) -> None:
+    open_account(embedded)
+    headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "a")]
+    answer = embedded.post("/v1/accounts/people/releases", json=_RELEASE, headers=headers)
+    assert pointers_of(answer) == ["/header/Idempotency-Key"]
+
+
 def test_the_longest_key_and_every_printable_character(client: Client) -> None:
     open_account(client)
     for key in ("x" * 255, "!\"#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~ ."):

@@ -16,14 +16,14 @@ import httpx2
 
 from tests.api.calls import STEWARD, Client, bearer
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 MODULE = ("-m", "service")
 
 
 def environment(home: Path, **settings: str) -> dict[str, str]:
-    """The environment of an installation under ``home``, whatever this one's is."""
+    """The environment of an installation under ``home``, whatever this one's is: its secret is there by default."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SERVICE_")}
-    own = {"data_dir": str(home / "data"), "secret_file": str(home / "service.secret")} | settings
+    own = {"data_dir": str(home / "data")} | settings
     return inherited | {f"SERVICE_{name.upper()}": value for name, value in own.items()}
 
 
@@ -62,7 +62,7 @@ def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Itera
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address, command = f"http://127.0.0.1:{port}", [sys.executable, *start, "serve", "--port", str(port)]
-    given = {"bootstrap_key": STEWARD} | settings
+    given = {"bootstrap_key": STEWARD} | settings  # an empty setting counts as none
     caller = Client(base_url=address, headers=bearer(STEWARD), timeout=60)
     started = subprocess.Popen(
         command,
