@@ -14,7 +14,7 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import BEFORE_FIRST, AccountHead, Head
 from service.ledger.once import Answer, has_entry, once
 from service.ledger.tables import Account, Release
-from service.privacy.filter import Budget, Definition, Totals, Weights, add, open_weights, spent
+from service.privacy.filter import Budget, Definition, Totals, Weights, open_weights, spent
 from service.privacy.numbers import double_down, double_up
 from service.privacy.plan import Neighbouring
 
@@ -176,15 +176,6 @@ def save_charge(connection: Connection, account: AccountRecord, totals: Totals, 
 def save_head(connection: Connection, account: AccountRecord, head: Head) -> None:
     """The account's row after an entry that costs nothing."""
     _save(connection, account.id, head)
-
-
-def recompute_totals(entries: list[journal.JournalEntry]) -> Totals:
-    """The totals that a whole journal implies: the stored ones must be the same bit for bit."""
-    totals = Totals()
-    for entry in entries:
-        if entry.kind == "committed":
-            totals = add(totals, budgets.read_price(json.loads(entry.body)["content"]["price"]))
-    return totals
 
 
 _COLUMNS = (
