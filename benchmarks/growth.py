@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, event
 
 from benchmarks.servers import CALLER, open_account, sqlite_database
 from service.ledger import accounts, charges, clock
-from service.ledger.charges import NewRelease
+from service.ledger.charges import NewRelease, Prepared
 from service.ledger.database import Database, open_database
 from service.privacy.notation import read_plan
 
@@ -89,9 +89,9 @@ def _release(number: int) -> NewRelease:
 def _fill(database: Database, account: str) -> None:
     """Through the ledger's own function, many releases to a transaction, as ``/releases/batch`` does."""
     for first in range(0, _RELEASES, _BATCH):
-        batch = [_release(number) for number in range(first, first + _BATCH)]
+        batch = charges.prepare(database, account, [_release(number) for number in range(first, first + _BATCH)])
 
-        def work(connection: Connection, batch: list[NewRelease] = batch) -> None:
+        def work(connection: Connection, batch: list[Prepared] = batch) -> None:
             charges.charge(connection, accounts.lock_account(connection, account), batch, CALLER.principal, clock.now())
 
         database.write(work, landed=lambda *_: False)
@@ -101,8 +101,7 @@ def _charge(database: Database, account: str, number: int) -> Times:
     """One charge, from the plan to the commit."""
     new = [_release(number)]
     elapsed, processor = time.perf_counter(), time.thread_time()
-    charges.prepare(database, account, new)
-    charges.register(database, CALLER, account, new, lambda _: "")
+    charges.register(database, CALLER, account, charges.prepare(database, account, new), lambda _: "")
     return Times(time.perf_counter() - elapsed, time.thread_time() - processor)
 
 

@@ -1,6 +1,7 @@
 """All wiring: settings and an open database in, an application out."""
 
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,6 +34,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        app.state.writers.shutdown()
         database.close()
 
     app = FastAPI(
@@ -44,7 +46,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         redirect_slashes=False,
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
-    app.state.writers = CapacityLimiter(settings.writer_threads)
+    app.state.writers = ThreadPoolExecutor(settings.writer_threads, "writer")
     app.state.probes = CapacityLimiter(2)
     for router in _ROUTERS:
         app.include_router(router)

@@ -107,9 +107,9 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     mechanism = mechanism_of(body.mechanism, "/mechanism")
     (delta,) = read_deltas([body.delta], ["/delta"])
     new = NewRelease(body.name, mechanism, document_of(body.mechanism), tuple(body.tags), delta, "/mechanism")
-    charges.prepare(change.database, account, [new])
+    (prepared,) = charges.prepare(change.database, account, [new])
     noisy = _noisy(body.counts, mechanism)
-    return respond(draws.register_and_draw(change.database, change.request, account, new, noisy, _rendered))
+    return respond(draws.register_and_draw(change.database, change.request, account, prepared, noisy, _rendered))
 
 
 @router.post(

@@ -100,15 +100,14 @@ def register_release(
     refused with 409; nothing in between. Register before publishing: what is published cannot be undone.
     """
     require(change.principal, "pipeline", account)
-    new = _new(body, "")
-    charges.prepare(change.database, account, [new])
+    new = charges.prepare(change.database, account, [_new(body, "")])
     if dry_run:
-        (rehearsed,) = charges.dry_run(change.database, change.request, account, [new])
+        (rehearsed,) = charges.dry_run(change.database, change.request, account, new)
         with change.database.read() as connection:
             head = accounts.read_account(connection, account).head
         body_of_run = _registered_body(rehearsed) | {"id": None, "created_at": None, "head": head_body(head)}
         return ok(body_of_run)
-    return respond(charges.register(change.database, change.request, account, [new], _render_one))
+    return respond(charges.register(change.database, change.request, account, new, _render_one))
 
 
 @router.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
@@ -119,8 +118,8 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     They are charged in their order in one transaction; where one does not fit, none is registered.
     """
     require(change.principal, "pipeline", account)
-    new = [_new(release, f"/releases/{number}") for number, release in enumerate(body.releases)]
-    charges.prepare(change.database, account, new)
+    stated = [_new(release, f"/releases/{number}") for number, release in enumerate(body.releases)]
+    new = charges.prepare(change.database, account, stated)
     return respond(charges.register(change.database, change.request, account, new, _render_batch))
 
 

@@ -19,7 +19,7 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import Head
 from service.ledger.once import Answer, has_entry, once, rehearse
 from service.ledger.tables import Release, ReleaseTag
-from service.privacy.filter import ACCOUNTANT, Shortfall, add, charged, price, shortfall
+from service.privacy.filter import ACCOUNTANT, Price, Shortfall, add, charged, price, shortfall
 from service.privacy.fitting import noise_multiplier
 from service.privacy.notation import check_relation, walk
 from service.privacy.numbers import double_down, double_up, exact_text
@@ -46,6 +46,23 @@ class NewRelease:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A release with all that can be known about it before the account is locked.
+
+    Attributes:
+        account: the name of the one that it was prepared for, under whose relation and orders it is priced.
+        tags: those of the release and of every node of its plan.
+        subplans: what the account's spending counts.
+    """
+
+    release: NewRelease
+    account: str
+    price: Price
+    tags: tuple[str, ...]
+    subplans: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     """A release that was charged; ``account`` is as the charge left it."""
 
@@ -61,17 +78,22 @@ _INSERT_TAGS = insert(ReleaseTag)
 Render = Callable[[list[Registered]], str]
 
 
-def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> None:
-    """What needs no lock, and is memoised for the transaction: the prices.
+def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> list[Prepared]:
+    """What needs no lock, the price above all: however long a plan takes, other charges do not wait for it.
 
     Raises:
         NotFound: there is no such account.
         InvalidInput: a plan has no meaning under the account's relation.
     """
     neighbouring, orders = _fixed_at_opening(database, name)
+    prepared: list[Prepared] = []
     for release in releases:
         check_relation(release.plan, neighbouring, release.pointer)
-        price(release.plan, neighbouring, orders)
+        tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
+        subplans = spending.subplans_of(release.plan, release.tags)
+        asked = price(release.plan, neighbouring, orders)
+        prepared.append(Prepared(release, name, asked, tuple(sorted(tags)), subplans))
+    return prepared
 
 
 @lru_cache(maxsize=4096)
@@ -82,8 +104,8 @@ def _fixed_at_opening(database: Database, name: str) -> tuple[Neighbouring, tupl
     return account.neighbouring, account.weights.orders
 
 
-def register(database: Database, request: Request, name: str, releases: Sequence[NewRelease], render: Render) -> Answer:
-    """Charge releases, all or none; ``prepare`` comes first.
+def register(database: Database, request: Request, name: str, releases: Sequence[Prepared], render: Render) -> Answer:
+    """Charge releases, all or none.
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
@@ -95,7 +117,7 @@ def register(database: Database, request: Request, name: str, releases: Sequence
     return once(database, request, work, status=201, render=render, landed=landed)
 
 
-def dry_run(database: Database, request: Request, name: str, releases: Sequence[NewRelease]) -> list[Registered]:
+def dry_run(database: Database, request: Request, name: str, releases: Sequence[Prepared]) -> list[Registered]:
     """What ``register`` would do, rolled back."""
 
     def work(connection: Connection, at: str) -> list[Registered]:
@@ -105,31 +127,34 @@ def dry_run(database: Database, request: Request, name: str, releases: Sequence[
 
 
 def charge(
-    connection: Connection, account: AccountRecord, releases: Sequence[NewRelease], actor: str, at: str
+    connection: Connection, account: AccountRecord, releases: Sequence[Prepared], actor: str, at: str
 ) -> list[Registered]:
     """Admit and write releases one after the other, in the caller's transaction, on a locked account.
 
     The cost is that of the plans and never that of the ledger: the millionth release runs the same
     statements over the same rows as the first.
+
+    Raises:
+        AccountClosed, BudgetExceeded: nothing is charged.
+        ValueError: a release was prepared for another account.
     """
-    for release in releases:
-        check_relation(release.plan, account.neighbouring, release.pointer)
+    if any(prepared.account != account.name for prepared in releases):
+        raise ValueError(f"expected releases that were prepared for {account.name}")
     if account.state == "closed":
         raise AccountClosed(account.name)
     done: list[Registered] = []
     subplans: Counter[str] = Counter()
-    for release in releases:
-        asked = price(release.plan, account.neighbouring, account.weights.orders)
-        amount = charged(account.totals, asked)
+    for prepared in releases:
+        amount = charged(account.totals, prepared.price)
         after = add(account.totals, amount)
         gap = shortfall(account.budget, account.weights, account.totals, after)
         if gap is not None:
-            raise _refusal(account, release, gap)
+            raise _refusal(account, prepared.release, gap)
         release_id = str(uuid.uuid4())
-        head = _write(connection, account, release, release_id, budgets.write_price(amount), actor, at)
+        head = _write(connection, account, prepared, release_id, budgets.write_price(amount), actor, at)
         account = replace(account, totals=after, head=head)
-        subplans.update(spending.subplans_of(release.plan, release.tags))
-        done.append(Registered(release_id, release, account, at))
+        subplans.update(prepared.subplans)
+        done.append(Registered(release_id, prepared.release, account, at))
     spending.record(connection, account.id, subplans)
     accounts.save_charge(connection, account, account.totals, account.head)
     return done
@@ -143,13 +168,14 @@ def landed(connection: Connection, done: list[Registered]) -> bool:
 def _write(
     connection: Connection,
     account: AccountRecord,
-    release: NewRelease,
+    prepared: Prepared,
     release_id: str,
     amount: dict[str, Any],
     actor: str,
     at: str,
 ) -> Head:
-    seq, tags, delta = account.head.seq + 1, list(release.tags), exact_text(release.delta)
+    release, seq = prepared.release, account.head.seq + 1
+    tags, delta = list(release.tags), exact_text(release.delta)
     row = {
         "id": release_id,
         "account_id": account.id,
@@ -164,10 +190,8 @@ def _write(
         "created_at": at,
     }
     connection.execute(_INSERT_RELEASE, row)
-    all_tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(tags)
-    if all_tags:
-        rows = [{"account_id": account.id, "tag": tag, "seq": seq} for tag in sorted(all_tags)]
-        connection.execute(_INSERT_TAGS, rows)
+    if prepared.tags:
+        connection.execute(_INSERT_TAGS, [{"account_id": account.id, "tag": tag, "seq": seq} for tag in prepared.tags])
     content: dict[str, object] = {
         "name": release.name,
         "plan": release.document,

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, insert, select
 from service.errors import AlreadyDrawn, InvalidInput, NotFound
 from service.ledger import accounts, journal
 from service.ledger.accounts import AccountRecord
-from service.ledger.charges import NewRelease, charge
+from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head
@@ -133,7 +133,7 @@ def register_and_draw(
     database: Database,
     request: Request,
     account_name: str,
-    release: NewRelease,
+    prepared: Prepared,
     noisy: Sequence[int],
     render: Render,
 ) -> Answer:
@@ -143,12 +143,13 @@ def register_and_draw(
         AccountClosed, BudgetExceeded: nothing is charged, and the noise is thrown away.
     """
 
-    (mechanism,) = mechanisms_of(release.plan)
-    sealed = _seal(release.plan, mechanism, Turn(), noisy)
+    plan = prepared.release.plan
+    (mechanism,) = mechanisms_of(plan)
+    sealed = _seal(plan, mechanism, Turn(), noisy)
 
     def work(connection: Connection, at: str) -> DrawRecord:
         account = accounts.lock_account(connection, account_name)
-        (registered,) = charge(connection, account, [release], request.principal, at)
+        (registered,) = charge(connection, account, [prepared], request.principal, at)
         return _store(connection, registered.account, registered.id, sealed, request.principal, at)
 
     return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)

@@ -112,12 +112,13 @@ _VALID = select(ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts).where(
 )
 
 
-def authenticate(connection: Connection, token: str, at: str) -> Principal | None:
+def authenticate(database: Database, token: str, at: str) -> Principal | None:
     """Who holds this token; None where it is unknown, expired or revoked at that moment.
 
-    The token is looked up by its hash, so the time that it takes says nothing about other tokens.
+    The token is looked up by its hash, so the time that it takes says nothing about other tokens. The
+    database is asked every time: a revocation holds at once, whichever server it was made on.
     """
-    row = connection.execute(_VALID, {"token_hash": _hash(token), "at": at}).one_or_none()
+    row = database.ask(_VALID, {"token_hash": _hash(token), "at": at})
     if row is None:
         return None
     accounts = _accounts(row.accounts)

@@ -6,7 +6,7 @@ from typing import Any
 from service.ledger import accounts, charges, journal
 from service.ledger.accounts import AccountRecord, NewAccount
 from service.ledger.budgets import read_budget
-from service.ledger.charges import NewRelease, Registered
+from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.database import Database
 from service.ledger.history import replay
 from service.ledger.idempotency import Request
@@ -30,8 +30,9 @@ def account_of(database: Database, name: str = "people") -> AccountRecord:
         return accounts.read_account(connection, name)
 
 
-def new_release(plan: dict[str, Any], *tags: str, name: str = "a release") -> NewRelease:
-    return NewRelease(name, read_plan(plan), plan, tags, Fraction(1, 10**10), "/plan")
+def prepared(database: Database, *plans: dict[str, Any], name: str = "people") -> list[Prepared]:
+    new = [NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan") for plan in plans]
+    return charges.prepare(database, name, new)
 
 
 def charge(
@@ -44,9 +45,7 @@ def charge(
         done[:] = registered
         return "{}"
 
-    new = [new_release(plan) for plan in plans]
-    charges.prepare(database, name, new)
-    charges.register(database, request, name, new, keep)
+    charges.register(database, request, name, prepared(database, *plans, name=name), keep)
     return done
 
 

@@ -13,7 +13,7 @@ from service.ledger import draws
 from service.ledger.database import Database
 from service.ledger.draws import WHOLE, DrawRecord, Turn
 from service.privacy.notation import read_plan
-from tests.ledger.charging import ANN, account_of, charge, entries_of, new_release, open_account
+from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
 
 _A = {"type": "geometric", "epsilon": "0.01", "name": "a"}
 _B = {"type": "geometric", "epsilon": "0.01", "name": "b"}
@@ -76,11 +76,11 @@ def test_charge_and_draw_are_one_transaction(database: Database) -> None:
         ids.append(record.release_id)
         return "{}"
 
-    draws.register_and_draw(database, ANN, "people", new_release(_A), [5], keep)
+    draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], [5], keep)
     assert [entry.kind for entry in entries_of(database)] == ["account_opened", "committed", "drawn"]
     too_much = {"type": "geometric", "epsilon": "9"}
     with pytest.raises(BudgetExceeded):
-        draws.register_and_draw(database, ANN, "people", new_release(too_much), [5], lambda _: "{}")
+        draws.register_and_draw(database, ANN, "people", prepared(database, too_much)[0], [5], lambda _: "{}")
     with database.read() as connection:
         assert connection.execute(text("SELECT release_id FROM draws")).scalars().all() == ids
         assert connection.execute(text("SELECT id FROM releases")).scalars().all() == ids
@@ -89,7 +89,7 @@ def test_charge_and_draw_are_one_transaction(database: Database) -> None:
 def test_a_result_that_cannot_be_stored_takes_its_charge_with_it(database: Database) -> None:
     open_account(database)
     with pytest.raises(OverflowError):
-        draws.register_and_draw(database, ANN, "people", new_release(_A), [2**63], lambda _: "{}")
+        draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], [2**63], lambda _: "{}")
     assert [entry.kind for entry in entries_of(database)] == ["account_opened"]
 
 

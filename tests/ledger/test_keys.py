@@ -51,8 +51,7 @@ def _create(
 
 
 def _authenticate(database: Database, token: str, at: str = AT) -> Principal | None:
-    with database.read() as connection:
-        return authenticate(connection, token, at)
+    return authenticate(database, token, at)
 
 
 def _listed(database: Database) -> list[KeyRecord]:

@@ -17,7 +17,7 @@ from service.privacy.filter import remaining
 from service.privacy.plan import Neighbouring
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.zcdp import plan_rho
-from tests.ledger.charging import ANN, account_of, charge, entries_of, new_release, open_account
+from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
 
 _CAPS = {"pure": "epsilon", "zcdp": "rho"}
 _figures = st.fractions(Fraction(1, 1000), 3, max_denominator=1000)
@@ -112,7 +112,8 @@ class _Ledger(RuleBasedStateMachine):
         if not model.open:
             expected = AccountClosed
         if rehearsed:
-            self._expect(expected, lambda: charges.dry_run(self.database, ANN, name, [new_release(p) for p in plans]))
+            new = prepared(self.database, *plans, name=name)
+            self._expect(expected, lambda: charges.dry_run(self.database, ANN, name, new))
             return
         self._expect(expected, lambda: charge(self.database, *plans, name=name))
         if expected is None:
