@@ -201,10 +201,10 @@ def remaining_body(account: AccountRecord) -> dict[str, Any]:
     if budget.alpha is not None:
         body["alpha"] = _order(budget.alpha)
     body[budget.cap_on] = number_down(remaining(budget, account.weights, account.totals))
-    declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
     if budget.definition is Definition.APPROXIMATE:
         body["delta"] = _as_asked(budget.delta)
     if budget.declared_delta:
+        declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
         body["declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"] = declared
     return body
 

@@ -5,7 +5,6 @@ import time
 import uuid
 
 import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import problems
@@ -13,10 +12,11 @@ from service.api import problems
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _log = structlog.get_logger("service.request")
 
-PAGE_POLICY = (
+_PAGE_POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " frame-ancestors 'none'; base-uri 'none'"
 )
+_PAGE_HEADERS = ((b"content-security-policy", _PAGE_POLICY.encode()), (b"referrer-policy", b"no-referrer"))
 
 
 class Surroundings:
@@ -39,13 +39,16 @@ class Surroundings:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = request_id
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers["Cache-Control"] = "no-store" if scope["path"].startswith("/v1") else "no-cache"
-                if headers.get("content-type", "").startswith("text/html"):
-                    headers["Content-Security-Policy"] = PAGE_POLICY
-                    headers["Referrer-Policy"] = "no-referrer"
+                headers = message["headers"]
+                is_page = any(name == b"content-type" and value.startswith(b"text/html") for name, value in headers)
+                cache = b"no-store" if scope["path"].startswith("/v1") else b"no-cache"
+                message["headers"] = [
+                    *headers,
+                    (b"x-request-id", request_id.encode("latin-1")),
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"cache-control", cache),
+                    *(_PAGE_HEADERS if is_page else ()),
+                ]
             await send(message)
 
         try:

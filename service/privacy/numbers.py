@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Context, Decimal
 from fractions import Fraction
+from functools import lru_cache
 from threading import RLock
 
 from flint import arb, ctx, fmpq
@@ -27,6 +28,7 @@ _SHORT, _LONG = Context(prec=40), Context(prec=309)  # 309 digits hold 1024 bits
 _EXACT = Context(prec=_MAX_LENGTH)
 
 
+@lru_cache(maxsize=4096)
 def parse_exact(text: str) -> Fraction:
     """Read ``0.1``, ``1e-10`` or ``104/4099`` without any rounding.
 
@@ -52,6 +54,7 @@ def parse_exact(text: str) -> Fraction:
     )
 
 
+@lru_cache(maxsize=4096)
 def exact_text(value: Fraction) -> str:
     """The shortest usual text of a rational: a decimal where it has a short one, else ``p/q``.
 
