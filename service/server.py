@@ -45,9 +45,11 @@ def serve(settings: Settings, host: str, port: int) -> None:
     if first is not None:
         print(f"The first key, a steward's, shown this once:\n\n    {first}\n", flush=True)
     print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)
-    # What exists by now lives as long as the process: the collector need not walk it again and again.
+    # What exists by now lives as long as the process: the collector need not walk it again and again. And a request
+    # makes thousands of objects that are gone by its end, so it looks for cycles every few requests, not in each.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     uvicorn.run(
         create_app(settings, database, secret),
         host=host,
