@@ -62,6 +62,30 @@ class Gaussian(Mechanism):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Osgt(Mechanism):
+    """Offset symmetric Gaussian tails (seed 002): density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).
+
+    Accounted, never drawn. At m = 0 it is the Gaussian.
+    """
+
+    sigma_squared: Fraction  # counts squared; the variance is less
+    m: Fraction  # counts, at least 0
+    sensitivity: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteOsgt(Mechanism):
+    """The same shape on the integers: mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).
+
+    Its two ends are the discrete Gaussian (m = 0) and the geometric (both growing, scale sigma_squared/m).
+    """
+
+    sigma_squared: Fraction  # counts squared; the variance is less
+    m: Fraction  # counts, at least 0
+    sensitivity: int = 1  # counts, per cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedResponse(Mechanism):
     """k-ary randomised response: the true value with odds exp(epsilon) against each other one."""
 
@@ -99,5 +123,5 @@ class Declared(Mechanism):
     add_remove: Declaration | None = None
 
 
-Additive = Geometric | DiscreteGaussian | Laplace | Gaussian
+Additive = Geometric | DiscreteGaussian | DiscreteOsgt | Laplace | Gaussian | Osgt
 """The mechanisms that add noise: those with a sensitivity and cells."""

@@ -52,7 +52,16 @@ class Repeat:
     tags: tuple[str, ...] = ()
 
 
-Plan = Mechanism | Sequence | Parallel | Choice | Repeat
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The part when ``size`` records change together: what is protected is a group and not one record."""
+
+    part: "Plan"
+    size: int
+    tags: tuple[str, ...] = ()
+
+
+Plan = Mechanism | Sequence | Parallel | Choice | Repeat | Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ def parts_of(plan: Plan) -> Listed[Plan]:
     match plan:
         case Sequence(parts=parts) | Parallel(parts=parts) | Choice(parts=parts):
             return parts
-        case Repeat(part=part):
+        case Repeat(part=part) | Group(part=part):
             return (part,)
         case _:
             return ()
@@ -95,7 +104,7 @@ def with_parts(plan: Plan, parts: Iterable[Plan]) -> Plan:
     match plan:
         case Sequence() | Parallel() | Choice():
             return replace(plan, parts=tuple(parts))
-        case Repeat():
+        case Repeat() | Group():
             return replace(plan, part=next(iter(parts)))
         case _:
             return plan
