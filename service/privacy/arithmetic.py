@@ -9,8 +9,10 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb
+from scipy.special import erfcx, log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
+from service.privacy.halfline import gaussian_side, log_half_line, terms
 from service.privacy.numbers import ball
 
 Number = Any
@@ -37,6 +39,9 @@ class Arithmetic(Protocol):
     def gaussian_side(self, u: Number, sigma_squared: Fraction) -> Number:
         """The sum over integers x other than 0 of exp(-(x² - 2xu)/(2 sigma²)), for |u| <= 1/2."""
 
+    def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
+        """log of the integral, or of the trapezoid sum, of exp(-(2xy + y²)/(2 sigma²)) over y >= 0."""
+
 
 class _Doubles:
     exp = staticmethod(np.exp)
@@ -55,9 +60,23 @@ class _Doubles:
         return moved - np.rint(moved)
 
     def gaussian_side(self, u: Number, sigma_squared: Fraction) -> Number:
-        x = np.arange(1, _terms(sigma_squared, 53) + 1)[:, None]
+        x = np.arange(1, terms(sigma_squared, 53) + 1)[:, None]
         u, twice = np.atleast_1d(u), 2 * self.number(sigma_squared)
         return (np.exp(-(x * x - 2 * x * u) / twice) + np.exp(-(x * x + 2 * x * u) / twice)).sum(axis=0)
+
+    def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
+        x, v = np.asarray(x, dtype=float), self.number(sigma_squared)
+        if not lattice:
+            t = x / math.sqrt(v)
+            right = np.log(math.sqrt(math.pi * v / 2) * erfcx(np.maximum(t, 0) / math.sqrt(2)))
+            return np.where(t >= 0, right, t * t / 2 + math.log(2 * math.pi * v) / 2 + log_ndtr(-t))
+        half = _half_line_sum(np.abs(x), v)
+        square = x * x / (2 * v)
+        whole = math.sqrt(2 * math.pi * v) * (1 + 2 * math.exp(-2 * math.pi**2 * v) * np.cos(2 * math.pi * x))
+        if v < 1:
+            u = x - np.rint(x)
+            whole = np.exp(-u * u / (2 * v)) * (1 + self.gaussian_side(u.ravel(), sigma_squared).reshape(u.shape))
+        return np.where(x >= 0, np.log(half), square + np.log(whole - np.exp(-square) * half))
 
 
 class _Balls:
@@ -71,26 +90,25 @@ class _Balls:
         moved = alpha * s
         return moved - (moved + arb(0.5)).mid().floor()
 
-    def gaussian_side(self, u: Number, sigma_squared: Fraction) -> Number:
-        """The cut tail is added as a radius; not a number where the precision does not tell u.
+    gaussian_side = staticmethod(gaussian_side)
 
-        Its terms are at most exp(-(x²-2x)/(2 sigma²)) for |u| <= 1 (u is off centre by rounding at
-        the most), from x = n+1 on falling by exp(-(2n+1)/(2 sigma²)) a step at least, so that both
-        sides together stay below 2 exp(-(n²-1)/(2 sigma²)) / (1 - exp(-(2n+1)/(2 sigma²))).
-        """
-        if not abs(u) < 1:
-            return arb.nan()
-        variance, n = ball(sigma_squared), _terms(sigma_squared, ctx.prec)
-        side = arb(0)
-        for x in range(1, n + 1):
-            side += (-(x * x - 2 * x * u) / (2 * variance)).exp() + (-(x * x + 2 * x * u) / (2 * variance)).exp()
-        beyond = 2 * (-(n * n - 1) / (2 * variance)).exp() / -(-(2 * n + 1) / (2 * variance)).expm1()
-        return side + arb(0, beyond.upper())
+    def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
+        return log_half_line(x, sigma_squared, lattice=lattice)
 
 
-def _terms(sigma_squared: Fraction, bits: int) -> int:
-    """How many terms n leave about 2^-bits beyond them: n² - 1 > 2 sigma² bits log 2."""
-    return math.isqrt(math.ceil(2 * sigma_squared * bits * Fraction(7, 10))) + 2
+def _half_line_sum(x: Number, v: float) -> Number:
+    """The trapezoid sum for x >= 0 in doubles: as ``halfline``, by terms where few matter, else Euler-Maclaurin."""
+    rate, few = x / v, np.arange(1, 151)[:, None]
+    direct = 0.5 + np.exp(-(2 * few * x.ravel() + few * few) / (2 * v)).sum(axis=0).reshape(x.shape)
+    if v < 64:
+        return direct
+    even, odd = np.ones_like(x), -rate  # the derivatives of the summand at 0 of orders n - 1 and n
+    series = math.sqrt(math.pi * v / 2) * erfcx(x / math.sqrt(2 * v))
+    for n, weight in ((1, 1 / 12), (3, -1 / 720), (5, 1 / 30240), (7, -1 / 1209600), (9, 1 / 47900160)):
+        series = series - weight * odd
+        even = -rate * odd - n / v * even
+        odd = -rate * even - (n + 1) / v * odd
+    return np.where(rate < 0.3, series, direct)
 
 
 DOUBLES: Arithmetic = _Doubles()

@@ -17,13 +17,16 @@ from service.privacy.mechanisms import (
     Declaration,
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
     Mechanism,
+    Osgt,
     RandomizedResponse,
 )
 from service.privacy.numbers import ceiling
+from service.privacy.osgt import osgt_tau, product_tau
 from service.privacy.plan import Condensed, Neighbouring, Notion, Priced, fold, leaves
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.zcdp import gaussian_rho
@@ -88,6 +91,8 @@ def _curve(mechanism: Mechanism) -> Curve | None:
             return partial(_discrete_gaussian, mechanism)
         case Laplace():
             return partial(_laplace, mechanism)
+        case Osgt() | DiscreteOsgt():
+            return partial(osgt_tau, mechanism)
         case RandomizedResponse(epsilon=epsilon, values=values):
             return partial(_randomized_response, epsilon, values)
         case Declared(guarantee=guarantee) if guarantee.epsilon is not None:
@@ -148,6 +153,8 @@ def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
         bounds.append(Loss(rounded, rational=False))
     if linear is not None:
         bounds.append(Loss(linear * alpha))
+    if isinstance(mechanism, Osgt | DiscreteOsgt):
+        bounds.append(Loss(product_tau(mechanism, alpha), rational=False))
     if isinstance(mechanism, Declared) and mechanism.guarantee.rdp:
         bounds.append(interpolate(mechanism.guarantee.rdp, alpha))
     return least(bounds)
