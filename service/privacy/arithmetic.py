@@ -70,13 +70,14 @@ class _Doubles:
             t = x / math.sqrt(v)
             right = np.log(math.sqrt(math.pi * v / 2) * erfcx(np.maximum(t, 0) / math.sqrt(2)))
             return np.where(t >= 0, right, t * t / 2 + math.log(2 * math.pi * v) / 2 + log_ndtr(-t))
-        half = _half_line_sum(np.abs(x), v)
-        square = x * x / (2 * v)
-        whole = math.sqrt(2 * math.pi * v) * (1 + 2 * math.exp(-2 * math.pi**2 * v) * np.cos(2 * math.pi * x))
+        log_half, square = np.log(_half_line_sum(np.abs(x), v)), x * x / (2 * v)
         if v < 1:
             u = x - np.rint(x)
-            whole = np.exp(-u * u / (2 * v)) * (1 + self.gaussian_side(u.ravel(), sigma_squared).reshape(u.shape))
-        return np.where(x >= 0, np.log(half), square + np.log(whole - np.exp(-square) * half))
+            log_whole = np.log1p(self.gaussian_side(u.ravel(), sigma_squared)).reshape(u.shape) - u * u / (2 * v)
+        else:
+            ripple = 2 * math.exp(-2 * math.pi**2 * v) * np.cos(2 * math.pi * x)
+            log_whole = math.log(2 * math.pi * v) / 2 + np.log1p(ripple)
+        return np.where(x >= 0, log_half, square + log_whole + np.log1p(-np.exp(log_half - square - log_whole)))
 
 
 class _Balls:

@@ -19,15 +19,15 @@ _POISSON_FROM = Fraction(1, 2)  # sigma²: from here on three terms of the dual 
 
 
 def half_line(x: arb, v: Fraction, moments: int, *, lattice: bool) -> list[arb]:
-    """The moments 0, 1, ... of g for x >= 0: of y^p g(y) over y >= 0; at most three.
+    """The moments 0, 1, ... of g, so many: of y^p g(y) over y >= 0. For x >= 0, or about 0: else they overflow.
 
     A sum where few terms matter, else the Euler-Maclaurin formula; on the real line the integral.
     """
     if not lattice:
         return _integrals(x, ball(v), moments)
-    if v < _DIRECT_BELOW or not x < ball(v) * _DIRECT_RATE:
-        return _sums(x, ball(v), moments)
-    return _euler_maclaurin(x, v, moments)
+    short = v < _DIRECT_BELOW or not x < ball(v) * _DIRECT_RATE
+    order = None if short else _order(x, v)
+    return _sums(x, ball(v), moments) if order is None else _euler_maclaurin(x, v, moments, *order)
 
 
 def log_half_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
@@ -35,11 +35,10 @@ def log_half_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
 
     The whole line is exp(x²/(2 v)) times ``whole_line``.
     """
-    if x >= 0:
-        return half_line(x, v, 1, lattice=lattice)[0].log()
+    if not abs(x.rad()) < 1:
+        return arb.nan()  # a higher precision tells more
     if not x < 0:
-        # A ball around 0, which a higher precision decides.
-        return arb.nan()
+        return half_line(x, v, 1, lattice=lattice)[0].log()  # also of a narrow ball around 0
     square = x * x / (2 * ball(v))
     (other,) = half_line(-x, v, 1, lattice=lattice)
     return square + (whole_line(x, v, lattice=lattice) - (-square).exp() * other).log()
@@ -95,8 +94,10 @@ def _integrals(x: arb, v: arb, moments: int) -> list[arb]:
         zero = (v / 2).sqrt() * square.hypgeom_u(arb(0.5), arb(0.5))
     else:
         zero = (arb.pi() * v / 2).sqrt() * square.exp() * (x / (2 * v).sqrt()).erfc()
-    one = v - x * zero
-    return [zero, one, v * zero - x * one][:moments]
+    found = [zero, v - x * zero]
+    for p in range(1, moments - 1):
+        found.append(p * v * found[p - 1] - x * found[p])
+    return found[:moments]
 
 
 def _sums(x: arb, v: arb, moments: int) -> list[arb]:
@@ -106,7 +107,7 @@ def _sums(x: arb, v: arb, moments: int) -> list[arb]:
     g(y) q^i (y+i)^p, q the ratio there: g(y)/(1-q) for p = 0, and at most g(y) p! (y+1)^p/(1-q)^(p+1).
     """
     term, ratio, shrink = arb(1), (-(2 * x + 1) / (2 * v)).exp(), (-1 / v).exp()
-    totals = [arb(0.5), arb(0), arb(0)][:moments]
+    totals = [arb(0.5)] + [arb(0)] * (moments - 1)
     tiny, y = arb(2) ** -ctx.prec, 0
     while True:
         term, ratio, y = term * ratio, ratio * shrink, y + 1
@@ -120,7 +121,7 @@ def _sums(x: arb, v: arb, moments: int) -> list[arb]:
     ]
 
 
-def _euler_maclaurin(x: arb, v: Fraction, moments: int) -> list[arb]:
+def _euler_maclaurin(x: arb, v: Fraction, moments: int, n: int, radius: Fraction) -> list[arb]:
     """The integrals and the corrections at 0 (DLMF 2.10.1), for f(y) = y^p g(y):
 
     sum' of f  =  integral of f  -  sum over k = 1..n/2 of B_2k/(2k)! f^(2k-1)(0)  +  R.
@@ -130,7 +131,6 @@ def _euler_maclaurin(x: arb, v: Fraction, moments: int) -> list[arb]:
         |f^(n)(y)| <= n!/r^n (y+r)^p g(y) exp((2 r (x + y) + r²)/(2 v)),
     and g(y) exp(r y/v) is g with x - r in place of x.
     """
-    n, radius = _order(x, v)
     variance, r = ball(v), ball(radius)
     totals = _integrals(x, variance, moments)
     slope, curvature = -x / variance, 1 / variance
@@ -142,27 +142,26 @@ def _euler_maclaurin(x: arb, v: Fraction, moments: int) -> list[arb]:
         weight = arb(_bernoulli_over_factorial(i + 1))
         for p in range(min(i + 1, moments)):
             totals[p] -= weight * math.perm(i, p) * derivatives[i - p]
-    zero, one, two = _integrals(x - r, variance, 3)
-    bounds = [zero, one + r * zero, two + 2 * r * one + r * r * zero][:moments]
+    shifted = _integrals(x - r, variance, moments)
+    bounds = [sum((math.comb(p, i) * r ** (p - i) * shifted[i] for i in range(p + 1)), arb(0)) for p in range(moments)]
     # 2 zeta(n) < 4
     scale = 4 * math.factorial(n) / (2 * arb.pi() * r) ** n * ((2 * r * x + r * r) / (2 * variance)).exp()
     return [total + arb(0, (scale * bound).upper()) for total, bound in zip(totals, bounds, strict=True)]
 
 
-def _order(x: arb, v: Fraction) -> tuple[int, Fraction]:
-    """An even n and a radius r whose remainder is below the precision in force, or nearly the least.
+def _order(x: arb, v: Fraction) -> tuple[int, Fraction] | None:
+    """An even n and a radius r whose remainder is below the precision in force; None where none is found.
 
     Only a choice: the remainder is bounded whatever they are. By Stirling it is about
     exp(-n log(2 pi e r/n) + r²/v + r x/v); r = n/3 makes the first n log 5.7, unless sigma is too small for it.
     """
     variance, rate = float(min(v, Fraction(10**30))), float((x / ball(v)).mid())
-    n = 8
-    while True:
+    for n in range(8, ctx.prec, 8):
         r = min(n / 3, math.sqrt(n * variance) / 2)
         log = math.lgamma(n + 1) - n * math.log(2 * math.pi * r) + r * r / variance + r * rate
-        if log < -math.log(2) * ctx.prec or n > 4 * variance or n > 8 * ctx.prec:
+        if log < -math.log(2) * ctx.prec:
             return n, Fraction(r)
-        n += 8
+    return None
 
 
 @lru_cache(maxsize=1200)

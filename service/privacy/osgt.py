@@ -11,6 +11,7 @@ l is the loss at 0. This is B-bar of seed 002, whose printed form multiplies a h
 difference of two numbers next to 1; here nothing cancels but what is small beside the result's precision.
 """
 
+import math
 from fractions import Fraction
 from functools import lru_cache
 
@@ -57,27 +58,31 @@ def _loss_at_0(mechanism: OffsetTails) -> Fraction:
     return s * (s + 2 * mechanism.m) / (2 * mechanism.sigma_squared)
 
 
-def loss_moments(mechanism: OffsetTails) -> tuple[arb, arb]:
-    """Mean and variance of the loss: K'(0), the KL divergence, and K''(0).
+def loss_moments(mechanism: OffsetTails, how_many: int = 2) -> list[arb]:
+    """E L, E L², ... of the privacy loss L; the first is the KL divergence K'(0).
 
-    The loss is l + s j/v at -j, as much below 0 at s + j, and falls straight between 0 and s. As |x-s| - |x| has
-    the mean s - 2 E[min(max(X, 0), s)], the mean of the loss is s²/(2v) + m/v times that.
+    L is l + s j/v at -j, as much below 0 at s + j, and falls straight between 0 and s.
     """
     v, lattice = mechanism.sigma_squared, isinstance(mechanism, DiscreteOsgt)
     m, s, loss = ball(mechanism.m), ball(Fraction(mechanism.sensitivity)), ball(_loss_at_0(mechanism))
-    shrunk, step = (-loss).exp(), s / ball(v)
-    near = half_line(m, v, 3, lattice=lattice)
-    far = [shrunk * moment for moment in half_line(m + s, v, 3, lattice=lattice)]
-    mean = s * s / (2 * ball(v)) + m / ball(v) * (s - (near[1] - far[1]) / near[0])
-    between = [
-        near[0] - far[0],
-        near[1] - far[1] - s * far[0],
-        near[2] - far[2] - 2 * s * far[1] - s * s * far[0],
+    left = half_line(m, v, how_many + 1, lattice=lattice)
+    shrunk = (-loss).exp()
+    right = [shrunk * moment for moment in half_line(m + s, v, how_many + 1, lattice=lattice)]
+    between = [left[p] - _powers(right, s, arb(1), p) for p in range(how_many + 1)]
+    return [
+        (
+            _powers(left, loss, s / ball(v), p)
+            + _powers(between, loss, -2 * loss / s, p)
+            + (-1) ** p * _powers(right, loss, s / ball(v), p)
+        )
+        / (2 * left[0])
+        for p in range(1, how_many + 1)
     ]
-    square = loss * loss * (between[0] - 4 * between[1] / s + 4 * between[2] / (s * s))
-    for side in (near, far):
-        square += loss * loss * side[0] + 2 * loss * step * side[1] + step * step * side[2]
-    return mean, square / (2 * near[0]) - mean * mean
+
+
+def _powers(moments: list[arb], at_0: arb, step: arb, p: int) -> arb:
+    """The moment of (at_0 + step y)^p, from those of y."""
+    return sum((math.comb(p, i) * at_0 ** (p - i) * step**i * moments[i] for i in range(p + 1)), arb(0))
 
 
 @lru_cache(maxsize=4096)
@@ -85,7 +90,8 @@ def _rough_moments(mechanism: OffsetTails) -> tuple[float, float]:
     found = (float("nan"), float("nan"))
     for bits in _PRECISIONS:
         with precision(bits):
-            mean, variance = loss_moments(mechanism)
+            mean, square = loss_moments(mechanism)
+            variance = square - mean * mean
             if variance.rel_accuracy_bits() > 53:
                 return float(mean), float(variance)
     return found

@@ -22,6 +22,7 @@ and p is (v² - s²/4)/s², so it is enough that log B is concave in v² from v 
 counterpart. There it is verified mechanism by mechanism (``_holds``), with a slack where it must be.
 """
 
+import math
 from fractions import Fraction
 
 from flint import arb
@@ -32,8 +33,13 @@ from service.privacy.numbers import ball, ceiling, precision
 from service.privacy.osgt import OffsetTails, loss_moments, osgt_tau, product_tau
 
 _PRECISIONS = (160, 320, 640, 1280, 2560)  # bits
-_SLACKS = tuple(Fraction(slack) for slack in ("0", "1e-10", "1e-8", "1e-6", "1e-4"))  # relative, of rho
-_EVALUATIONS = 150  # of K for one slack
+_ATTEMPTS = tuple(
+    (degree, Fraction(slack))
+    for degree, slack in ((3, "0"), (24, "0"), (3, "1e-10"), (3, "1e-8"), (3, "1e-6"), (3, "1e-4"))
+)
+"""Degrees of the series in ``_holds`` and slacks, relative, of rho: the cheapest first, then the tightest."""
+_HALVINGS = 100
+_EVALUATIONS = 150  # of K in one attempt
 _WIDEST, _NARROWEST = Fraction(2), Fraction(1, 1000)  # steps of z, relative
 
 
@@ -48,8 +54,8 @@ def osgt_rho(mechanism: OffsetTails) -> Fraction:
         return otherwise
     if isinstance(mechanism, Osgt):
         return min(divergence, otherwise)
-    for slack in _SLACKS:
-        if _holds(mechanism, divergence * (1 + slack)):
+    for degree, slack in _ATTEMPTS:
+        if _holds(mechanism, divergence * (1 + slack), degree):
             return min(divergence * (1 + slack), otherwise)
     return otherwise
 
@@ -58,32 +64,28 @@ def _starts_below(mechanism: OffsetTails) -> bool:
     """Whether K''(0) <= 2 K'(0) is proven: the loss's variance is at most twice its mean."""
     for bits in _PRECISIONS:
         with precision(bits):
-            mean, variance = loss_moments(mechanism)
-            if variance <= 2 * mean:
+            mean, square = loss_moments(mechanism)
+            excess = square - mean * mean - 2 * mean
+            if excess <= 0:
                 return True
-            if variance > 2 * mean:
+            if excess > 0:
                 return False
     return False
 
 
-def _holds(mechanism: OffsetTails, rho: Fraction) -> bool:
+def _holds(mechanism: OffsetTails, rho: Fraction, degree: int) -> bool:
     """Whether K(z) <= rho z(z+1) is proven for all z > 0; rho is at least KL, and K''(0) <= 2 KL.
 
-    **From 0 to some b.** M = exp(K) is a power series in w² with coefficients that are not negative, being the
-    mean of cosh(w L) over a symmetric loss L. So what it exceeds its Taylor polynomial of degree 2 about p = 0
-    by, over p³, grows with p: M <= 1 + M_1 p + M_2 p²/2 + E p³ up to p_b with E from M(p_b). M_1 = KL <= rho and
-    M_2 = KL² + K''(0) - 2 KL <= rho². So where M(p_b) <= 1 + x + x²/2 + x³/6, x = rho p_b, the same holds below
-    p_b (that cubic less this one has coefficients >= 0, >= 0 and any), and the right side is below e^x.
-    **From there** K, convex in z, is below the chords of a partition, and these below the parabola.
-    **Beyond** the order where ``product_tau`` is alpha*rho, that bound serves.
+    **From 0 to some b**: ``_starts``. **From there** K, convex in z, is below the chords of a partition, and
+    these below the parabola. **Beyond** the order where ``product_tau`` is alpha*rho, that bound serves.
     """
-    with precision(_bits(mechanism)):
+    with precision(_bits(mechanism, degree)):
         s, v = Fraction(mechanism.sensitivity), mechanism.sigma_squared
         excess = rho - s * s / (2 * v)
         if excess <= 0:
             return False
         last, target = s * mechanism.m / v / excess, ball(rho)
-        z = _start(mechanism, target, last)
+        z = _starts(mechanism, target, degree, last)
         if z is None:
             return False
         at_z, step = _cumulant(mechanism, z), _WIDEST
@@ -101,25 +103,47 @@ def _holds(mechanism: OffsetTails, rho: Fraction) -> bool:
         return False
 
 
-def _bits(mechanism: OffsetTails) -> int:
-    """A precision: K is near p s²/v, and what it is compared with may differ by very little of that."""
+def _starts(mechanism: OffsetTails, rho: arb, degree: int, last: Fraction) -> Fraction | None:
+    """Some b with K <= rho p up to it, the largest of last, last/2, ...; None where none of them does.
+
+    M = exp(K) is a power series in w² with coefficients that are not negative, being the mean of cosh(w L) over
+    a symmetric loss L. So what it exceeds its Taylor polynomial of degree n - 1 about p = 0 by, over p^n, grows
+    with p: up to p_b, M <= the sum of M_k p^k/k! + E p^n with E from M(p_b). Where M_k <= rho^k for all k < n and
+    M(p_b) <= the sum of x^k/k! up to k = n, x = rho p_b, the same holds below p_b: that sum less this one has
+    no negative coefficient but perhaps the last, and is not negative at p_b. And the sum is below e^x.
+
+    M_1 = KL <= rho and M_2 = KL² + K''(0) - 2 KL <= rho² are known. As d/dp = 1/(2w) d/dw,
+    M_k = the sum over i < k of (-1)^i (k-1+i)!/(i! (k-1-i)!) E L^(k-i), at w = 1/2.
+    """
+    if degree > 3:
+        moments = [arb(1), *loss_moments(mechanism, degree - 1)]
+        for k in range(3, degree):
+            terms = (_bessel(k, i) * moments[k - i] for i in range(k))
+            if not sum(terms, arb(0)) <= rho**k:
+                return None
+    for halvings in range(_HALVINGS):
+        b = last / (1 << halvings)
+        x = rho * ball(b * (b + 1))
+        series = sum((x**k / math.factorial(k) for k in range(degree + 1)), arb(0))
+        if _cumulant(mechanism, b) <= series.log():
+            return b
+    return None
+
+
+def _bessel(k: int, i: int) -> int:
+    size = math.factorial(k - 1 + i) // (math.factorial(i) * math.factorial(k - 1 - i))
+    return -size if i % 2 else size
+
+
+def _bits(mechanism: OffsetTails, degree: int) -> int:
+    """A precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and what is compared is near."""
     size = mechanism.sigma_squared / Fraction(mechanism.sensitivity) ** 2
-    return 160 + 2 * max(0, size.numerator.bit_length() - size.denominator.bit_length())
+    return 160 + degree * (8 + max(0, size.numerator.bit_length() - size.denominator.bit_length()))
 
 
 def _cumulant(mechanism: OffsetTails, z: Fraction) -> arb:
     tau: arb = osgt_tau(mechanism, ball(z + 1), BALLS)
     return ball(z) * tau
-
-
-def _start(mechanism: OffsetTails, rho: arb, last: Fraction) -> Fraction | None:
-    """The largest b tried, a power of 2, up to which the series shows the claim; None below 2^-60."""
-    for exponent in range(max(1, last.numerator.bit_length() - last.denominator.bit_length() + 1), -60, -1):
-        b = Fraction(2) ** exponent
-        x = rho * ball(b * (b + 1))
-        if _cumulant(mechanism, b) <= (1 + x + x * x / 2 + x**3 / 6).log():
-            return b
-    return None
 
 
 def _chord_is_below(rho: arb, a: arb, at_a: arb, b: arb, at_b: arb) -> bool:
