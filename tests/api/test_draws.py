@@ -227,6 +227,8 @@ def test_a_draw_that_does_not_fit_leaves_nothing(client: Client) -> None:
         {"type": "geometric", "scale": 2**50 + 1},
         {"type": "geometric", "epsilon": "1e-300"},
         {"type": "discrete_gaussian", "sigma_squared": 2**100 + 1},
+        {"type": "discrete_osgt", "sigma_squared": 2**100 + 1, "m": 1},
+        {"type": "osgt", "sigma_squared": 100, "m": 1},
     ],
     ids=str,
 )
@@ -251,6 +253,7 @@ def test_the_widest_laws_that_fit(embedded: Client) -> None:
     for mechanism in (
         {"type": "geometric", "scale": 2**50},
         {"type": "discrete_gaussian", "sigma_squared": 2**100},
+        {"type": "discrete_osgt", "sigma_squared": 2**100, "m": 2**40},
     ):
         noisy = json_of(_register_and_draw(embedded, mechanism, [2**53, -(2**53)] * 5), 201)["noisy"]
         assert all(-(2**63) <= value < 2**63 for value in noisy)

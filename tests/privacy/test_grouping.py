@@ -127,8 +127,9 @@ def test_the_fold_covers_every_place_of_two_records(relation: Neighbouring, degr
             """Both records on the same cells as far as the one that moves fewer reaches, the rest each on its own."""
             cells = [noise.cells] * changed + [noise.cells_added or noise.cells] * one_sided
             shared: int = min(cells) if len(cells) == size else 0
-            double = nats(cost(replace(noise, sensitivity=2 * noise.sensitivity)))
-            return shared * double + (sum(cells) - 2 * shared) * nats(cost(noise))
+            single, double = nats(cost(noise)), nats(cost(replace(noise, sensitivity=2 * noise.sensitivity)))
+            alone: int = sum(cells) - 2 * shared
+            return shared * double + alone * single
 
         kinds = list(memberships(len(noises), degree, relation))
         worst = Fraction(0)
