@@ -65,18 +65,18 @@ class _Doubles:
         return (np.exp(-(x * x - 2 * x * u) / twice) + np.exp(-(x * x + 2 * x * u) / twice)).sum(axis=0)
 
     def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
-        x, v = np.asarray(x, dtype=float), self.number(sigma_squared)
+        x, v = np.asarray(x, dtype=float), np.float64(self.number(sigma_squared))  # numpy's 0 and infinity do not raise
         if not lattice:
-            t = x / math.sqrt(v)
-            right = np.log(math.sqrt(math.pi * v / 2) * erfcx(np.maximum(t, 0) / math.sqrt(2)))
-            return np.where(t >= 0, right, t * t / 2 + math.log(2 * math.pi * v) / 2 + log_ndtr(-t))
+            t = x / np.sqrt(v)
+            right = np.log(np.sqrt(np.pi * v / 2) * erfcx(np.maximum(t, 0) / np.sqrt(2)))
+            return np.where(t >= 0, right, t * t / 2 + np.log(2 * np.pi * v) / 2 + log_ndtr(-t))
         log_half, square = np.log(_half_line_sum(np.abs(x), v)), x * x / (2 * v)
         if v < 1:
             u = x - np.rint(x)
             log_whole = np.log1p(self.gaussian_side(u.ravel(), sigma_squared)).reshape(u.shape) - u * u / (2 * v)
         else:
-            ripple = 2 * math.exp(-2 * math.pi**2 * v) * np.cos(2 * math.pi * x)
-            log_whole = math.log(2 * math.pi * v) / 2 + np.log1p(ripple)
+            ripple = 2 * np.exp(-2 * np.pi**2 * v) * np.cos(2 * np.pi * x)
+            log_whole = np.log(2 * np.pi * v) / 2 + np.log1p(ripple)
         return np.where(x >= 0, log_half, square + log_whole + np.log1p(-np.exp(log_half - square - log_whole)))
 
 
@@ -97,14 +97,14 @@ class _Balls:
         return log_half_line(x, sigma_squared, lattice=lattice)
 
 
-def _half_line_sum(x: Number, v: float) -> Number:
+def _half_line_sum(x: Number, v: np.float64) -> Number:
     """The trapezoid sum for x >= 0 in doubles: as ``halfline``, by terms where few matter, else Euler-Maclaurin."""
     rate, few = x / v, np.arange(1, 151)[:, None]
     direct = 0.5 + np.exp(-(2 * few * x.ravel() + few * few) / (2 * v)).sum(axis=0).reshape(x.shape)
     if v < 64:
         return direct
     even, odd = np.ones_like(x), -rate  # the derivatives of the summand at 0 of orders n - 1 and n
-    series = math.sqrt(math.pi * v / 2) * erfcx(x / math.sqrt(2 * v))
+    series = np.sqrt(np.pi * v / 2) * erfcx(x / np.sqrt(2 * v))
     for n, weight in ((1, 1 / 12), (3, -1 / 720), (5, 1 / 30240), (7, -1 / 1209600), (9, 1 / 47900160)):
         series = series - weight * odd
         even = -rate * odd - n / v * even

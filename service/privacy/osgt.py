@@ -26,6 +26,7 @@ from service.privacy.numbers import ball, precision
 OffsetTails = Osgt | DiscreteOsgt
 _SMALL = 0.004  # of the loss's size, for the expansion at order 1: its next term is below 1e-11
 _PRECISIONS = (160, 640, 2560)  # bits
+_WIDEST = 10**60  # sigma² in squared sensitivities
 
 
 def osgt_tau(mechanism: OffsetTails, alpha: Number, at: Arithmetic) -> Number:
@@ -40,6 +41,11 @@ def osgt_tau(mechanism: OffsetTails, alpha: Number, at: Arithmetic) -> Number:
     beyond = at.exp(at.log_half_line(y * m + alpha * s, v, lattice) - centre - y * loss)
     tau = loss + (left + at.log1p((at.exp(-left) * (middle + right - beyond) - 1) / 2)) / z
     return tau if at is BALLS else np.where(_is_small(mechanism, alpha), _expanded(mechanism, alpha), tau)
+
+
+def is_too_wide(mechanism: OffsetTails) -> bool:
+    """Whether the loss is so small that it would take thousands of bits to tell: then ``product_tau`` serves alone."""
+    return mechanism.sigma_squared > _WIDEST * Fraction(mechanism.sensitivity) ** 2
 
 
 def product_tau(mechanism: OffsetTails, alpha: Fraction) -> Fraction:

@@ -30,7 +30,7 @@ from flint import arb
 from service.privacy.arithmetic import BALLS
 from service.privacy.mechanisms import Osgt
 from service.privacy.numbers import ball, ceiling, precision
-from service.privacy.osgt import OffsetTails, loss_moments, osgt_tau, product_tau
+from service.privacy.osgt import OffsetTails, is_too_wide, loss_moments, osgt_tau, product_tau
 
 _PRECISIONS = (160, 320, 640, 1280, 2560)  # bits
 _ATTEMPTS = tuple(
@@ -38,6 +38,7 @@ _ATTEMPTS = tuple(
     for degree, slack in ((3, "0"), (24, "0"), (3, "1e-10"), (3, "1e-8"), (3, "1e-6"), (3, "1e-4"))
 )
 """Degrees of the series in ``_holds`` and slacks, relative, of rho: the cheapest first, then the tightest."""
+_NEGLIGIBLE = Fraction(1, 10**12)  # relative, of rho: not worth a proof
 _HALVINGS = 100
 _EVALUATIONS = 150  # of K in one attempt
 _WIDEST, _NARROWEST = Fraction(2), Fraction(1, 1000)  # steps of z, relative
@@ -49,8 +50,10 @@ def osgt_rho(mechanism: OffsetTails) -> Fraction:
     Otherwise s²/(2v) + s m/v, as ``product_tau`` at order 1 bounds tau(alpha)/alpha at every order.
     """
     otherwise = product_tau(mechanism, Fraction(1))
+    if is_too_wide(mechanism):
+        return otherwise
     divergence = ceiling(lambda: loss_moments(mechanism)[0])
-    if divergence is None or not _starts_below(mechanism):
+    if divergence is None or divergence >= otherwise * (1 - _NEGLIGIBLE) or not _starts_below(mechanism):
         return otherwise
     if isinstance(mechanism, Osgt):
         return min(divergence, otherwise)

@@ -26,7 +26,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.numbers import ceiling
-from service.privacy.osgt import osgt_tau, product_tau
+from service.privacy.osgt import is_too_wide, osgt_tau, product_tau
 from service.privacy.plan import Condensed, Neighbouring, Notion, Priced, fold, leaves
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.zcdp import gaussian_rho
@@ -91,7 +91,7 @@ def _curve(mechanism: Mechanism) -> Curve | None:
             return partial(_discrete_gaussian, mechanism)
         case Laplace():
             return partial(_laplace, mechanism)
-        case Osgt() | DiscreteOsgt():
+        case Osgt() | DiscreteOsgt() if not is_too_wide(mechanism):
             return partial(osgt_tau, mechanism)
         case RandomizedResponse(epsilon=epsilon, values=values):
             return partial(_randomized_response, epsilon, values)
@@ -180,6 +180,9 @@ def _approximate(alphas: Doubles, mechanism: Mechanism) -> Doubles:
         bounds.append(np.asarray(curve(alphas, DOUBLES)))
     if linear is not None:
         bounds.append(DOUBLES.number(linear) * alphas)
+    if isinstance(mechanism, Osgt | DiscreteOsgt):
+        at_0, at_1 = (DOUBLES.number(product_tau(mechanism, Fraction(order))) for order in (0, 1))
+        bounds.append(at_0 + (at_1 - at_0) * alphas)
     if isinstance(mechanism, Declared) and mechanism.guarantee.rdp:
         bounds.append(_interpolated(mechanism.guarantee, alphas))
     return np.asarray(np.fmin.reduce(bounds))

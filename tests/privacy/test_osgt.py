@@ -1,6 +1,7 @@
 """Offset symmetric Gaussian tails: against the oracle's sums and integrals, the extremes and the two ends."""
 
 import itertools
+import math
 import random
 from fractions import Fraction
 from functools import partial
@@ -241,3 +242,28 @@ def test_doubles_are_near_enough_to_choose_an_order_by(mechanism: OffsetTails) -
         rough = osgt_tau(mechanism, np.array([float(order) for order in orders]), DOUBLES)
     for order, value in zip(orders, rough, strict=True):
         assert float(value) == pytest.approx(float(nats(mechanism_tau(mechanism, order))), rel=1e-9)
+
+
+@pytest.mark.parametrize(("order", "off"), [(2, "right"), (8, "above"), (9, "below"), (12, "below")])
+def test_the_printed_formula_fails_in_doubles(order: int, off: str) -> None:
+    """privacy.md 2.3: at sigma² = 40, m = 3 it is off by per cents at order 8 and below the truth then."""
+    mechanism = Osgt(sigma_squared=Fraction(40), m=Fraction(3))
+    sigma, a, z = math.sqrt(40), float(order), order - 1.0
+    m, s = 3 / sigma, 1 / sigma
+    h = (2 * a - 1) * m + z * s
+    sides = math.exp(a * z * s * s / 2) * (_phi(z * s - m) + _phi(-m - a * s))
+    middle = math.exp((h * h + z * (s + m) ** 2 - a * m * m) / 2) * (_phi(h + s) - _phi(h))
+    printed = math.log((sides + middle) / (2 * _phi(-m))) / z
+    with mp.workdps(60):
+        truth = float(printed_moment(mechanism, Fraction(order)) / (order - 1))
+    ratio = printed / truth
+    assert (ratio < 0.999, 0.999999 < ratio < 1.000001, ratio > 1.01) == (
+        off == "below",
+        off == "right",
+        off == "above",
+    )
+    assert float(nats(mechanism_tau(mechanism, Fraction(order)))) == pytest.approx(truth, rel=1e-15)
+
+
+def _phi(x: float) -> float:
+    return math.erfc(-x / math.sqrt(2)) / 2
