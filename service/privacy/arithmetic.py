@@ -99,17 +99,18 @@ class _Balls:
 
 def _half_line_sum(x: Number, v: np.float64) -> Number:
     """The trapezoid sum for x >= 0 in doubles: as ``halfline``, by terms where few matter, else Euler-Maclaurin."""
-    rate, few = x / v, np.arange(1, 151)[:, None]
-    direct = 0.5 + np.exp(-(2 * few * x.ravel() + few * few) / (2 * v)).sum(axis=0).reshape(x.shape)
-    if v < 64:
-        return direct
-    even, odd = np.ones_like(x), -rate  # the derivatives of the summand at 0 of orders n - 1 and n
+    shape, x = x.shape, x.ravel()
+    rate = x / v
+    steep = (rate >= 0.3) | (v < 64)
     series = np.sqrt(np.pi * v / 2) * erfcx(x / np.sqrt(2 * v))
+    even, odd = np.ones_like(x), -rate  # the derivatives of the summand at 0 of orders n - 1 and n
     for n, weight in ((1, 1 / 12), (3, -1 / 720), (5, 1 / 30240), (7, -1 / 1209600), (9, 1 / 47900160)):
         series = series - weight * odd
         even = -rate * odd - n / v * even
         odd = -rate * even - (n + 1) / v * odd
-    return np.where(rate < 0.3, series, direct)
+    few = np.arange(1, 3 + math.isqrt(int(min(74 * v, 125**2))))[:, None]  # the next is below exp(-37)
+    series[steep] = 0.5 + np.exp(-(2 * few * x[steep] + few * few) / (2 * v)).sum(axis=0)
+    return series.reshape(shape)
 
 
 DOUBLES: Arithmetic = _Doubles()
