@@ -6,7 +6,7 @@ cells*s, is what makes zCDP tight (seed 004, D.1.1). What a mechanism costs stan
 ``zcdp.py`` and ``rdp.py``, one notion of privacy loss in each.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 
@@ -62,6 +62,30 @@ class Gaussian(Mechanism):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Osgt(Mechanism):
+    """Offset symmetric Gaussian tails (seed 002): density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).
+
+    Accounted, never drawn. At m = 0 it is the Gaussian.
+    """
+
+    sigma_squared: Fraction  # counts squared; the variance is less
+    m: Fraction  # counts, at least 0
+    sensitivity: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteOsgt(Mechanism):
+    """The same shape on the integers: mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).
+
+    Its two ends are the discrete Gaussian (m = 0) and the geometric (both growing, scale sigma_squared/m).
+    """
+
+    sigma_squared: Fraction  # counts squared; the variance is less
+    m: Fraction  # counts, at least 0
+    sensitivity: int = 1  # counts, per cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedResponse(Mechanism):
     """k-ary randomised response: the true value with odds exp(epsilon) against each other one."""
 
@@ -99,5 +123,18 @@ class Declared(Mechanism):
     add_remove: Declaration | None = None
 
 
-Additive = Geometric | DiscreteGaussian | Laplace | Gaussian
+Additive = Geometric | DiscreteGaussian | DiscreteOsgt | Laplace | Gaussian | Osgt
 """The mechanisms that add noise: those with a sensitivity and cells."""
+
+
+def simplest(mechanism: Mechanism) -> Mechanism:
+    """The same mechanism by its simplest name: offset tails without an offset are Gaussian."""
+    match mechanism:
+        case Osgt(m=Fraction(numerator=0)):
+            kind: type[Gaussian | DiscreteGaussian] = Gaussian
+        case DiscreteOsgt(m=Fraction(numerator=0)):
+            kind = DiscreteGaussian
+        case _:
+            return mechanism
+    shared = {field.name: getattr(mechanism, field.name) for field in fields(kind)}
+    return kind(**shared)
