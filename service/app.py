@@ -34,7 +34,6 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        app.state.writers.shutdown()
         database.close()
 
     app = FastAPI(
