@@ -181,8 +181,37 @@ def leaves(plan: Condensed) -> Iterator[Mechanism]:
         yield from leaves(part)
 
 
-def fold(plan: Priced, neighbouring: Neighbouring, notion: Notion[T]) -> T:
-    """The cost of a plan in one notion (privacy.md section 3; seed 004, Lemmas 1-3, 9, 10, 12).
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node of an outline: the costs of earlier places, combined.
+
+    Attributes:
+        how_many: the sum of so many largest of them; None: of all.
+        parts: places: those of the mechanisms come first, then those of the steps.
+        counts: how often each part occurs.
+    """
+
+    how_many: int | None
+    parts: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A plan under a neighbouring relation as a straight line of sums and maxima; the last step is the whole.
+
+    Every notion of loss, exact or in arrays of doubles, is evaluated along it.
+
+    Attributes:
+        mechanisms: the distinct ones as the change sees them, one cell each; ``cells`` is in the counts.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    steps: tuple[Step, ...]
+
+
+def outline(plan: Priced, neighbouring: Neighbouring) -> Outline:
+    """What has to be added and compared (privacy.md section 3; seed 004, Lemmas 1-3, 9, 10, 12).
 
     ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
     largest: the proofs of Lemmas 9, 10 and 12 bound exactly that sum.
@@ -190,34 +219,70 @@ def fold(plan: Priced, neighbouring: Neighbouring, notion: Notion[T]) -> T:
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
     """
-    known: dict[tuple[Condensed, bool], T] = {}
+    places: dict[Mechanism, int] = {}
+    steps: list[Step] = []  # with a mechanism's place as it is, a step's as ~number until all mechanisms are known
+    known: dict[tuple[Condensed, bool], int] = {}
 
-    def cost(node: Condensed, one_side: bool) -> T:
+    def step(how_many: int | None, parts: Iterable[tuple[int, int]]) -> int:
+        listed = tuple(parts)
+        steps.append(Step(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed)))
+        return ~(len(steps) - 1)
+
+    def leaf(mechanism: Mechanism, one_side: bool) -> tuple[int, int]:
+        moved, cells = _moved(mechanism, neighbouring, one_side)
+        return places.setdefault(moved, len(places)), cells
+
+    def composed(parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
+        for part, count in parts:
+            if part.mechanism is not None:
+                place, cells = leaf(part.mechanism, one_side)
+                yield place, cells * count
+            else:
+                yield cost(part, one_side), count
+
+    def cost(node: Condensed, one_side: bool) -> int:
         """``one_side``: the change is the removal or the addition that makes up half of a replacement."""
         found = known.get((node, one_side))
         if found is None:
-            found = of_mechanism(node.mechanism, one_side) if node.mechanism else of_node(node, one_side)
-            known[node, one_side] = found
+            found = known[node, one_side] = of_node(node, one_side)
         return found
 
-    def of_mechanism(mechanism: Mechanism, one_side: bool) -> T:
-        moved, cells = _moved(mechanism, neighbouring, one_side)
-        return notion.total([(notion.mechanism(moved), cells)])
-
-    def of_node(node: Condensed, one_side: bool) -> T:
-        costs = [(cost(part, one_side), count) for part, count in node.parts]
+    def of_node(node: Condensed, one_side: bool) -> int:
         if node.degree is None:
-            return notion.total(costs)
+            return step(None, composed(node.parts or ([(node, 1)] if node.mechanism else []), one_side))
+        costs = [(cost(part, one_side), count) for part, count in node.parts]
         if neighbouring is Neighbouring.REPLACE_ONE and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
             # two parts, which together cost at most twice the dearer one.
-            apart = [notion.total([(cost(part, True), 2)]) for part, _ in node.parts]
+            apart = [step(None, [(cost(part, True), 2)]) for part, _ in node.parts]
             costs = [
-                (notion.largest([(one, 1), (two, 1)], 1), count) for (one, count), two in zip(costs, apart, strict=True)
+                (step(1, [(one, 1), (two, 1)]), count) for (one, count), two in zip(costs, apart, strict=True)
             ]
-        return notion.largest(costs, node.degree)
+        return step(node.degree, costs)
 
-    return cost(condense(plan), False)
+    cost(condense(plan), False)
+    placed = [
+        Step(one.how_many, tuple(p if p >= 0 else len(places) + ~p for p in one.parts), one.counts) for one in steps
+    ]
+    return Outline(tuple(places), tuple(placed))
+
+
+def fold(plan: Priced, neighbouring: Neighbouring, notion: Notion[T]) -> T:
+    """The cost of a plan in one notion.
+
+    Raises:
+        ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
+    """
+    return evaluate(outline(plan, neighbouring), notion)
+
+
+def evaluate(plan: Outline, notion: Notion[T]) -> T:
+    """The cost of a plan in one notion, step by step."""
+    costs = [notion.mechanism(mechanism) for mechanism in plan.mechanisms]
+    for step in plan.steps:
+        weighted = ((costs[part], count) for part, count in zip(step.parts, step.counts, strict=True))
+        costs.append(notion.total(weighted) if step.how_many is None else notion.largest(weighted, step.how_many))
+    return costs[-1]
 
 
 def _moved(mechanism: Mechanism, neighbouring: Neighbouring, one_side: bool) -> tuple[Mechanism, int]:
