@@ -210,7 +210,11 @@ class Outline:
     steps: tuple[Step, ...]
 
 
-def outline(plan: Priced, neighbouring: Neighbouring) -> Outline:
+Foldable = Priced | Outline
+"""What can be folded; whoever folds a plan more than once under one relation outlines it first."""
+
+
+def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
     """What has to be added and compared (privacy.md section 3; seed 004, Lemmas 1-3, 9, 10, 12).
 
     ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
@@ -219,6 +223,8 @@ def outline(plan: Priced, neighbouring: Neighbouring) -> Outline:
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
     """
+    if isinstance(plan, Outline):
+        return plan
     places: dict[Mechanism, int] = {}
     steps: list[Step] = []  # with a mechanism's place as it is, a step's as ~number until all mechanisms are known
     known: dict[tuple[Condensed, bool], int] = {}
@@ -267,7 +273,7 @@ def outline(plan: Priced, neighbouring: Neighbouring) -> Outline:
     return Outline(tuple(places), tuple(placed))
 
 
-def fold(plan: Priced, neighbouring: Neighbouring, notion: Notion[T]) -> T:
+def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
     """The cost of a plan in one notion.
 
     Raises:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from service.privacy.arithmetic import Doubles
 from service.privacy.conversion import (
-    Doubles,
     best_order,
     conversion,
     epsilon_to_rho_at,
@@ -20,8 +20,8 @@ from service.privacy.conversion import (
 )
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.mechanisms import Declaration, Declared, DiscreteGaussian, Geometric, Mechanism
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense
-from service.privacy.rdp import declared_orders, plan_curve, plan_tau
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense, outline
+from service.privacy.renyi import Renyi, declared_orders, plan_tau
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
 
 ADD = Neighbouring.ADD_REMOVE
@@ -36,7 +36,7 @@ def line(rho: Fraction) -> tuple[Callable[[Fraction], Loss], Callable[[Doubles],
 def curve(plan: Plan) -> tuple[Callable[[Fraction], Loss], Callable[[Doubles], Doubles]]:
     """The curve of a plan."""
     condensed = condense(plan)
-    return (lambda alpha: plan_tau(condensed, ADD, alpha)), (lambda alphas: plan_curve(condensed, ADD, alphas))
+    return (lambda alpha: plan_tau(condensed, ADD, alpha)), Renyi(outline(condensed, ADD)).rough
 
 
 @pytest.mark.parametrize("row", CONVERSIONS, ids=lambda row: row["rho"])
