@@ -6,7 +6,7 @@ mechanisms at once, with a proven error of some 1e-14; with ``BALLS`` for one, t
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ Number = Any
 """A float, an array of them, an interval or a ball; what the functions of one arithmetic take and give."""
 Doubles = NDArray[np.float64]
 
+Rational = Fraction | int
+
 SMALL = 300.0
 """Up to where ``Arithmetic.either`` takes the form for small losses: e^300 is far from overflow."""
 
@@ -27,7 +29,7 @@ SMALL = 300.0
 class Arithmetic(Protocol):
     """The operations beyond + - * / that the formulas use."""
 
-    def number(self, value: Fraction) -> Number:
+    def number(self, value: Rational) -> Number:
         """An exact rational in this arithmetic."""
 
     def exp(self, x: Number) -> Number: ...
@@ -57,11 +59,8 @@ class Arithmetic(Protocol):
 class Vectorised(Arithmetic, Protocol):
     """An arithmetic that takes whole arrays at once."""
 
-    def column(self, values: Iterable[Fraction]) -> Number:
-        """Exact rationals, one in a row: together with a row of orders they make a table."""
-
-    def row(self, values: Iterable[Fraction]) -> Number:
-        """Exact rationals side by side."""
+    def nearest(self, values: Doubles) -> Number:
+        """Exact rationals, given by the doubles nearest to them."""
 
 
 def gaussian_terms(u: Number, variance: Number, terms: int, at: Arithmetic) -> Number:
@@ -73,7 +72,7 @@ def gaussian_terms(u: Number, variance: Number, terms: int, at: Arithmetic) -> N
     return side
 
 
-def double(value: Fraction) -> float:
+def double(value: Rational) -> float:
     """The nearest double; infinity beyond the largest."""
     try:
         return value.numerator / value.denominator  # correctly rounded: PEP 3141's int division
@@ -81,21 +80,30 @@ def double(value: Fraction) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-# 1/3 + x/12 + x²/60 ..., in reverse: so many that beyond them is less than 2^-60 of the sum for |x| < 1.
-_STEPS = range(19, 2, -1)
+_INVERSES = [1 / k for k in range(19, 2, -1)]
+"""Of the Taylor series of ``exp_excess``, the last first: beyond them is less than 2^-60 of the sum for |x| < 1."""
+_COTH = [((k + 1) / (k * (2 * k + 2) * (2 * k + 3)), 1 / (2 * k * (2 * k + 1))) for k in range(9, 0, -1)]
+"""The same for ``coth_excess``, of its numerator and its denominator."""
 
 
 def exp_excess(x: Doubles) -> Doubles:
     """e^x - 1 - x in doubles, within 32 units of 2^-53 of itself.
 
     For |x| < 1 its Taylor series x²/2 (1 + x/3 (1 + x/4 ...)) by Horner's rule, whose partial sums stay
-    in [0.7, 1.5]: each step multiplies the relative error by at most 0.5 and adds 3 units. Beyond 1
+    in [0.7, 1.5]: each step multiplies the relative error by at most 0.5 and adds 4 units. Beyond 1
     the difference, where expm1's 4 ulps weigh at most |expm1 x|/(expm1 x - x) < 2.4 times.
     """
+    small = np.abs(x) < 1
+    return _piecewise(small, lambda: _taylor(x), lambda: np.expm1(x) - x)
+
+
+def _taylor(x: Doubles) -> Doubles:
     series = np.ones_like(x)
-    for k in _STEPS:
-        series = 1 + series * x / k
-    return np.where(np.abs(x) < 1, x * x / 2 * series, np.expm1(x) - x)
+    for inverse in _INVERSES:
+        series *= x
+        series *= inverse
+        series += 1
+    return x * x / 2 * series
 
 
 def coth_excess(x: Doubles) -> Doubles:
@@ -105,12 +113,32 @@ def coth_excess(x: Doubles) -> Doubles:
     divided by the first, and those of sinh x; all positive, so that nothing cancels. Beyond, with
     t = e^(-2x), x - 1 + 2xt/(1-t), both parts never negative.
     """
-    square, t = x * x, np.exp(-2 * x)
-    above, below = np.ones_like(x), np.ones_like(x)
-    for k in range(9, 0, -1):
-        above = 1 + above * square * ((k + 1) / (k * (2 * k + 2) * (2 * k + 3)))
-        below = 1 + below * square / (2 * k * (2 * k + 1))
-    return np.where(x < 1, square / 3 * above / below, x - 1 + 2 * x * t / (1 - t))
+
+    def series() -> Doubles:
+        square, above, below = x * x, np.ones_like(x), np.ones_like(x)
+        for one, other in _COTH:
+            above *= square
+            above *= one
+            above += 1
+            below *= square
+            below *= other
+            below += 1
+        return square / 3 * above / below
+
+    def direct() -> Doubles:
+        t = np.exp(-2 * x)
+        return x - 1 + 2 * x * t / (1 - t)
+
+    return _piecewise(x < 1, series, direct)
+
+
+def _piecewise(
+    where: NDArray[np.bool_], one: Callable[[], Doubles], other: Callable[[], Doubles]
+) -> Doubles:
+    """``one`` where it is meant, else ``other``; what nobody needs is not computed."""
+    if np.all(where):
+        return one()
+    return np.where(where, one(), other()) if np.any(where) else other()
 
 
 class _Doubles:
@@ -122,14 +150,11 @@ class _Doubles:
     exp_excess = staticmethod(exp_excess)
     coth_excess = staticmethod(coth_excess)
 
-    def column(self, values: Iterable[Fraction]) -> Number:
-        return self.row(values)[:, None]
-
-    def row(self, values: Iterable[Fraction]) -> Number:
-        return np.array([double(value) for value in values])
+    def nearest(self, values: Doubles) -> Number:
+        return values
 
     def either(self, x: Number, small: Callable[[], Number], large: Callable[[], Number]) -> Number:
-        return np.where(x < SMALL, small(), large())
+        return _piecewise(x < SMALL, small, large)
 
     def off_centre(self, moved: Number) -> Number:
         return moved - np.rint(moved)

@@ -55,30 +55,28 @@ class Costs:
 
     Args:
         plan: the outline.
-        slope: c where a mechanism costs c*alpha; None where there is more to it.
-        curve: its formula, of alpha - 1 where there are orders; None where ``exact`` is to be asked.
-        exact: its cost at an order, rounded up from balls.
+        slopes: c where a mechanism costs c*alpha; None where there is more to it.
+        curves: the formulas of the others, of alpha - 1 where there are orders; None where ``exact`` is to be asked.
+        exact: a mechanism's cost at an order, rounded up from balls.
         orders: False where the cost has no order; then the order 1 stands for it.
     """
 
     def __init__(
         self,
         plan: Outline,
-        slope: Callable[[Mechanism], Loss | None],
-        curve: Callable[[Mechanism], Curve | None],
+        slopes: Sequence[Loss | None],
+        curves: Sequence[Curve | None],
         exact: Callable[[Mechanism, Fraction], Loss],
         *,
         orders: bool = True,
     ) -> None:
         self._plan, self._exact, self._orders = plan, exact, orders
-        slopes = [slope(mechanism) for mechanism in plan.mechanisms]
         self._slopes = [ZERO if one is None else one for one in slopes]
-        curved = [place for place, one in enumerate(slopes) if one is None]
-        found = [(place, curve(plan.mechanisms[place])) for place in curved]
-        curves = [(place, one) for place, one in found if one is not None and one.in_arrays]
-        self._in_table = np.array([place for place, _ in curves], dtype=np.intp)
-        self._table = Table([one for _, one in curves])
-        self._others = sorted(set(curved) - {place for place, _ in curves})
+        curved = [(place, curves[place]) for place, one in enumerate(slopes) if one is None]
+        in_table = [(place, one) for place, one in curved if one is not None and one.in_arrays]
+        self._in_table = np.array([place for place, _ in in_table], dtype=np.intp)
+        self._table = Table([one for _, one in in_table])
+        self._others = sorted({place for place, _ in curved} - {place for place, _ in in_table})
         self._steps: list[_Step] = []
         self._combine([one is None for one in slopes])
 
@@ -135,7 +133,7 @@ class Costs:
             raise Beyond
         rows = np.zeros((len(self._plan.mechanisms), len(orders)))
         if len(self._in_table):
-            table = self._table.bounds(*([INTERVALS.row(order - 1 for order in orders)] if self._orders else []))
+            table = self._table.bounds(*([INTERVALS.nearest(np.array([double(order - 1) for order in orders]))] if self._orders else []))
             rows[self._in_table] = table.high
             for row, column in np.argwhere(~table.narrow(_NARROW)):
                 place = int(self._in_table[row])

@@ -111,13 +111,14 @@ class _Spent:
     def of(cls, plan: Priced, neighbouring: Neighbouring) -> "_Spent":
         plan = condense(plan)
         outlined = outline(plan, neighbouring)
+        curve = Renyi(outlined)
         return cls(
             plan_epsilon(outlined, neighbouring),
-            outline_rho(outlined),
+            outline_rho(outlined, curve.slopes),
             plan_delta(outlined, neighbouring),
-            Renyi(outlined),
+            curve,
             gaussian_rho_of(plan, neighbouring),
-            declared_orders(plan),
+            declared_orders(outlined),
         )
 
     def tau(self, alpha: Fraction) -> Loss:

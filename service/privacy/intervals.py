@@ -6,9 +6,8 @@ vectorised kernels and every C library in use keep; the tests hold them to it. A
 a number makes an interval that bounds nothing, which ``Interval.narrow`` tells.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from service.privacy.arithmetic import (
     SMALL,
     Doubles,
     Number,
+    Rational,
     Vectorised,
     coth_excess,
     double,
@@ -118,16 +118,11 @@ class _Intervals:
     log1p = staticmethod(_increasing(np.log1p, _LIBRARY, -np.inf))
     coth_excess = staticmethod(_increasing(coth_excess, _SERIES, 0))
 
-    def number(self, value: Fraction) -> Number:
-        return self.row([value])
+    def number(self, value: Rational) -> Number:
+        return self.nearest(np.array([double(value)]))
 
-    def column(self, values: Iterable[Fraction]) -> Number:
-        found = self.row(values)
-        return Interval(found.low[:, None], found.high[:, None])
-
-    def row(self, values: Iterable[Fraction]) -> Number:
-        nearest = np.array([double(value) for value in values])
-        return Interval(down(nearest), up(nearest))
+    def nearest(self, values: Doubles) -> Number:
+        return Interval(down(values), up(values))
 
     def exp_excess(self, x: Interval) -> Interval:
         """It falls up to 0 and rises from there."""
@@ -136,7 +131,10 @@ class _Intervals:
         return Interval(np.maximum(down(least, _SERIES), 0), up(np.maximum(left, right), _SERIES))
 
     def either(self, x: Interval, small: Callable[[], Interval], large: Callable[[], Interval]) -> Interval:
-        is_small, near, far = x.high < SMALL, small(), large()
+        is_small = x.high < SMALL
+        if np.all(is_small):
+            return small()
+        near, far = small(), large()
         return Interval(np.where(is_small, near.low, far.low), np.where(is_small, near.high, far.high))
 
     def off_centre(self, moved: Interval) -> Interval:

@@ -96,7 +96,7 @@ def precision(bits: int) -> Iterator[None]:
         yield
 
 
-def ball(value: Fraction) -> arb:
+def ball(value: Fraction | int) -> arb:
     """``value`` as a ball at the precision now in force."""
     return arb(fmpq(value.numerator, value.denominator))
 

@@ -146,7 +146,7 @@ def condense(plan: Priced) -> Condensed:
         case Condensed():
             return plan
         case Mechanism():
-            mechanism = replace(plan, name=None, tags=())
+            mechanism = replace(plan, name=None, tags=()) if plan.name is not None or plan.tags else plan
             if isinstance(mechanism, Declared):
                 mechanism = replace(mechanism, reference="")
             return Condensed(mechanism, None, (), 1, hash(mechanism))
@@ -175,10 +175,11 @@ def _node(degree: int | None, counts: Counter[Condensed]) -> Condensed:
 
 def leaves(plan: Condensed) -> Iterator[Mechanism]:
     """The mechanisms of a condensed plan, those of equal parts once."""
-    if plan.mechanism is not None:
-        yield plan.mechanism
-    for part, _ in plan.parts:
-        yield from leaves(part)
+    for part, _ in plan.parts or ((plan, 1),):
+        if part.mechanism is not None:
+            yield part.mechanism
+        elif part.parts:
+            yield from leaves(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
     """
     if isinstance(plan, Outline):
         return plan
-    places: dict[Mechanism, int] = {}
+    places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
+    mechanisms: list[Mechanism] = []
     steps: list[Step] = []  # with a mechanism's place as it is, a step's as ~number until all mechanisms are known
     known: dict[tuple[Condensed, bool], int] = {}
 
@@ -234,14 +236,19 @@ def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
         steps.append(Step(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed)))
         return ~(len(steps) - 1)
 
-    def leaf(mechanism: Mechanism, one_side: bool) -> tuple[int, int]:
+    def leaf(node: Condensed, mechanism: Mechanism, one_side: bool) -> tuple[int, int]:
         moved, cells = _moved(mechanism, neighbouring, one_side)
-        return places.setdefault(moved, len(places)), cells
+        key = node if moved is mechanism else moved
+        place = places.get(key)
+        if place is None:
+            place = places[key] = len(mechanisms)
+            mechanisms.append(moved)
+        return place, cells
 
     def composed(parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
         for part, count in parts:
             if part.mechanism is not None:
-                place, cells = leaf(part.mechanism, one_side)
+                place, cells = leaf(part, part.mechanism, one_side)
                 yield place, cells * count
             else:
                 yield cost(part, one_side), count
@@ -268,9 +275,9 @@ def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
 
     cost(condense(plan), False)
     placed = [
-        Step(one.how_many, tuple(p if p >= 0 else len(places) + ~p for p in one.parts), one.counts) for one in steps
+        Step(one.how_many, tuple(p if p >= 0 else len(mechanisms) + ~p for p in one.parts), one.counts) for one in steps
     ]
-    return Outline(tuple(places), tuple(placed))
+    return Outline(tuple(mechanisms), tuple(placed))
 
 
 def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:

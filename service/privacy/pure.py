@@ -11,7 +11,8 @@ def mechanism_epsilon(mechanism: Mechanism) -> Loss:
     """Pure epsilon (nats) of one cell moved by the sensitivity; exact, infinite for Gaussian noise."""
     match mechanism:
         case Geometric() | Laplace():
-            return Loss(Fraction(mechanism.sensitivity) / mechanism.scale)
+            s, scale = mechanism.sensitivity, mechanism.scale
+            return Loss(Fraction(s.numerator * scale.denominator, s.denominator * scale.numerator))
         case RandomizedResponse(epsilon=epsilon):
             return Loss(epsilon)
         case Declared(guarantee=guarantee) if guarantee.epsilon is not None:

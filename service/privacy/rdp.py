@@ -34,15 +34,15 @@ def curve_of(mechanism: Mechanism) -> Curve | None:
     """The formula that has to be evaluated; None where tau is linear in alpha, declared, or infinite."""
     match mechanism:
         case Geometric(scale=scale, sensitivity=s):
-            return Curve(geometric, (scale, Fraction(s)))
+            return Curve(geometric, (scale, s))
         case DiscreteGaussian(sigma_squared=variance, sensitivity=s) if variance < SMOOTH_SIGMA_SQUARED:
-            return Curve(discrete_gaussian, (variance, Fraction(s)))
+            return Curve(discrete_gaussian, (variance, s))
         case Laplace(scale=scale, sensitivity=moved):
             return Curve(laplace, (scale, moved))
         case RandomizedResponse(epsilon=epsilon, values=values):
-            return Curve(randomized_response, (epsilon, Fraction(values)))
+            return Curve(randomized_response, (epsilon, values))
         case Declared(guarantee=guarantee) if guarantee.epsilon is not None:
-            return Curve(randomized_response, (guarantee.epsilon, Fraction(2)))
+            return Curve(randomized_response, (guarantee.epsilon, 2))
         case _:
             return None
 

@@ -8,19 +8,26 @@ import numpy as np
 from service.privacy.arithmetic import DOUBLES, Doubles, double
 from service.privacy.costs import Costs
 from service.privacy.loss import Loss
-from service.privacy.mechanisms import Declaration, Declared, DiscreteGaussian, Mechanism
-from service.privacy.plan import Condensed, Foldable, Neighbouring, Outline, leaves, outline
+from service.privacy.mechanisms import Declaration, Declared, Mechanism
+from service.privacy.plan import Foldable, Neighbouring, Outline, outline
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.rdp import curve_of, mechanism_tau, slope, sole_slope
-from service.privacy.tables import Curve
 
 
 class Renyi:
-    """tau(alpha) of a plan, in nats (seed 004, Lemma 3)."""
+    """tau(alpha) of a plan, in nats (seed 004, Lemma 3).
+
+    Attributes:
+        slopes: c of the mechanisms that are c*alpha at least at whole orders; such a c is rho as well.
+    """
 
     def __init__(self, plan: Outline) -> None:
         self._plan = plan
-        self._costs = Costs(plan, _slope, _curve, mechanism_tau)
+        self._curves = [curve_of(one) for one in plan.mechanisms]
+        slopes = [sole_slope(one) for one in plan.mechanisms]
+        self.slopes = [None if one is None else Loss(one) for one in slopes]
+        straight = [None if curve else one for one, curve in zip(self.slopes, self._curves, strict=True)]
+        self._costs = self._of(straight)
         self._at_whole_orders: Costs | None = None
 
     @property
@@ -31,7 +38,7 @@ class Renyi:
     @property
     def is_convex(self) -> bool:
         """Whether (alpha-1) tau(alpha) is known to be convex: mechanisms' cumulants are, their sums and maxima."""
-        return all(_curve(one) or sole_slope(one) for one in self._plan.mechanisms if isinstance(one, Declared))
+        return not any(map(_has_more, self._plan.mechanisms))
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
         """Upper bounds at the orders, less than 1e-11 of themselves above the truth."""
@@ -45,9 +52,13 @@ class Renyi:
     def _whole(self) -> Costs:
         """At whole orders the discrete Gaussian attains its slope, so that its cost is rational."""
         if self._at_whole_orders is None:
-            steps = any(isinstance(one, DiscreteGaussian) and curve_of(one) for one in self._plan.mechanisms)
-            self._at_whole_orders = Costs(self._plan, _slope_at_whole, _curve, mechanism_tau) if steps else self._costs
+            steps = any(one and curve for one, curve in zip(self.slopes, self._curves, strict=True))
+            self._at_whole_orders = self._of(self.slopes) if steps else self._costs
         return self._at_whole_orders
+
+    def _of(self, slopes: list[Loss | None]) -> Costs:
+        pairs = zip(self._plan.mechanisms, self._curves, strict=True)
+        return Costs(self._plan, slopes, [None if _has_more(one) else curve for one, curve in pairs], mechanism_tau)
 
     def parts(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
         """c and r with tau(alpha) <= c*alpha + r at each order.
@@ -62,19 +73,11 @@ class Renyi:
         return self._costs.rough(alphas, _rough)
 
 
-def _slope(mechanism: Mechanism) -> Loss | None:
-    return None if curve_of(mechanism) else _slope_at_whole(mechanism)
-
-
-def _slope_at_whole(mechanism: Mechanism) -> Loss | None:
-    c = sole_slope(mechanism)
-    return None if c is None else Loss(c)
-
-
-def _curve(mechanism: Mechanism) -> Curve | None:
-    """The formula where it says all that is known."""
-    more = isinstance(mechanism, Declared) and (mechanism.guarantee.rdp or mechanism.guarantee.rho is not None)
-    return None if more else curve_of(mechanism)
+def _has_more(mechanism: Mechanism) -> bool:
+    """Whether a formula is not all that is known."""
+    if not isinstance(mechanism, Declared):
+        return False
+    return bool(mechanism.guarantee.rdp) or None not in (mechanism.guarantee.epsilon, mechanism.guarantee.rho)
 
 
 def _rough(mechanism: Mechanism, alphas: Doubles) -> Doubles:
@@ -102,8 +105,7 @@ def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Los
     return Renyi(outline(plan, neighbouring)).taus([alpha])[0]
 
 
-def declared_orders(plan: Condensed) -> set[Fraction]:
+def declared_orders(plan: Outline) -> set[Fraction]:
     """The orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there."""
-    guarantees = [m.guarantee for m in leaves(plan) if isinstance(m, Declared)]
-    guarantees += [m.add_remove for m in leaves(plan) if isinstance(m, Declared) and m.add_remove is not None]
+    guarantees = [one.guarantee for one in plan.mechanisms if isinstance(one, Declared)]
     return {order for guarantee in guarantees for order, _ in guarantee.rdp}

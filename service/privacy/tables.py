@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.privacy.arithmetic import DOUBLES, Arithmetic, Doubles, Number
+from service.privacy.arithmetic import DOUBLES, Arithmetic, Doubles, Number, Rational, double
 from service.privacy.intervals import INTERVALS, Interval
 
 _CACHED = 1 << 14  # numbers of a block: a few arrays of them stay in the processor's cache
@@ -23,7 +22,7 @@ class Curve(NamedTuple):
     """
 
     formula: Callable[..., Number]
-    parameters: tuple[Fraction, ...]
+    parameters: tuple[Rational, ...]
     in_arrays: bool = True
 
     def at(self, arithmetic: Arithmetic, *orders: Number) -> Number:
@@ -33,11 +32,11 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Curves of one formula: where they stand in the table, and a column of each parameter in doubles and intervals."""
+    """Curves of one formula: where they stand in the table, and of each parameter a column of its nearest doubles."""
 
     places: NDArray[np.intp]
     formula: Callable[..., Number]
-    columns: tuple[tuple[Number, ...], tuple[Number, ...]]
+    columns: tuple[Doubles, ...]
 
 
 class Table:
@@ -54,16 +53,16 @@ class Table:
         self._rows = len(curves)
         self._blocks: list[_Block] = []
         for formula, places in groups.items():
-            listed = list(zip(*(curves[place].parameters for place in places), strict=True))
-            both = tuple(tuple(map(at.column, listed)) for at in (DOUBLES, INTERVALS))
-            self._blocks.append(_Block(np.array(places), formula, (both[0], both[1])))
+            nearest = [[double(value) for value in curves[place].parameters] for place in places]
+            columns = np.array(nearest).T[:, :, None]
+            self._blocks.append(_Block(np.array(places), formula, tuple(columns)))
 
     def rough(self, *orders: Doubles) -> Doubles:
         """The values in doubles, to search with."""
         found = np.empty((self._rows, _width(orders)))
         with np.errstate(all="ignore"):
             for block, part in self._parts(found.shape[1]):
-                columns = (column[part] for column in block.columns[0])
+                columns = (column[part] for column in block.columns)
                 found[block.places[part]] = block.formula(*columns, *orders, DOUBLES)
         return found
 
@@ -72,7 +71,7 @@ class Table:
         low, high = np.empty((2, self._rows, _width([order.high for order in orders])))
         with np.errstate(all="ignore"):
             for block, part in self._parts(low.shape[1]):
-                columns = (Interval(column.low[part], column.high[part]) for column in block.columns[1])
+                columns = (INTERVALS.nearest(column[part]) for column in block.columns)
                 found = block.formula(*columns, *orders, INTERVALS)
                 low[block.places[part]], high[block.places[part]] = found.low, found.high
         return Interval(low, high)

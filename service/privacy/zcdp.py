@@ -1,5 +1,6 @@
 """Zero-concentrated differential privacy: rho, the slope that bounds every Rényi divergence."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -51,7 +52,7 @@ def rho_curve_of(mechanism: Mechanism) -> Curve | None:
     """The formula of rho that has to be evaluated; None where rho is rational or infinite."""
     match mechanism:
         case Geometric(scale=scale, sensitivity=s):
-            return Curve(_geometric_rho, (scale, Fraction(s)))
+            return Curve(_geometric_rho, (scale, s))
         case Laplace(scale=scale, sensitivity=moved):
             return Curve(_laplace_rho, (scale, moved))
         case RandomizedResponse(epsilon=epsilon):
@@ -63,10 +64,10 @@ def rho_curve_of(mechanism: Mechanism) -> Curve | None:
             return None
 
 
-@lru_cache(maxsize=65536)
 def gaussian_rho(mechanism: Gaussian | DiscreteGaussian) -> Loss:
     """s²/(2 sigma²), for the discrete Gaussian too (Canonne, Kamath, Steinke 2020, Theorem 4)."""
-    return Loss(Fraction(mechanism.sensitivity) ** 2 / (2 * mechanism.sigma_squared))
+    s, variance = mechanism.sensitivity, mechanism.sigma_squared
+    return Loss(Fraction(s.numerator**2 * variance.denominator, 2 * s.denominator**2 * variance.numerator))
 
 
 @lru_cache(maxsize=65536)
@@ -95,16 +96,16 @@ def _irrational(mechanism: Mechanism) -> Loss:
     return Loss(otherwise if rounded is None else min(rounded, otherwise), rational=False)
 
 
-def _rational(mechanism: Mechanism) -> Loss | None:
-    return gaussian_rho(mechanism) if isinstance(mechanism, Gaussian | DiscreteGaussian) else None
-
-
 def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
     """zCDP rho of a plan, in nats (seed 004, Lemma 2), to 96 bits: what ledgers add up."""
     return fold(plan, neighbouring, Notion(mechanism_rho, total, largest))
 
 
-def outline_rho(plan: Outline) -> Loss:
-    """The same in intervals of doubles, for plans of thousands of mechanisms: less than 1e-12 of itself above."""
-    costs = Costs(plan, _rational, rho_curve_of, lambda mechanism, _: mechanism_rho(mechanism), orders=False)
+def outline_rho(plan: Outline, rational: Sequence[Loss | None]) -> Loss:
+    """The same in intervals of doubles, for plans of thousands of mechanisms: less than 1e-12 of itself above.
+
+    ``rational``: rho of the mechanisms where that is rational.
+    """
+    curves = [None if isinstance(one, Declared) else rho_curve_of(one) for one in plan.mechanisms]
+    costs = Costs(plan, rational, curves, lambda mechanism, _: mechanism_rho(mechanism), orders=False)
     return costs.bounds([Fraction(1)])[0]

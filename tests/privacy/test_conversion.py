@@ -107,14 +107,14 @@ def test_a_declared_curve_is_converted_at_its_own_orders_where_that_is_best() ->
     points = ((Fraction(5, 4), Fraction(1, 100)), (Fraction(3), Fraction(1, 50)), (Fraction(32), Fraction(1, 5)))
     plan = Declared(guarantee=Declaration(rdp=points), reference="a proof")
     exact, rough = curve(plan)
-    assert declared_orders(condense(plan)) == {Fraction(5, 4), Fraction(3), Fraction(32)}
+    assert declared_orders(outline(plan, ADD)) == {Fraction(5, 4), Fraction(3), Fraction(32)}
     for delta in (Fraction(1, 10**20), Fraction(1, 10**6), Fraction(1, 4)):
-        found = rdp_to_epsilon(exact, rough, delta, kinks=declared_orders(condense(plan)))
+        found = rdp_to_epsilon(exact, rough, delta, kinks=declared_orders(outline(plan, ADD)))
         at_points = min(tau + conversion(order, delta) for order, tau in points)
         assert nats(found.loss) <= max(at_points, Fraction(0))
         assert found.alpha is not None
         assert found.alpha <= 32
-    deep = rdp_to_delta(exact, rough, Fraction(2), declared_orders(condense(plan)))
+    deep = rdp_to_delta(exact, rough, Fraction(2), declared_orders(outline(plan, ADD)))
     assert deep.alpha == 32
 
 
@@ -125,7 +125,7 @@ def test_between_the_orders_of_a_declared_curve_the_best_order_is_found_too() ->
     delta = Fraction(1, 10**6)
     alone = nats(rdp_to_epsilon(*curve(noise), delta).loss)
     both = Sequence(parts=(noise, plan))
-    found = rdp_to_epsilon(*curve(both), delta, kinks=declared_orders(condense(both)))
+    found = rdp_to_epsilon(*curve(both), delta, kinks=declared_orders(outline(both, ADD)))
     assert found.alpha not in (2, 500)
     assert alone < nats(found.loss) < alone + Fraction(1, 10**6)
 
