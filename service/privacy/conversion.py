@@ -34,6 +34,8 @@ Objective = Callable[[Doubles, Doubles], Doubles]
 """What an order is chosen to minimise, from log(alpha-1) and alpha."""
 
 
+_GRAIN = 2.0**-18
+"""Of log(alpha-1): objectives with the same minimum find the same order, at a cost of some 1e-12 relative."""
 _LOWEST, _HIGHEST = -40.0, 700.0
 """Of log(alpha-1): beyond them no order of interest lies, and no double."""
 
@@ -55,7 +57,7 @@ def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
         return int(np.argmin(values)), values
 
     best, step = _bracket(at, near)
-    while step > 4e-6:
+    while step > _GRAIN:
         step /= 4
         place, values = at(best + step * np.arange(-4, 5))
         best += step * (place - 4)
@@ -65,7 +67,7 @@ def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
             vertex, finer = best + (step * (left - right) / (2 * bend) if bend > 0 else 0), step / 64
             if at(vertex + finer * np.arange(-1, 2))[0] == 1:
                 best, step = vertex, finer
-    return 1 + Fraction(float(np.exp(best)))
+    return 1 + Fraction(float(np.exp(np.rint(best / _GRAIN) * _GRAIN)))
 
 
 def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None) -> tuple[float, float]:

@@ -25,6 +25,8 @@ _NARROW = 2.0**-41
 """Of itself: an interval that is wider is replaced by a ball, so that every bound is within 1e-12."""
 _REACH = 1e290
 """A plan with a cost above it, or below its inverse, is added up in rationals: doubles stay far from their ends."""
+_FEW = 100
+"""So many costs are sooner evaluated in balls, one by one."""
 _EXACT = 2**53
 """Whole numbers up to it are doubles."""
 
@@ -113,15 +115,17 @@ class Costs:
         straight = [INFINITE if slope is None else Loss(slope * order, self.slope.rational) for order in orders]
         if self.is_straight or slope is None:
             return straight
+        if (len(self._in_table) + len(self._others)) * len(orders) <= _FEW:
+            return [self._in_rationals(order) for order in orders]
         try:
             rest = self.rest(orders)
         except Beyond:
-            return [evaluate(self._plan, self._notion(order)) for order in orders]
+            return [self._in_rationals(order) for order in orders]
         above = [Loss(Fraction(nats), rational=False) if nats < math.inf else INFINITE for nats in rest.tolist()]
         return [total([(one, 1), (two, 1)]) for one, two in zip(straight, above, strict=True)]
 
-    def _notion(self, order: Fraction) -> Notion[Loss]:
-        return Notion(lambda mechanism: self._exact(mechanism, order), total, largest)
+    def _in_rationals(self, order: Fraction) -> Loss:
+        return evaluate(self._plan, Notion(lambda mechanism: self._exact(mechanism, order), total, largest))
 
     def rest(self, orders: Sequence[Fraction]) -> Doubles:
         """Upper bounds of what the cost exceeds the exact part by, at the orders.

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from service.privacy.arithmetic import BALLS
 from service.privacy.curves import discrete_gaussian, geometric, laplace, randomized_response
-from service.privacy.loss import INFINITE, Loss, least
+from service.privacy.loss import INFINITE, Loss, largest, least, total
 from service.privacy.mechanisms import (
     Declared,
     DiscreteGaussian,
@@ -20,6 +20,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.numbers import ceiling
+from service.privacy.plan import Foldable, Neighbouring, Notion, fold
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.tables import Curve
 from service.privacy.zcdp import gaussian_rho
@@ -102,3 +103,8 @@ def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
     if isinstance(mechanism, Declared) and mechanism.guarantee.rdp:
         bounds.append(interpolate(mechanism.guarantee.rdp, alpha))
     return least(bounds)
+
+
+def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:
+    """tau(alpha) of a plan, in nats (seed 004, Lemma 3), to 96 bits: what ledgers add up."""
+    return fold(plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total, largest))

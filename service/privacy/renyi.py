@@ -9,7 +9,7 @@ from service.privacy.arithmetic import DOUBLES, Doubles, double
 from service.privacy.costs import Costs
 from service.privacy.loss import Loss
 from service.privacy.mechanisms import Declaration, Declared, Mechanism
-from service.privacy.plan import Foldable, Neighbouring, Outline, outline
+from service.privacy.plan import Outline
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.rdp import curve_of, mechanism_tau, slope, sole_slope
 
@@ -98,11 +98,6 @@ def _interpolated(guarantee: Declaration, alphas: Doubles) -> Doubles:
     orders = np.array([1.0] + [double(order) for order, _ in guarantee.rdp])
     weighted = np.array([0.0] + [double((order - 1) * tau) for order, tau in guarantee.rdp])
     return np.asarray(np.interp(alphas, orders, weighted, right=np.inf) / (alphas - 1))
-
-
-def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:
-    """tau(alpha) of a plan, in nats, rounded up."""
-    return Renyi(outline(plan, neighbouring)).taus([alpha])[0]
 
 
 def declared_orders(plan: Outline) -> set[Fraction]:

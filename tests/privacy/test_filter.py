@@ -42,7 +42,7 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
 from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.renyi import plan_tau
+from service.privacy.rdp import plan_tau
 from service.privacy.zcdp import plan_rho
 from tests.privacy.reference import nats, pl94
 from tests.privacy.strategies import plans

@@ -32,7 +32,7 @@ from service.privacy.filter import (
 from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import Declaration, Declared, Mechanism, RandomizedResponse
 from service.privacy.plan import Neighbouring, Plan, Repeat, Sequence
-from service.privacy.renyi import plan_tau
+from service.privacy.rdp import plan_tau
 from tests.privacy.reference import exactly, mp, nats, oracle
 
 REPLACE = Neighbouring.REPLACE_ONE

@@ -18,7 +18,7 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.numbers import double_up
 from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, restrict
-from service.privacy.renyi import plan_tau
+from service.privacy.rdp import plan_tau
 from tests.privacy.reference import exactly, mp, nats, oracle, pl94, reported, safetab
 from tests.privacy.strategies import plans
 

@@ -38,8 +38,8 @@ from service.privacy.plan import (
     restrict,
 )
 from service.privacy.pure import mechanism_delta, mechanism_epsilon, plan_delta, plan_epsilon
-from service.privacy.rdp import mechanism_tau
-from service.privacy.renyi import Renyi, plan_tau
+from service.privacy.rdp import mechanism_tau, plan_tau
+from service.privacy.renyi import Renyi
 from service.privacy.zcdp import mechanism_rho, plan_rho
 from tests.privacy.reference import nats
 from tests.privacy.strategies import mechanisms, plans
