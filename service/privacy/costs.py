@@ -136,15 +136,16 @@ class Costs:
         if any(step.how_many and len(step.places) * step.how_many > _EXACT for step in self._steps):
             raise Beyond
         rows = np.zeros((len(self._plan.mechanisms), len(orders)))
+        z = INTERVALS.nearest(np.array([double(order - 1) for order in orders]))
         if len(self._in_table):
-            table = self._table.bounds(*([INTERVALS.nearest(np.array([double(order - 1) for order in orders]))] if self._orders else []))
+            table = self._table.bounds(*([z] if self._orders else []))
             rows[self._in_table] = table.high
             for row, column in np.argwhere(~table.narrow(_NARROW)):
                 place = int(self._in_table[row])
                 rows[place, column] = self._in_balls(place, orders[column])
         for place in self._others:
             rows[place] = [self._in_balls(place, order) for order in orders]
-        found = self._along(rows, np.array([double_up(order) for order in orders]))
+        found = self._along(rows, (z + 1).high)
         if not np.all(found < _REACH) and np.all(rows < np.inf):
             raise Beyond
         return found

@@ -12,12 +12,17 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 
+import numpy as np
+
 from service.privacy.conversion import conversion, epsilon_to_rho_at
-from service.privacy.loss import Loss, largest as largest_loss, total as total_loss
+from service.privacy.costs import Beyond
+from service.privacy.intervals import up
+from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plan import Condensed, Neighbouring, Notion, Plan, condense, fold
+from service.privacy.plan import Condensed, Neighbouring, Notion, Plan, condense, fold, outline
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.rdp import mechanism_tau, sole_slope
+from service.privacy.renyi import Renyi
 from service.privacy.zcdp import plan_rho
 
 ACCOUNTANT = "1"
@@ -180,6 +185,24 @@ def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
     linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
     quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
     return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
+
+
+def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    """A price that is nowhere below ``price`` and above it by some 1e-13: to search with, never to charge.
+
+    Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
+    themselves at most: far less than the unit by which each end is moved up here.
+    """
+    outlined = outline(condense(plan), neighbouring)
+    try:
+        linear, rest = Renyi(outlined).parts(orders) if len(orders) > 1 else (INFINITE, np.zeros(0))
+    except Beyond:
+        linear = INFINITE
+    if linear.nats is None:
+        return price(plan, neighbouring, orders)
+    quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
+    epsilon, rho = (notion(outlined, neighbouring).nats for notion in (plan_epsilon, plan_rho))
+    return Price(epsilon, rho, plan_delta(outlined, neighbouring), linear.nats, quanta if any(quanta) else ())
 
 
 _Curve = tuple[Fraction, tuple[Loss, ...]]

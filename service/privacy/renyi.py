@@ -61,12 +61,13 @@ class Renyi:
         return Costs(self._plan, slopes, [None if _has_more(one) else curve for one, curve in pairs], mechanism_tau)
 
     def parts(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
-        """c and r with tau(alpha) <= c*alpha + r at each order.
+        """c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope everywhere.
 
         Raises:
             Beyond: doubles do not reach.
         """
-        return self._costs.slope, self._costs.rest(orders)
+        costs = self._whole()
+        return costs.slope, costs.rest(orders)
 
     def rough(self, alphas: Doubles) -> Doubles:
         """tau at many orders in doubles: to choose an order by, never to report."""
