@@ -21,8 +21,8 @@ from service.privacy.numbers import double_up
 from service.privacy.plan import Notion, Outline, evaluate
 from service.privacy.tables import Curve, Table
 
-_NARROW = 2.0**-41
-"""Of itself: an interval that is wider is replaced by a ball, so that every bound is within 1e-12."""
+_NARROW = 2.0**-37
+"""Of itself: an interval that is wider is replaced by a ball, so that every bound is within 1e-11."""
 _REACH = 1e290
 """A plan with a cost above it, or below its inverse, is added up in rationals: doubles stay far from their ends."""
 _FEW = 100

@@ -102,7 +102,7 @@ def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
 
 
 def outline_rho(plan: Outline, rational: Sequence[Loss | None]) -> Loss:
-    """The same in intervals of doubles, for plans of thousands of mechanisms: less than 1e-12 of itself above.
+    """The same in intervals of doubles, for plans of thousands of mechanisms: less than 1e-11 of itself above.
 
     ``rational``: rho of the mechanisms where that is rational.
     """
