@@ -46,7 +46,7 @@ class Arithmetic(Protocol):
     def coth_excess(self, x: Number) -> Number:
         """x coth(x) - 1 for x > 0; it is positive."""
 
-    def either(self, x: Number, small: Callable[[], Number], large: Callable[[], Number]) -> Number:
+    def either(self, x: Number, small: Callable[[], Number], large: Callable[[], Number], /) -> Number:
         """One of two forms of the same quantity: ``small`` does not cancel, ``large`` does not overflow at large x."""
 
     def off_centre(self, moved: Number) -> Number:
@@ -123,22 +123,22 @@ def coth_excess(x: Doubles) -> Doubles:
             below *= square
             below *= other
             below += 1
-        return square / 3 * above / below
+        return np.asarray(square / 3 * above / below)
 
     def direct() -> Doubles:
         t = np.exp(-2 * x)
-        return x - 1 + 2 * x * t / (1 - t)
+        return np.asarray(x - 1 + 2 * x * t / (1 - t))
 
     return _piecewise(x < 1, series, direct)
 
 
-def _piecewise(
-    where: NDArray[np.bool_], one: Callable[[], Doubles], other: Callable[[], Doubles]
-) -> Doubles:
+def _piecewise(where: NDArray[np.bool_], one: Callable[[], Doubles], other: Callable[[], Doubles]) -> Doubles:
     """``one`` where it is meant, else ``other``; what nobody needs is not computed."""
     if np.all(where):
         return one()
-    return np.where(where, one(), other()) if np.any(where) else other()
+    if not np.any(where):
+        return other()
+    return np.asarray(np.where(where, one(), other()))
 
 
 class _Doubles:
@@ -176,7 +176,7 @@ class _Balls:
     def coth_excess(self, x: Number) -> Number:
         return x * x.coth() - 1
 
-    def either(self, x: Number, small: Callable[[], Number], large: Callable[[], Number]) -> Number:
+    def either(self, _x: Number, _small: Callable[[], Number], large: Callable[[], Number], /) -> Number:
         """What cancels only asks for more precision, and ``numbers.ceiling`` raises it."""
         return large()
 

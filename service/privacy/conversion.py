@@ -34,8 +34,9 @@ Objective = Callable[[Doubles, Doubles], Doubles]
 """What an order is chosen to minimise, from log(alpha-1) and alpha."""
 
 
-_GRAIN = 2.0**-18
-"""Of log(alpha-1): objectives with the same minimum find the same order, at a cost of some 1e-12 relative."""
+_AROUND = np.arange(-4.0, 5.0)
+_GRAIN = 2.0**-20
+"""Of log(alpha-1): objectives with the same minimum find the same order, at a cost of some 1e-13 relative."""
 _LOWEST, _HIGHEST = -40.0, 700.0
 """Of log(alpha-1): beyond them no order of interest lies, and no double."""
 
@@ -59,13 +60,13 @@ def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
     best, step = _bracket(at, near)
     while step > _GRAIN:
         step /= 4
-        place, values = at(best + step * np.arange(-4, 5))
+        place, values = at(best + step * _AROUND)
         best += step * (place - 4)
         if 0 < place < 8 and np.all(np.isfinite(values[place - 1 : place + 2])):
             left, middle, right = values[place - 1 : place + 2]
             bend = left - 2 * middle + right
             vertex, finer = best + (step * (left - right) / (2 * bend) if bend > 0 else 0), step / 64
-            if at(vertex + finer * np.arange(-1, 2))[0] == 1:
+            if at(vertex + finer * _AROUND[3:6])[0] == 1:
                 best, step = vertex, finer
     return 1 + Fraction(float(np.exp(np.rint(best / _GRAIN) * _GRAIN)))
 
@@ -75,7 +76,7 @@ def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None
     if near is not None:
         best, step = _rough_log(near - 1), 0.25
         while _LOWEST <= best <= _HIGHEST:
-            t = best + step * np.arange(-4, 5)
+            t = best + step * _AROUND
             place, _ = at(t)
             best = t[place]
             if 0 < place < len(t) - 1:

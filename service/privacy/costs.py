@@ -52,52 +52,64 @@ class _Step:
     counts: Doubles
 
 
+class Straight:
+    """The part of a plan's costs that is c*alpha with a rational c, added up exactly.
+
+    Attributes:
+        plan: the outline.
+        slopes: c of each place; 0 where a mechanism has more to it, or a maximum is of unlike parts.
+        curved: the mechanisms' places that have more.
+        steps: the plan's, with what is left of them.
+    """
+
+    def __init__(self, plan: Outline, slopes: Sequence[Loss | None]) -> None:
+        """``slopes``: c where a mechanism costs c*alpha; None where there is more to it."""
+        self.plan = plan
+        self.slopes = [ZERO if one is None else one for one in slopes]
+        self.curved = [place for place, one in enumerate(slopes) if one is None]
+        self.steps: list[_Step] = []
+        has_more = [one is None for one in slopes]
+        for step in plan.steps:
+            straight = [(self.slopes[part], count) for part, count in step.pairs if self.slopes[part] is not ZERO]
+            more = [(part, count) for part, count in step.pairs if has_more[part]]
+            if step.how_many is None:
+                slope = total(straight)
+            elif more:
+                slope, more = ZERO, [(part, min(count, step.how_many)) for part, count in step.pairs]
+            else:
+                slope = largest(straight, step.how_many)
+            places = np.array([part for part, _ in more], dtype=np.intp)
+            self.steps.append(_Step(slope, step.how_many, places, _column([count for _, count in more])))
+            self.slopes.append(slope)
+            has_more.append(bool(more))
+
+
 class Costs:
     """One notion's costs of a plan at any orders.
 
     Args:
-        plan: the outline.
-        slopes: c where a mechanism costs c*alpha; None where there is more to it.
-        curves: the formulas of the others, of alpha - 1 where there are orders; None where ``exact`` is to be asked.
+        plan: what is exact of it.
+        formula: of a mechanism that has more to it than c*alpha, in alpha - 1 where there are orders; None where
+            ``exact`` is to be asked.
         exact: a mechanism's cost at an order, rounded up from balls.
         orders: False where the cost has no order; then the order 1 stands for it.
     """
 
     def __init__(
         self,
-        plan: Outline,
-        slopes: Sequence[Loss | None],
-        curves: Sequence[Curve | None],
+        plan: "Straight",
+        formula: Callable[[Mechanism], Curve | None],
         exact: Callable[[Mechanism, Fraction], Loss],
         *,
         orders: bool = True,
     ) -> None:
-        self._plan, self._exact, self._orders = plan, exact, orders
-        self._slopes = [ZERO if one is None else one for one in slopes]
-        curved = [(place, curves[place]) for place, one in enumerate(slopes) if one is None]
-        in_table = [(place, one) for place, one in curved if one is not None and one.in_arrays]
+        self._plan, self._slopes, self._steps = plan.plan, plan.slopes, plan.steps
+        self._exact, self._orders = exact, orders
+        found = [(place, formula(plan.plan.mechanisms[place])) for place in plan.curved]
+        in_table = [(place, one) for place, one in found if one is not None and one.in_arrays]
         self._in_table = np.array([place for place, _ in in_table], dtype=np.intp)
         self._table = Table([one for _, one in in_table])
-        self._others = sorted({place for place, _ in curved} - {place for place, _ in in_table})
-        self._steps: list[_Step] = []
-        self._combine([one is None for one in slopes])
-
-    def _combine(self, curved: list[bool]) -> None:
-        """The steps with their exact parts; a maximum of unlike parts has none."""
-        for step in self._plan.steps:
-            pairs = list(zip(step.parts, step.counts, strict=True))
-            more = [(part, count) for part, count in pairs if curved[part]]
-            if step.how_many is None:
-                slope = total((self._slopes[part], count) for part, count in pairs if self._slopes[part] is not ZERO)
-            elif more:
-                slope, more = ZERO, [(part, min(count, step.how_many)) for part, count in pairs]
-            else:
-                slope = largest([(self._slopes[part], count) for part, count in pairs], step.how_many)
-            places = np.array([part for part, _ in more], dtype=np.intp)
-            counts = np.array([[_count(count)] for _, count in more])
-            self._steps.append(_Step(slope, step.how_many, places, counts))
-            self._slopes.append(slope)
-            curved.append(bool(more))
+        self._others = sorted({place for place, _ in found} - {place for place, _ in in_table})
 
     @property
     def slope(self) -> Loss:
@@ -199,9 +211,11 @@ def _sum_of_largest(rows: Doubles, counts: Doubles, how_many: int) -> Doubles:
         return _sum(np.where(taken > 0, up(np.take_along_axis(rows, order, axis=0) * taken), 0))
 
 
-def _count(count: int) -> float:
-    """The double itself, or one above it."""
-    return float(count) if count <= _EXACT else math.nextafter(double(Fraction(count)), math.inf)
+def _column(counts: list[int]) -> Doubles:
+    """The counts as doubles, or doubles above them."""
+    if max(counts, default=0) <= _EXACT:
+        return np.array(counts, dtype=np.float64)[:, None]
+    return np.array([double_up(Fraction(count)) for count in counts])[:, None]
 
 
 def _up(slope: Loss) -> float:

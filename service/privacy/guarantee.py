@@ -11,7 +11,7 @@ from service.privacy.plan import Neighbouring, Priced, condense, outline
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.renyi import Renyi, declared_orders
 from service.privacy.tight import gaussian_delta, gaussian_epsilon, gaussian_rho_of
-from service.privacy.zcdp import outline_rho
+from service.privacy.zcdp import certified_rho
 
 USUAL_ORDERS = tuple(
     Fraction(order) for order in ("1.25", "1.5", "2", "3", "4", "5", "8", "16", "32", "64", "256", "1024")
@@ -114,7 +114,7 @@ class _Spent:
         curve = Renyi(outlined)
         return cls(
             plan_epsilon(outlined, neighbouring),
-            outline_rho(outlined, curve.slopes),
+            certified_rho(curve.whole),
             plan_delta(outlined, neighbouring),
             curve,
             gaussian_rho_of(plan, neighbouring),

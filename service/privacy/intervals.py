@@ -63,10 +63,11 @@ class Interval:
     __radd__ = __add__
 
     def __sub__(self, other: Number) -> "Interval":
-        return self + -_interval(other)
+        other = _interval(other)
+        return Interval(down(self.low - other.high), up(self.high - other.low))
 
     def __rsub__(self, other: Number) -> "Interval":
-        return -self + other
+        return _interval(other) - self
 
     def __mul__(self, other: Number) -> "Interval":
         other = _interval(other)

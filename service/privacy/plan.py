@@ -162,9 +162,11 @@ def condense(plan: Priced) -> Condensed:
 def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
     counts: Counter[Condensed] = Counter()
     for part, count in parts:
-        is_composition = part.mechanism is None and part.degree is None
-        for inner, times in part.parts if is_composition else ((part, 1),):
-            counts[inner] += count * times
+        if part.mechanism is not None or part.degree is not None:
+            counts[part] = counts.get(part, 0) + count
+            continue
+        for inner, times in part.parts:
+            counts[inner] = counts.get(inner, 0) + count * times
     return _node(None, counts)
 
 
@@ -196,6 +198,11 @@ class Step:
     parts: tuple[int, ...]
     counts: tuple[int, ...]
 
+    @property
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        """Each part with its count."""
+        return zip(self.parts, self.counts, strict=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:
@@ -226,58 +233,69 @@ def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
     """
     if isinstance(plan, Outline):
         return plan
-    places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
-    mechanisms: list[Mechanism] = []
-    steps: list[Step] = []  # with a mechanism's place as it is, a step's as ~number until all mechanisms are known
-    known: dict[tuple[Condensed, bool], int] = {}
+    lines = _Lines(neighbouring)
+    lines.cost(condense(plan), False)
+    return lines.numbered()
 
-    def step(how_many: int | None, parts: Iterable[tuple[int, int]]) -> int:
-        listed = tuple(parts)
-        steps.append(Step(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed)))
-        return ~(len(steps) - 1)
 
-    def leaf(node: Condensed, mechanism: Mechanism, one_side: bool) -> tuple[int, int]:
-        moved, cells = _moved(mechanism, neighbouring, one_side)
-        key = node if moved is mechanism else moved
-        place = places.get(key)
-        if place is None:
-            place = places[key] = len(mechanisms)
-            mechanisms.append(moved)
-        return place, cells
+class _Lines:
+    """An outline in the making: a mechanism's place is its number, a step's is ~number until all are known."""
 
-    def composed(parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
-        for part, count in parts:
-            if part.mechanism is not None:
-                place, cells = leaf(part, part.mechanism, one_side)
-                yield place, cells * count
-            else:
-                yield cost(part, one_side), count
+    def __init__(self, neighbouring: Neighbouring) -> None:
+        self._neighbouring = neighbouring
+        self._mechanisms: list[Mechanism] = []
+        self._steps: list[Step] = []
+        self._places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
+        self._known: dict[tuple[Condensed, bool], int] = {}
 
-    def cost(node: Condensed, one_side: bool) -> int:
+    def numbered(self) -> Outline:
+        """The outline, its steps' places after the mechanisms'."""
+        first = len(self._mechanisms)
+        steps = [
+            Step(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
+            for one in self._steps
+        ]
+        return Outline(tuple(self._mechanisms), tuple(steps))
+
+    def cost(self, node: Condensed, one_side: bool) -> int:
         """``one_side``: the change is the removal or the addition that makes up half of a replacement."""
-        found = known.get((node, one_side))
+        found = self._known.get((node, one_side))
         if found is None:
-            found = known[node, one_side] = of_node(node, one_side)
+            found = self._known[node, one_side] = self._of_node(node, one_side)
         return found
 
-    def of_node(node: Condensed, one_side: bool) -> int:
+    def _of_node(self, node: Condensed, one_side: bool) -> int:
         if node.degree is None:
-            return step(None, composed(node.parts or ([(node, 1)] if node.mechanism else []), one_side))
-        costs = [(cost(part, one_side), count) for part, count in node.parts]
-        if neighbouring is Neighbouring.REPLACE_ONE and not one_side:
+            return self._step(None, self._composed(((node, 1),) if node.mechanism else node.parts, one_side))
+        costs = [(self.cost(part, one_side), count) for part, count in node.parts]
+        if self._neighbouring is Neighbouring.REPLACE_ONE and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
             # two parts, which together cost at most twice the dearer one.
-            apart = [step(None, [(cost(part, True), 2)]) for part, _ in node.parts]
+            apart = [self._step(None, [(self.cost(part, True), 2)]) for part, _ in node.parts]
             costs = [
-                (step(1, [(one, 1), (two, 1)]), count) for (one, count), two in zip(costs, apart, strict=True)
+                (self._step(1, [(one, 1), (two, 1)]), count) for (one, count), two in zip(costs, apart, strict=True)
             ]
-        return step(node.degree, costs)
+        return self._step(node.degree, costs)
 
-    cost(condense(plan), False)
-    placed = [
-        Step(one.how_many, tuple(p if p >= 0 else len(mechanisms) + ~p for p in one.parts), one.counts) for one in steps
-    ]
-    return Outline(tuple(mechanisms), tuple(placed))
+    def _composed(self, parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
+        for part, count in parts:
+            if part.mechanism is None:
+                yield self.cost(part, one_side), count
+            else:
+                moved, cells = _moved(part.mechanism, self._neighbouring, one_side)
+                yield self._place(part if moved is part.mechanism else moved, moved), cells * count
+
+    def _place(self, key: Condensed | Mechanism, moved: Mechanism) -> int:
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self._mechanisms)
+            self._mechanisms.append(moved)
+        return place
+
+    def _step(self, how_many: int | None, parts: Iterable[tuple[int, int]]) -> int:
+        listed = tuple(parts)
+        self._steps.append(Step(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed)))
+        return ~(len(self._steps) - 1)
 
 
 def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
@@ -290,12 +308,18 @@ def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
 
 
 def evaluate(plan: Outline, notion: Notion[T]) -> T:
-    """The cost of a plan in one notion, step by step."""
-    costs = [notion.mechanism(mechanism) for mechanism in plan.mechanisms]
-    for step in plan.steps:
-        weighted = ((costs[part], count) for part, count in zip(step.parts, step.counts, strict=True))
-        costs.append(notion.total(weighted) if step.how_many is None else notion.largest(weighted, step.how_many))
-    return costs[-1]
+    """The cost of a plan in one notion, step by step; a mechanism is priced when a sum comes to it."""
+    costs: dict[int, T] = {}
+
+    def cost(place: int) -> T:
+        if place not in costs:
+            costs[place] = notion.mechanism(plan.mechanisms[place])
+        return costs[place]
+
+    for place, step in enumerate(plan.steps, len(plan.mechanisms)):
+        weighted = ((cost(part), count) for part, count in step.pairs)
+        costs[place] = notion.total(weighted) if step.how_many is None else notion.largest(weighted, step.how_many)
+    return cost(len(plan.mechanisms) + len(plan.steps) - 1)
 
 
 def _moved(mechanism: Mechanism, neighbouring: Neighbouring, one_side: bool) -> tuple[Mechanism, int]:

@@ -6,29 +6,29 @@ from fractions import Fraction
 import numpy as np
 
 from service.privacy.arithmetic import DOUBLES, Doubles, double
-from service.privacy.costs import Costs
+from service.privacy.costs import Costs, Straight
 from service.privacy.loss import Loss
 from service.privacy.mechanisms import Declaration, Declared, Mechanism
 from service.privacy.plan import Outline
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.rdp import curve_of, mechanism_tau, slope, sole_slope
+from service.privacy.tables import Curve
 
 
 class Renyi:
     """tau(alpha) of a plan, in nats (seed 004, Lemma 3).
 
     Attributes:
-        slopes: c of the mechanisms that are c*alpha at least at whole orders; such a c is rho as well.
+        whole: what of it is c*alpha at least at whole orders; there the discrete Gaussian attains its slope.
     """
 
     def __init__(self, plan: Outline) -> None:
         self._plan = plan
-        self._curves = [curve_of(one) for one in plan.mechanisms]
-        slopes = [sole_slope(one) for one in plan.mechanisms]
-        self.slopes = [None if one is None else Loss(one) for one in slopes]
-        straight = [None if curve else one for one, curve in zip(self.slopes, self._curves, strict=True)]
-        self._costs = self._of(straight)
-        self._at_whole_orders: Costs | None = None
+        slopes = [None if one is None else Loss(one) for one in map(sole_slope, plan.mechanisms)]
+        straight = [None if one and curve_of(m) else one for one, m in zip(slopes, plan.mechanisms, strict=True)]
+        self.whole = Straight(plan, slopes)
+        self._costs = Costs(self.whole if straight == slopes else Straight(plan, straight), _formula, mechanism_tau)
+        self._at_whole_orders = self._costs if straight == slopes else Costs(self.whole, _formula, mechanism_tau)
 
     @property
     def is_straight(self) -> bool:
@@ -46,19 +46,8 @@ class Renyi:
         for whole in (True, False):
             listed = [order for order in orders if (order.denominator == 1) is whole]
             if listed:
-                found.update(zip(listed, (self._whole() if whole else self._costs).bounds(listed), strict=True))
+                found.update(zip(listed, (self._at_whole_orders if whole else self._costs).bounds(listed), strict=True))
         return tuple(found[order] for order in orders)
-
-    def _whole(self) -> Costs:
-        """At whole orders the discrete Gaussian attains its slope, so that its cost is rational."""
-        if self._at_whole_orders is None:
-            steps = any(one and curve for one, curve in zip(self.slopes, self._curves, strict=True))
-            self._at_whole_orders = self._of(self.slopes) if steps else self._costs
-        return self._at_whole_orders
-
-    def _of(self, slopes: list[Loss | None]) -> Costs:
-        pairs = zip(self._plan.mechanisms, self._curves, strict=True)
-        return Costs(self._plan, slopes, [None if _has_more(one) else curve for one, curve in pairs], mechanism_tau)
 
     def parts(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
         """c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope everywhere.
@@ -66,8 +55,7 @@ class Renyi:
         Raises:
             Beyond: doubles do not reach.
         """
-        costs = self._whole()
-        return costs.slope, costs.rest(orders)
+        return self._at_whole_orders.slope, self._at_whole_orders.rest(orders)
 
     def rough(self, alphas: Doubles) -> Doubles:
         """tau at many orders in doubles: to choose an order by, never to report."""
@@ -79,6 +67,10 @@ def _has_more(mechanism: Mechanism) -> bool:
     if not isinstance(mechanism, Declared):
         return False
     return bool(mechanism.guarantee.rdp) or None not in (mechanism.guarantee.epsilon, mechanism.guarantee.rho)
+
+
+def _formula(mechanism: Mechanism) -> Curve | None:
+    return None if _has_more(mechanism) else curve_of(mechanism)
 
 
 def _rough(mechanism: Mechanism, alphas: Doubles) -> Doubles:

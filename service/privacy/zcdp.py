@@ -1,10 +1,10 @@
 """Zero-concentrated differential privacy: rho, the slope that bounds every Rényi divergence."""
 
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
 from service.privacy.arithmetic import BALLS, Arithmetic, Number
+from service.privacy.costs import Costs, Straight
 from service.privacy.loss import INFINITE, Loss, largest, least, total
 from service.privacy.mechanisms import (
     Declared,
@@ -15,9 +15,8 @@ from service.privacy.mechanisms import (
     Mechanism,
     RandomizedResponse,
 )
-from service.privacy.costs import Costs
 from service.privacy.numbers import ceiling
-from service.privacy.plan import Foldable, Neighbouring, Notion, Outline, fold
+from service.privacy.plan import Foldable, Neighbouring, Notion, fold
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.tables import Curve
 
@@ -101,11 +100,15 @@ def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
     return fold(plan, neighbouring, Notion(mechanism_rho, total, largest))
 
 
-def outline_rho(plan: Outline, rational: Sequence[Loss | None]) -> Loss:
+def certified_rho(plan: Straight) -> Loss:
     """The same in intervals of doubles, for plans of thousands of mechanisms: less than 1e-11 of itself above.
 
-    ``rational``: rho of the mechanisms where that is rational.
+    ``plan``: with the mechanisms whose rho is rational.
     """
-    curves = [None if isinstance(one, Declared) else rho_curve_of(one) for one in plan.mechanisms]
-    costs = Costs(plan, rational, curves, lambda mechanism, _: mechanism_rho(mechanism), orders=False)
+    costs = Costs(plan, _formula, lambda mechanism, _: mechanism_rho(mechanism), orders=False)
     return costs.bounds([Fraction(1)])[0]
+
+
+def _formula(mechanism: Mechanism) -> Curve | None:
+    """Where it says all that is known."""
+    return None if isinstance(mechanism, Declared) else rho_curve_of(mechanism)

@@ -32,7 +32,9 @@ def test_what_is_cut_off_the_sum_is_in_its_ball(
     """However few terms are summed: the rest is bounded and not forgotten."""
     monkeypatch.setattr(arithmetic, "_terms", lambda sigma_squared, bits: terms)
     with precision(400):
-        assert contains(BALLS.gaussian_side(ball(Fraction(u)), ball(Fraction(square))), side(Fraction(u), Fraction(square)))
+        assert contains(
+            BALLS.gaussian_side(ball(Fraction(u)), ball(Fraction(square))), side(Fraction(u), Fraction(square))
+        )
 
 
 @pytest.mark.parametrize("square", ["0.05", "1.99"])

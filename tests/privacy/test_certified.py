@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from service.privacy import costs
+from service.privacy.costs import Straight
 from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import (
     Declaration,
@@ -23,7 +24,7 @@ from service.privacy.mechanisms import (
 from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, outline
 from service.privacy.rdp import mechanism_tau, plan_tau
 from service.privacy.renyi import Renyi
-from service.privacy.zcdp import mechanism_rho, outline_rho, plan_rho
+from service.privacy.zcdp import certified_rho, mechanism_rho, plan_rho
 from tests.privacy.reference import exactly, mp, nats, oracle
 from tests.privacy.strategies import plans
 
@@ -68,7 +69,7 @@ def test_every_mechanism_is_bounded_from_above_within_1e_11() -> None:
             truth = cells * nats(mechanism_tau(plan.mechanisms[0], order))
             assert truth * (1 - Fraction(1, 2**90)) <= nats(tau) <= truth * CLOSE
         truth = cells * nats(mechanism_rho(plan.mechanisms[0]))
-        rho = nats(outline_rho(plan, Renyi(plan).slopes))
+        rho = nats(certified_rho(Renyi(plan).whole))
         assert truth * (1 - Fraction(1, 2**90)) <= rho <= truth * CLOSE
 
 
@@ -100,7 +101,7 @@ def test_every_node_is_bounded_as_its_exact_fold(plan: Plan) -> None:
         assert truth * (1 - Fraction(1, 2**90)) <= nats(tau) <= truth * CLOSE
         assert near == pytest.approx(float(truth), rel=1e-9)
     truth = nats(plan_rho(plan, REPLACE))
-    assert truth * (1 - Fraction(1, 2**90)) <= nats(outline_rho(line, curve.slopes)) <= truth * CLOSE
+    assert truth * (1 - Fraction(1, 2**90)) <= nats(certified_rho(curve.whole)) <= truth * CLOSE
 
 
 @pytest.mark.parametrize("count", [1, 3, 10**9, 2**53 + 1, 10**40])
@@ -121,7 +122,7 @@ def test_what_no_double_holds_is_added_up_in_rationals(noise: str) -> None:
     )
     (tau,) = Renyi(outline(plan, REPLACE)).taus([Fraction(3)])
     assert tau == plan_tau(plan, REPLACE, Fraction(3))
-    rho = nats(outline_rho(outline(plan, REPLACE), [None] * 3))
+    rho = nats(certified_rho(Straight(outline(plan, REPLACE), [None] * 3)))
     assert nats(plan_rho(plan, REPLACE)) * (1 - Fraction(1, 2**90)) <= rho <= nats(plan_rho(plan, REPLACE)) * CLOSE
 
 
@@ -144,11 +145,13 @@ def test_rational_figures_stay_exact() -> None:
     assert whole.nats == 3 * truth
     assert not between.rational
     assert nats(between) < Fraction(7, 2) * truth
-    assert nats(outline_rho(outline(Sequence(parts=parts + small), ADD), curve.slopes)) == truth
+    assert nats(certified_rho(curve.whole)) == truth
 
 
 @pytest.mark.parametrize("delta", ["1e-300", "1e-10", "0.5"])
-@pytest.mark.parametrize(("epsilon", "count"), [("1e-12", 10**9), ("1e-6", 10**9), ("0.01", 10**5), ("3", 40), ("1e4", 1)])
+@pytest.mark.parametrize(
+    ("epsilon", "count"), [("1e-12", 10**9), ("1e-6", 10**9), ("0.01", 10**5), ("3", 40), ("1e4", 1)]
+)
 def test_an_epsilon_of_many_geometrics_is_the_least_over_all_orders(epsilon: str, count: int, delta: str) -> None:
     """privacy.md 2.2 and section 4 at 60 digits, minimised by the oracle."""
     plan = Repeat(part=Geometric(scale=1 / Fraction(epsilon)), count=count)

@@ -221,7 +221,9 @@ def test_the_least_of_several_declared_figures_counts() -> None:
     assert nats(mechanism_rho(mechanism)) == Fraction(1, 4)  # below tanh(1/2) = 0.46
     assert nats(mechanism_tau(mechanism, Fraction(4))) == Fraction(1, 100)
     assert nats(mechanism_tau(mechanism, Fraction(100))) <= 1
-    assert nats(mechanism_rho(declared(epsilon=Fraction(1), rho=Fraction(2)))) == nats(mechanism_rho(declared(epsilon=Fraction(1))))
+    assert nats(mechanism_rho(declared(epsilon=Fraction(1), rho=Fraction(2)))) == nats(
+        mechanism_rho(declared(epsilon=Fraction(1)))
+    )
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def test_an_operation_on_points_inside_is_inside(
         found = operation(a, b)
     with precision(4200):  # exact for sums and products of doubles
         x, y = (
-            arb(low) + (arb(high) - arb(low)) * share / 8 for (low, high), share in zip((one, other), shares, strict=True)
+            arb(low) + (arb(high) - arb(low)) * share / 8
+            for (low, high), share in zip((one, other), shares, strict=True)
         )
         if operation is operator.truediv and other[0] <= 0 <= other[1]:
             assert np.isnan(found.low[0])
@@ -87,8 +88,8 @@ def test_down_and_up_move_by_units_in_the_last_place(x: float, units: int) -> No
     with np.errstate(over="ignore"):
         for _ in range(units):
             below, above = np.nextafter(below, -np.inf), np.nextafter(above, np.inf)
-        assert down(np.float64(x), units) <= below
-        assert up(np.float64(x), units) >= above
+        assert down(np.array(x), units) <= below
+        assert up(np.array(x), units) >= above
 
 
 def test_arrays_and_numbers_on_either_side_are_exact() -> None:

@@ -31,9 +31,9 @@ from service.privacy.plan import (
     Repeat,
     Sequence,
     condense,
-    outline,
     leaves,
     mechanisms_of,
+    outline,
     parts_of,
     restrict,
 )
