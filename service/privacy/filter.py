@@ -21,7 +21,7 @@ from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total 
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plan import Condensed, Neighbouring, Notion, Plan, condense, fold, outline
 from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.rdp import mechanism_tau, sole_slope
+from service.privacy.rdp import mechanism_taus, sole_slope
 from service.privacy.renyi import Renyi
 from service.privacy.zcdp import plan_rho
 
@@ -215,11 +215,13 @@ def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
     At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
     """
 
+    key = _integers(orders)
+
     def mechanism(mechanism: Mechanism) -> _Curve:
         linear = sole_slope(mechanism)
         if linear is not None:
             return linear, ()
-        rest = tuple(mechanism_tau(mechanism, order) for order in orders)
+        rest = mechanism_taus(mechanism, key)
         if len(rest) == 1 and rest[0].rational and rest[0].nats is not None:
             return rest[0].nats / orders[0], ()
         return Fraction(0), rest

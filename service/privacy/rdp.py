@@ -4,8 +4,11 @@ One mechanism at a time in balls, which is what ledgers add up; plans of any siz
 """
 
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
+
+from flint import arb
 
 from service.privacy.arithmetic import BALLS
 from service.privacy.curves import discrete_gaussian, geometric, laplace, randomized_response
@@ -19,7 +22,7 @@ from service.privacy.mechanisms import (
     Mechanism,
     RandomizedResponse,
 )
-from service.privacy.numbers import ceiling
+from service.privacy.numbers import ceilings
 from service.privacy.plan import Foldable, Neighbouring, Notion, fold
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.tables import Curve
@@ -85,24 +88,44 @@ def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> 
     return Loss(((1 - share) * (low - 1) * at_low + share * (high - 1) * at_high) / z)
 
 
-@lru_cache(maxsize=1 << 17)
+@lru_cache(maxsize=1 << 16)
 def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
     """tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon bounds it at every order."""
+    return _taus(mechanism, (alpha,))[0]
+
+
+@lru_cache(maxsize=1 << 9)
+def mechanism_taus(mechanism: Mechanism, orders: tuple[int, ...]) -> tuple[Loss, ...]:
+    """The same at many orders, of which the numerators and denominators are given in turn: a key that hashes fast."""
+    return _taus(mechanism, [Fraction(top, of) for top, of in zip(orders[::2], orders[1::2], strict=True)])
+
+
+def _taus(mechanism: Mechanism, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
     pure = mechanism_epsilon(mechanism)
     if pure.nats == 0:
-        return pure
-    bounds = [Loss(pure.nats, rational=False)]
+        return (pure,) * len(orders)
+    bounds = [[Loss(pure.nats, rational=False)] for _ in orders]
     curve, linear = curve_of(mechanism), slope(mechanism)
-    if isinstance(mechanism, DiscreteGaussian) and (alpha * mechanism.sensitivity).denominator == 1:
-        curve = None  # theta has period 1: the slope's bound is attained, which balls would not tell
     if curve is not None:
-        rounded = ceiling(lambda: curve.at(BALLS, BALLS.number(alpha - 1)))
-        bounds.append(Loss(rounded, rational=False))
-    if linear is not None:
-        bounds.append(Loss(linear * alpha))
-    if isinstance(mechanism, Declared) and mechanism.guarantee.rdp:
-        bounds.append(interpolate(mechanism.guarantee.rdp, alpha))
-    return least(bounds)
+        places = [place for place, alpha in enumerate(orders) if not _attains_slope(mechanism, alpha)]
+        rounded = ceilings(lambda: _from_alpha(curve.prepared(BALLS)), [orders[place] for place in places])
+        for place, nats in zip(places, rounded, strict=True):
+            bounds[place].append(Loss(nats, rational=False))
+    for of_order, alpha in zip(bounds, orders, strict=True):
+        if linear is not None:
+            of_order.append(Loss(linear * alpha))
+        if isinstance(mechanism, Declared) and mechanism.guarantee.rdp:
+            of_order.append(interpolate(mechanism.guarantee.rdp, alpha))
+    return tuple(map(least, bounds))
+
+
+def _attains_slope(mechanism: Mechanism, alpha: Fraction) -> bool:
+    """theta has period 1: at these orders the discrete Gaussian's tau is its slope, which balls would not tell."""
+    return isinstance(mechanism, DiscreteGaussian) and (alpha * mechanism.sensitivity).denominator == 1
+
+
+def _from_alpha(tau: Callable[[arb], arb]) -> Callable[[arb], arb]:
+    return lambda alpha: tau(alpha - 1)
 
 
 def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:

@@ -27,7 +27,12 @@ class Curve(NamedTuple):
 
     def at(self, arithmetic: Arithmetic, *orders: Number) -> Number:
         """Its value for one mechanism."""
-        return self.formula(*map(arithmetic.number, self.parameters), *orders, arithmetic)
+        return self.prepared(arithmetic)(*orders)
+
+    def prepared(self, arithmetic: Arithmetic) -> Callable[..., Number]:
+        """The formula with its parameters, as a function of the orders."""
+        parameters = tuple(map(arithmetic.number, self.parameters))
+        return lambda *orders: self.formula(*parameters, *orders, arithmetic)
 
 
 @dataclass(frozen=True, slots=True)
