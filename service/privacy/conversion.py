@@ -180,6 +180,18 @@ def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
     return (ball((alpha - 1) * (tau - epsilon)) + _excess(alpha)).exp()
 
 
+def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
+    """The least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
+
+    Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
+    (privacy.md 2.1): (e^pure - e^epsilon)/(1 + e^pure).
+    """
+    if epsilon >= pure:
+        return Loss(Fraction(0))
+    reached = ceiling(lambda: -ball(epsilon - pure).expm1() / (1 + (-ball(pure)).exp()))
+    return Loss(Fraction(1) if reached is None else min(reached, Fraction(1)), rational=False)
+
+
 def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
     """The largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
 

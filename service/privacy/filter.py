@@ -202,7 +202,9 @@ def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...
         return price(plan, neighbouring, orders)
     quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
     epsilon, rho = (notion(outlined, neighbouring).nats for notion in (plan_epsilon, plan_rho))
-    return Price(epsilon, rho, plan_delta(outlined, neighbouring), linear.nats, quanta if any(quanta) else ())
+    return Price(
+        epsilon, rho, plan_delta(outlined, neighbouring), linear.nats, quanta if any(one != 0 for one in quanta) else ()
+    )
 
 
 _Curve = tuple[Fraction, tuple[Loss, ...]]

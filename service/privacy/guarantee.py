@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.arithmetic import Doubles, double
-from service.privacy.conversion import AtOrder, rdp_to_delta, rdp_to_epsilon, rho_to_epsilon_analytic
+from service.privacy.conversion import AtOrder, pure_to_delta, rdp_to_delta, rdp_to_epsilon, rho_to_epsilon_analytic
 from service.privacy.loss import INFINITE, Loss, least
 from service.privacy.plan import Neighbouring, Priced, condense, outline
 from service.privacy.pure import plan_delta, plan_epsilon
@@ -168,8 +168,8 @@ def delta_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> tup
     """The least delta at which a plan is (epsilon, delta)-private, at most 1, and the analysis that shows it."""
     spent = _Spent.of(plan, neighbouring)
     found: list[tuple[Loss, str]] = []
-    if spent.epsilon.nats is not None and spent.epsilon.nats <= epsilon:
-        found.append((Loss(Fraction(0)), "pure"))
+    if spent.epsilon.nats is not None:
+        found.append((pure_to_delta(spent.epsilon.nats, epsilon), "pure"))
     if spent.gaussian is not None:
         found.append((gaussian_delta(spent.gaussian, epsilon), "tight"))
     near = None

@@ -163,9 +163,7 @@ def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
     return None if upper is None else _rational(*upper)
 
 
-def ceilings(
-    prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fraction]
-) -> list[Fraction | None]:
+def ceilings(prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fraction]) -> list[Fraction | None]:
     """``ceiling`` of a function at many places, most of which one precision decides.
 
     ``prepare`` gives the function at the precision then in force.

@@ -14,6 +14,7 @@ from service.privacy.conversion import (
     best_order,
     conversion,
     epsilon_to_rho_at,
+    pure_to_delta,
     rdp_to_delta,
     rdp_to_epsilon,
     rho_to_epsilon_analytic,
@@ -214,3 +215,89 @@ def test_no_size_of_figures_breaks_a_bound(rho: str, delta: str) -> None:
 
 def _declared(rho: str) -> Mechanism:
     return Declared(guarantee=Declaration(rho=Fraction(rho)), reference="a proof")
+
+
+@pytest.mark.parametrize("near", ["1.0000001", "1.9", "3400", "1e9"])
+@pytest.mark.parametrize("rho", ["1e-9", "1e-6", "0.3", "900"])
+def test_an_order_found_from_another_is_the_one_found_from_all(rho: str, near: str) -> None:
+    def above(t: Doubles, alpha: Doubles) -> Doubles:
+        return float(rho) * alpha + (20 - np.log(alpha)) / np.exp(t)
+
+    found, cold = best_order(above, Fraction(near)), best_order(above)
+    assert math.log(found - 1) == pytest.approx(math.log(cold - 1), abs=2e-6)
+    truth = math.sqrt(20 / float(rho))  # but for the logarithm
+    assert 0.3 * truth < cold - 1 < 1.5 * truth
+
+
+def test_an_order_at_a_kink_is_found() -> None:
+    kinked = best_order(lambda t, alpha: np.maximum(alpha / 10, 3 - alpha), Fraction(50))
+    assert float(kinked) == pytest.approx(30 / 11, abs=1e-5)
+
+
+def minimum(function: Callable[[Any], Any]) -> Any:
+    """Of a function of log(alpha-1) with one minimum, at 60 digits."""
+    low = min((mp.mpf(k) / 2 for k in range(-80, 120)), key=function) - 1
+    high, golden = low + 2, (mp.sqrt(5) - 1) / 2
+    for _ in range(110):
+        x, y = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, y) if function(x) < function(y) else (x, high)
+    return function((low + high) / 2)
+
+
+def excess(t: Any) -> Any:
+    z = mp.exp(t)
+    return z * (t - mp.log1p(z)) - mp.log1p(z)
+
+
+EXTREME = [("1e-12", "1e-9"), ("1e-12", "1e-5"), ("1e-3", "1"), ("5", "30"), ("1e4", "1.5e4"), ("1e4", "3e4")]
+
+
+@pytest.mark.parametrize(("rho", "epsilon"), EXTREME)
+def test_delta_at_an_epsilon_is_the_least_over_all_orders(rho: str, epsilon: str) -> None:
+    """Down to 1e-300 and below; with a curve that is not a line beside the line."""
+    with mp.workdps(60):
+        r, e = oracle.number(rho), oracle.number(epsilon)
+        truth = mp.exp(minimum(lambda t: mp.exp(t) * (r * (1 + mp.exp(t)) - e) + excess(t)))
+    found = nats(rdp_to_delta(*line(Fraction(rho)), Fraction(epsilon)).loss)
+    assert exactly(truth) * (1 - Fraction(1, 10**40)) <= found <= exactly(truth) * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("count", [1, 10**4, 10**9])
+@pytest.mark.parametrize("loss", ["1e-6", "1e-3", "0.5"])
+def test_delta_of_many_geometrics_is_the_least_over_all_orders(loss: str, count: int) -> None:
+    plan = Repeat(part=Geometric(scale=1 / Fraction(loss)), count=count)
+    with mp.workdps(60):
+        e = oracle.number(loss)
+        epsilon = Fraction(mp.nstr(count * e * mp.tanh(e / 2) + 6 * e * mp.sqrt(count), 20))
+
+        def exponent(t: Any) -> Any:
+            z = mp.exp(t)
+            moment = z * e + mp.log1p(mp.exp(-(2 * z + 1) * e)) - mp.log1p(mp.exp(-e))
+            return count * moment - z * oracle.number(epsilon) + excess(t)
+
+        truth = min(mp.exp(minimum(exponent)), mp.mpf(1))
+    found = nats(rdp_to_delta(*curve(plan), epsilon, near=Fraction(3)).loss)
+    assert exactly(truth) * (1 - Fraction(1, 10**40)) <= found <= exactly(truth) * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("epsilon", ["1e-12", "1e-3", "1", "1e4"])
+@pytest.mark.parametrize("delta", ["1e-300", "1e-10", "0.5"])
+def test_the_largest_rho_is_the_most_over_all_orders(epsilon: str, delta: str) -> None:
+    with mp.workdps(60):
+        e, d = oracle.number(epsilon), oracle.number(delta)
+        truth = -minimum(lambda t: ((excess(t) - mp.log(d)) / mp.exp(t) - e) / (1 + mp.exp(t)))
+    found = epsilon_to_rho_at(Fraction(epsilon), Fraction(delta))
+    assert exactly(truth) * (1 - Fraction(1, 10**9)) <= found <= exactly(truth) * (1 + Fraction(1, 10**40))
+
+
+@pytest.mark.parametrize("pure", ["1e-12", "0.3", "7", "1e4"])
+def test_pure_loss_gives_the_delta_of_the_response_that_dominates(pure: str) -> None:
+    """P(true answer) - e^epsilon P(it under the other truth), by definition, and so never below a real mechanism's."""
+    with mp.workdps(60):
+        p = 1 / (1 + mp.exp(-oracle.number(pure)))
+        for share in ("0", "0.4", "0.999"):
+            epsilon = Fraction(pure) * Fraction(share)
+            truth = exactly(p - mp.exp(oracle.number(epsilon)) * (1 - p))
+            found = nats(pure_to_delta(Fraction(pure), epsilon))
+            assert truth * (1 - Fraction(1, 10**30)) <= found <= min(truth * (1 + Fraction(1, 10**25)), Fraction(1))
+    assert nats(pure_to_delta(Fraction(pure), Fraction(pure))) == 0
