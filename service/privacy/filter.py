@@ -19,7 +19,7 @@ from service.privacy.costs import Beyond
 from service.privacy.intervals import up
 from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plan import Condensed, Neighbouring, Notion, Plan, condense, fold, outline
+from service.privacy.plan import Condensed, Foldable, Neighbouring, Notion, Plan, condense, fold, outline
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.rdp import mechanism_taus, sole_slope
 from service.privacy.renyi import Renyi
@@ -178,12 +178,17 @@ def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: tuple[int, ..
 
 
 def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
+    quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
+    return _priced(plan, neighbouring, linear, quanta)
+
+
+def _priced(plan: Foldable, neighbouring: Neighbouring, linear: Fraction, quanta: tuple[int | None, ...]) -> Price:
+    """The price with this Rényi curve; an irrational rho is whole quanta, rounded up."""
     rho = plan_rho(plan, neighbouring)
     nats = rho.nats
     if nats is not None and not rho.rational:
         nats = Fraction(math.ceil(nats * QUANTA), QUANTA)
-    linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
-    quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
     return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
 
 
@@ -201,10 +206,7 @@ def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...
     if linear.nats is None:
         return price(plan, neighbouring, orders)
     quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
-    epsilon, rho = (notion(outlined, neighbouring).nats for notion in (plan_epsilon, plan_rho))
-    return Price(
-        epsilon, rho, plan_delta(outlined, neighbouring), linear.nats, quanta if any(one != 0 for one in quanta) else ()
-    )
+    return _priced(outlined, neighbouring, linear.nats, quanta if set(quanta) - {0} else ())
 
 
 _Curve = tuple[Fraction, tuple[Loss, ...]]
