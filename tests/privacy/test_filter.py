@@ -406,7 +406,7 @@ def test_an_estimate_is_a_price_or_hardly_above(plan: Plan) -> None:
     assert (found.epsilon, found.rho, found.delta) == (asked.epsilon, asked.rho, asked.delta)
     for k, order in enumerate(orders):
         near, exact = (
-            one.linear * order + Fraction(one.quanta[k] if one.quanta else 0, QUANTA) for one in (found, asked)
+            one.linear * order + Fraction((one.quanta[k] or 0) if one.quanta else 0, QUANTA) for one in (found, asked)
         )
         assert exact <= near <= exact * (1 + Fraction(1, 10**11)) + Fraction(2, QUANTA)
 
