@@ -19,7 +19,7 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import Head
 from service.ledger.once import Answer, has_entry, once, rehearse
 from service.ledger.tables import Release, ReleaseTag
-from service.privacy.filter import ACCOUNTANT, Price, Shortfall, add, charged, price, shortfall
+from service.privacy.filter import ACCOUNTANT, Price, Shortfall, add, charged, estimate, price, shortfall
 from service.privacy.fitting import noise_multiplier
 from service.privacy.notation import check_relation, walk
 from service.privacy.numbers import double_down, double_up, exact_text
@@ -218,7 +218,7 @@ def multiplier(account: AccountRecord, release: NewRelease) -> float | None:
     """The smallest factor on the plan's noise scales with which the release would have fitted."""
 
     def fits(plan: Plan) -> bool:
-        asked = price(plan, account.neighbouring, account.weights.orders)
+        asked = estimate(plan, account.neighbouring, account.weights.orders)
         after = add(account.totals, charged(account.totals, asked))
         return shortfall(account.budget, account.weights, account.totals, after) is None
 

@@ -11,13 +11,11 @@ from functools import partial
 
 import numpy as np
 from flint import arb
-from numpy.typing import NDArray
 
-from service.privacy.arithmetic import DOUBLES
+from service.privacy.arithmetic import Doubles, double
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.numbers import ball, ceiling
 
-Doubles = NDArray[np.float64]
 Exact = Callable[[Fraction], Loss]
 """tau at one order, as an upper bound."""
 Rough = Callable[[Doubles], Doubles]
@@ -36,23 +34,56 @@ Objective = Callable[[Doubles, Doubles], Doubles]
 """What an order is chosen to minimise, from log(alpha-1) and alpha."""
 
 
-def best_order(objective: Objective) -> Fraction:
+_AROUND = np.arange(-4.0, 5.0)
+_GRAIN = 2.0**-20
+"""Of log(alpha-1): objectives with the same minimum find the same order, at a cost of some 1e-13 relative."""
+_LOWEST, _HIGHEST = -40.0, 700.0
+"""Of log(alpha-1): beyond them no order of interest lies, and no double."""
+
+
+def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
     """The order alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
 
     Over all alpha from 1 + e^-40 to e^700 and not over a table of orders: at rho = 1e-6 the best
-    order is in the thousands, and ten repetitions of anything move it.
+    order is in the thousands, and ten repetitions of anything move it. From a grid over all of them,
+    or, where an order ``near`` is known and the objective has one minimum, uphill on either side of it.
+    The bracket is divided by four, then, where the vertex of the parabola through the best points is lower than its
+    own neighbours, by 64 about that: on a smooth curve a few dozen orders do, at a kink it only takes longer.
     """
-    low, high = -40.0, 700.0
-    points = 371
-    while True:
-        t = np.linspace(low, high, points)
+
+    def at(t: Doubles) -> tuple[int, Doubles]:
         with np.errstate(all="ignore"):
             values = objective(t, 1 + np.exp(t))
-        best = t[np.argmin(np.where(np.isnan(values), np.inf, values))]
-        step = (high - low) / (points - 1)
-        if step < 1e-6:
-            return 1 + Fraction(float(np.exp(best)))
-        low, high, points = best - step, best + step, 65
+        values = np.where(np.isnan(values), np.inf, values)
+        return int(np.argmin(values)), values
+
+    best, step = _bracket(at, near)
+    while step > _GRAIN:
+        step /= 4
+        place, values = at(best + step * _AROUND)
+        best += step * (place - 4)
+        if 0 < place < 8 and np.all(np.isfinite(values[place - 1 : place + 2])):
+            left, middle, right = values[place - 1 : place + 2]
+            bend = left - 2 * middle + right
+            vertex, finer = best + (step * (left - right) / (2 * bend) if bend > 0 else 0), step / 64
+            if at(vertex + finer * _AROUND[3:6])[0] == 1:
+                best, step = vertex, finer
+    return 1 + Fraction(float(np.exp(np.rint(best / _GRAIN) * _GRAIN)))
+
+
+def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None) -> tuple[float, float]:
+    """A point and a step such that the minimum is no further from the point than the step."""
+    if near is not None:
+        best, step = _rough_log(near - 1), 0.25
+        while _LOWEST <= best <= _HIGHEST:
+            t = best + step * _AROUND
+            place, _ = at(t)
+            best = t[place]
+            if 0 < place < len(t) - 1:
+                return best, step
+            step *= 2
+    t = np.linspace(_LOWEST, _HIGHEST, 371)
+    return t[at(t)[0]], t[1] - t[0]
 
 
 def _rough_excess(t: Doubles, alpha: Doubles) -> Doubles:
@@ -79,7 +110,7 @@ def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
     return needed
 
 
-def _candidates(objective: Objective, kinks: Iterable[Fraction]) -> list[Fraction]:
+def _candidates(objective: Objective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
     """Orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
 
     A minimum at a kink is met by the search to 1e-6 only, and at the last order of a declared curve it
@@ -87,23 +118,39 @@ def _candidates(objective: Objective, kinks: Iterable[Fraction]) -> list[Fractio
     """
     orders = sorted(kinks)
     if not orders:
-        return [best_order(objective)]
+        return [best_order(objective, near)]
     with np.errstate(all="ignore"):
         t = np.array([_rough_log(order - 1) for order in orders])
-        values = objective(t, np.array([DOUBLES.number(order) for order in orders]))
+        values = objective(t, np.array([double(order) for order in orders]))
     return [best_order(objective), orders[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]]
 
 
 def rdp_to_epsilon(
-    exact: Exact, rough: Rough, delta: Fraction, cap: Loss = INFINITE, kinks: Iterable[Fraction] = ()
+    exact: Exact,
+    rough: Rough,
+    delta: Fraction,
+    cap: Loss = INFINITE,
+    kinks: Iterable[Fraction] = (),
+    near: Fraction | None = None,
 ) -> AtOrder:
     """The least epsilon that a Rényi curve gives at ``delta`` > 0, never above ``cap``, the pure epsilon.
 
-    ``kinks``: the orders at which the curve may have a kink, or end.
+    Args:
+        exact, rough: the curve.
+        delta: above 0.
+        cap: the pure epsilon.
+        kinks: the orders at which the curve may have a kink, or end.
+        near: an order from which to search; only for a curve whose (alpha-1) tau(alpha) is convex. Then what
+            is minimised has one minimum: (alpha-1) log(1-1/alpha) - log(alpha) is convex in alpha as well,
+            and a convex function over alpha - 1 falls up to a point and rises from there.
     """
     needed = _rough_log(1 / delta)
     least = AtOrder(cap, None)
-    for alpha in _candidates(lambda t, alpha: rough(alpha) + (needed + _rough_excess(t, alpha)) / np.exp(t), kinks):
+
+    def above(t: Doubles, alpha: Doubles) -> Doubles:
+        return rough(alpha) + (needed + _rough_excess(t, alpha)) / np.exp(t)
+
+    for alpha in _candidates(above, kinks, near):
         tau = exact(alpha).nats
         if tau is not None:
             epsilon = Loss(max(tau + conversion(alpha, delta), Fraction(0)), rational=False)
@@ -111,11 +158,17 @@ def rdp_to_epsilon(
     return least
 
 
-def rdp_to_delta(exact: Exact, rough: Rough, epsilon: Fraction, kinks: Iterable[Fraction] = ()) -> AtOrder:
+def rdp_to_delta(
+    exact: Exact, rough: Rough, epsilon: Fraction, kinks: Iterable[Fraction] = (), near: Fraction | None = None
+) -> AtOrder:
     """The least delta that a Rényi curve gives at ``epsilon``, at most 1: the same inequality, solved for delta."""
-    target = DOUBLES.number(epsilon)
+    target = double(epsilon)
     least = AtOrder(Loss(Fraction(1)), None)
-    for alpha in _candidates(lambda t, alpha: np.exp(t) * (rough(alpha) - target) + _rough_excess(t, alpha), kinks):
+
+    def exponent(t: Doubles, alpha: Doubles) -> Doubles:
+        return np.exp(t) * (rough(alpha) - target) + _rough_excess(t, alpha)
+
+    for alpha in _candidates(exponent, kinks, near):
         tau = exact(alpha).nats
         if tau is not None:
             delta = Loss(ceiling(partial(_delta_at, alpha, tau, epsilon)), rational=False)
@@ -127,12 +180,24 @@ def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
     return (ball((alpha - 1) * (tau - epsilon)) + _excess(alpha)).exp()
 
 
+def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
+    """The least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
+
+    Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
+    (privacy.md 2.1): (e^pure - e^epsilon)/(1 + e^pure).
+    """
+    if epsilon >= pure:
+        return Loss(Fraction(0))
+    reached = ceiling(lambda: -ball(epsilon - pure).expm1() / (1 + (-ball(pure)).exp()))
+    return Loss(Fraction(1) if reached is None else min(reached, Fraction(1)), rational=False)
+
+
 def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
     """The largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
 
     For each order, rho = (epsilon - conversion)/alpha suffices; the best order gives the most.
     """
-    needed, target = _rough_log(1 / delta), DOUBLES.number(epsilon)
+    needed, target = _rough_log(1 / delta), double(epsilon)
     alpha = best_order(lambda t, alpha: ((needed + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
     return max((epsilon - conversion(alpha, delta)) / alpha, Fraction(0))
 

@@ -12,12 +12,17 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 
+import numpy as np
+
 from service.privacy.conversion import conversion, epsilon_to_rho_at
-from service.privacy.loss import Loss, largest as largest_loss, total as total_loss
+from service.privacy.costs import Beyond
+from service.privacy.intervals import up
+from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plan import Condensed, Neighbouring, Notion, Plan, condense, fold
+from service.privacy.plan import Condensed, Foldable, Neighbouring, Notion, Plan, condense, fold, outline
 from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.rdp import mechanism_tau, sole_slope
+from service.privacy.rdp import mechanism_taus, sole_slope
+from service.privacy.renyi import Renyi
 from service.privacy.zcdp import plan_rho
 
 ACCOUNTANT = "1"
@@ -173,13 +178,35 @@ def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: tuple[int, ..
 
 
 def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
+    quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
+    return _priced(plan, neighbouring, linear, quanta)
+
+
+def _priced(plan: Foldable, neighbouring: Neighbouring, linear: Fraction, quanta: tuple[int | None, ...]) -> Price:
+    """The price with this Rényi curve; an irrational rho is whole quanta, rounded up."""
     rho = plan_rho(plan, neighbouring)
     nats = rho.nats
     if nats is not None and not rho.rational:
         nats = Fraction(math.ceil(nats * QUANTA), QUANTA)
-    linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
-    quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
     return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
+
+
+def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    """A price that is nowhere below ``price`` and above it by some 1e-13: to search with, never to charge.
+
+    Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
+    themselves at most: far less than the unit by which each end is moved up here.
+    """
+    outlined = outline(condense(plan), neighbouring)
+    try:
+        linear, rest = Renyi(outlined).parts(orders) if len(orders) > 1 else (INFINITE, np.zeros(0))
+    except Beyond:
+        linear = INFINITE
+    if linear.nats is None:
+        return price(plan, neighbouring, orders)
+    quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
+    return _priced(outlined, neighbouring, linear.nats, quanta if set(quanta) - {0} else ())
 
 
 _Curve = tuple[Fraction, tuple[Loss, ...]]
@@ -192,11 +219,13 @@ def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
     At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
     """
 
+    key = _integers(orders)
+
     def mechanism(mechanism: Mechanism) -> _Curve:
         linear = sole_slope(mechanism)
         if linear is not None:
             return linear, ()
-        rest = tuple(mechanism_tau(mechanism, order) for order in orders)
+        rest = mechanism_taus(mechanism, key)
         if len(rest) == 1 and rest[0].rational and rest[0].nats is not None:
             return rest[0].nats / orders[0], ()
         return Fraction(0), rest

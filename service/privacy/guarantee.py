@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from service.privacy.arithmetic import DOUBLES
-from service.privacy.conversion import AtOrder, Doubles, rdp_to_delta, rdp_to_epsilon, rho_to_epsilon_analytic
+from service.privacy.arithmetic import Doubles, double
+from service.privacy.conversion import AtOrder, pure_to_delta, rdp_to_delta, rdp_to_epsilon, rho_to_epsilon_analytic
 from service.privacy.loss import INFINITE, Loss, least
-from service.privacy.plan import Condensed, Neighbouring, Priced, condense, leaves
+from service.privacy.plan import Neighbouring, Priced, condense, outline
 from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.rdp import declared_orders, is_straight, plan_curve, plan_tau
+from service.privacy.renyi import Renyi, declared_orders
 from service.privacy.tight import gaussian_delta, gaussian_epsilon, gaussian_rho_of
-from service.privacy.zcdp import plan_rho
+from service.privacy.zcdp import certified_rho
 
 USUAL_ORDERS = tuple(
     Fraction(order) for order in ("1.25", "1.5", "2", "3", "4", "5", "8", "16", "32", "64", "256", "1024")
@@ -82,7 +82,7 @@ def guarantee(
     return Guarantee(
         epsilon=spent.epsilon,
         rho=spent.rho,
-        rdp=tuple((order, plan_tau(spent.plan, neighbouring, order)) for order in orders),
+        rdp=tuple(zip(orders, spent.curve.taus(orders), strict=True)),
         delta=spent.delta,
         approximate=tuple(approximate),
         best=tuple(_best(delta, approximate) for delta in deltas),
@@ -91,40 +91,43 @@ def guarantee(
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """A plan with what every conversion starts from.
+    """What every conversion of a plan starts from.
 
     Attributes:
         delta: what its mechanisms declare.
+        curve: its Rényi curve.
         gaussian: rho of the one Gaussian that is as revealing, where there is one.
-        orders: at which its Rényi curve may have a kink.
+        orders: at which its curve may have a kink.
     """
 
-    plan: Condensed
-    neighbouring: Neighbouring
     epsilon: Loss
     rho: Loss
     delta: Fraction
+    curve: Renyi
     gaussian: Fraction | None
     orders: set[Fraction]
 
     @classmethod
     def of(cls, plan: Priced, neighbouring: Neighbouring) -> "_Spent":
         plan = condense(plan)
+        outlined = outline(plan, neighbouring)
+        curve = Renyi(outlined)
         return cls(
-            plan,
-            neighbouring,
-            plan_epsilon(plan, neighbouring),
-            plan_rho(plan, neighbouring),
-            plan_delta(plan, neighbouring),
+            plan_epsilon(outlined, neighbouring),
+            certified_rho(curve.whole),
+            plan_delta(outlined, neighbouring),
+            curve,
             gaussian_rho_of(plan, neighbouring),
-            declared_orders(plan),
+            declared_orders(outlined),
         )
 
     def tau(self, alpha: Fraction) -> Loss:
-        return plan_tau(self.plan, self.neighbouring, alpha)
+        (tau,) = self.curve.taus([alpha])
+        return tau
 
-    def curve(self, alphas: Doubles) -> Doubles:
-        return plan_curve(self.plan, self.neighbouring, alphas)
+    def near(self, alpha: Fraction | None) -> Fraction | None:
+        """An order to search from, where the curve is known to be one of a kind that allows it."""
+        return alpha if self.curve.is_convex else None
 
 
 def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
@@ -135,8 +138,11 @@ def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approx
         by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _line(rho), left, pure)
         yield Approximate(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
     if left > 0:
-        straight = all(map(is_straight, leaves(spent.plan)))
-        by_rdp = by_zcdp if straight else rdp_to_epsilon(spent.tau, spent.curve, left, pure, spent.orders)
+        by_rdp = by_zcdp
+        if not spent.curve.is_straight:
+            near = spent.near(by_zcdp.alpha)
+            found = rdp_to_epsilon(spent.tau, spent.curve.rough, left, pure, spent.orders, near)
+            by_rdp = min(found, by_zcdp, key=lambda one: one.loss)  # rho*alpha is a Rényi curve too
         if by_rdp.loss.nats is not None:
             yield Approximate(delta, by_rdp.loss, "rdp", by_rdp.alpha, adaptive)
     if left >= 0 and pure.nats is not None:
@@ -149,7 +155,7 @@ def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approx
 
 
 def _line(slope: Fraction) -> Callable[[Doubles], Doubles]:
-    rough = DOUBLES.number(slope)
+    rough = double(slope)
     return lambda alphas: rough * alphas
 
 
@@ -162,14 +168,17 @@ def delta_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> tup
     """The least delta at which a plan is (epsilon, delta)-private, at most 1, and the analysis that shows it."""
     spent = _Spent.of(plan, neighbouring)
     found: list[tuple[Loss, str]] = []
-    if spent.epsilon.nats is not None and spent.epsilon.nats <= epsilon:
-        found.append((Loss(Fraction(0)), "pure"))
+    if spent.epsilon.nats is not None:
+        found.append((pure_to_delta(spent.epsilon.nats, epsilon), "pure"))
     if spent.gaussian is not None:
         found.append((gaussian_delta(spent.gaussian, epsilon), "tight"))
+    near = None
     if spent.rho.nats is not None:
         rho = spent.rho.nats
-        found.append((rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon).loss, "zcdp"))
-    found.append((rdp_to_delta(spent.tau, spent.curve, epsilon, spent.orders).loss, "rdp"))
+        by_zcdp = rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon)
+        found.append((by_zcdp.loss, "zcdp"))
+        near = spent.near(by_zcdp.alpha)
+    found.append((rdp_to_delta(spent.tau, spent.curve.rough, epsilon, spent.orders, near).loss, "rdp"))
     loss, via = min(found, key=lambda pair: pair[0])
     reached = Fraction(1) if loss.nats is None else min(loss.nats + spent.delta, Fraction(1))
     return Loss(reached, loss.rational), via

@@ -6,8 +6,10 @@ the formulas of both noises the same. g(y) = f(x + y)/f(x) for the Gaussian f, s
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from flint import arb, ctx, fmpq
 
@@ -48,7 +50,7 @@ def whole_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
     """The integral of exp(-(y+x)²/(2 v)) over the real line, or its sum over the integers y."""
     if lattice and v < _POISSON_FROM:
         u = x - (x + arb(0.5)).mid().floor()
-        return (-u * u / (2 * ball(v))).exp() * (1 + gaussian_side(u, v))
+        return (-u * u / (2 * ball(v))).exp() * (1 + gaussian_side(u, ball(v)))
     total = arb(1)
     if lattice:
         # Poisson: 1 + 2 sum over k >= 1 of r^(k²) cos(2 pi k x), r = exp(-2 pi² v); the rest is below a geometric sum.
@@ -61,7 +63,16 @@ def whole_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
     return (2 * arb.pi() * ball(v)).sqrt() * total
 
 
-def gaussian_side(u: arb, v: Fraction) -> arb:
+def gaussian_terms(u: Any, variance: Any, how_many: int, exp: Callable[[Any], Any]) -> Any:
+    """The terms of ``gaussian_side`` for 0 < |y| <= ``how_many``, in any arithmetic that has such an ``exp``."""
+    side, rate = 0, 1 / (2 * variance)
+    for y in range(1, how_many + 1):
+        even, odd = -(y * y) * rate, (2 * y) * u * rate
+        side = side + exp(even + odd) + exp(even - odd)
+    return side
+
+
+def gaussian_side(u: arb, variance: arb) -> arb:
     """The sum over integers y other than 0 of exp(-(y² - 2 y u)/(2 v)), |u| <= 1/2; see ``terms`` for its length.
 
     The cut tail is added as a radius; not a number where the precision does not tell u. Its terms
@@ -71,17 +82,15 @@ def gaussian_side(u: arb, v: Fraction) -> arb:
     """
     if not abs(u) < 1:
         return arb.nan()
-    twice, n = 2 * ball(v), terms(v, ctx.prec)
-    side = arb(0)
-    for y in range(1, n + 1):
-        side += (-(y * y - 2 * y * u) / twice).exp() + (-(y * y + 2 * y * u) / twice).exp()
-    beyond = 2 * (-(n * n - 1) / twice).exp() / -(-(2 * n + 1) / twice).expm1()
+    n = terms(float(variance.mid()), ctx.prec)
+    beyond = 2 * (-(n * n - 1) / (2 * variance)).exp() / -(-(2 * n + 1) / (2 * variance)).expm1()
+    side: arb = gaussian_terms(u, variance, n, arb.exp)
     return side + arb(0, beyond.upper())
 
 
-def terms(v: Fraction, bits: int) -> int:
-    """How many terms n leave about 2^-bits beyond them: n² - 1 > 2 v bits log 2."""
-    return math.isqrt(math.ceil(2 * v * bits * Fraction(7, 10))) + 2
+def terms(variance: float, bits: int) -> int:
+    """How many terms n leave about 2^-bits beyond them: n² - 1 > 2 variance bits log 2."""
+    return math.isqrt(math.ceil(2 * variance * bits * 0.7)) + 2
 
 
 def _integrals(x: arb, v: arb, moments: int) -> list[arb]:

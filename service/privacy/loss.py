@@ -35,15 +35,19 @@ def total(weighted: Iterable[tuple[Loss, int]]) -> Loss:
 
     It is exact while its denominator has at most 4096 bits, then rounded up.
     """
-    nats, rational = Fraction(0), True
+    top, bottom, rational = 0, 1, True  # unreduced: most denominators are unlike, and dividing out takes longest
     for loss, count in weighted:
         if loss.nats is None:
             return INFINITE
-        nats += loss.nats if count == 1 else loss.nats * count
+        part, of = loss.nats.numerator * count, loss.nats.denominator
+        top, bottom = (top + part, bottom) if of == bottom else (top * of + part * bottom, bottom * of)
         rational = rational and loss.rational
-        if nats.denominator.bit_length() > _MANAGEABLE_BITS:
-            nats, rational = round_up(nats), False
-    return Loss(nats, rational)
+        if bottom.bit_length() > _MANAGEABLE_BITS:
+            nats = Fraction(top, bottom)
+            if nats.denominator.bit_length() > _MANAGEABLE_BITS:
+                nats, rational = round_up(nats), False
+            top, bottom = nats.numerator, nats.denominator
+    return Loss(Fraction(top, bottom), rational)
 
 
 def largest(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:

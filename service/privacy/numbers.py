@@ -6,7 +6,7 @@ irrational is a ball (python-flint ``arb``) until one rounding, upward, makes it
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -99,7 +99,7 @@ def precision(bits: int) -> Iterator[None]:
         yield
 
 
-def ball(value: Fraction) -> arb:
+def ball(value: Fraction | int) -> arb:
     """``value`` as a ball at the precision now in force."""
     return arb(fmpq(value.numerator, value.denominator))
 
@@ -164,6 +164,23 @@ def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
         if _up(low, e) == upper:
             break
     return None if upper is None else _rational(*upper)
+
+
+def ceilings(prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fraction]) -> list[Fraction | None]:
+    """``ceiling`` of a function at many places, most of which one precision decides.
+
+    ``prepare`` gives the function at the precision then in force.
+    """
+    with precision(_PRECISIONS[0]):
+        function = prepare()
+        found = [_ends(function(ball(value))) for value in values]
+    upper: list[Fraction | None] = []
+    for value, ends in zip(values, found, strict=True):
+        if ends is not None and (up := _up(ends[1], ends[2])) == _up(ends[0], ends[2]):
+            upper.append(_rational(*up))
+        else:
+            upper.append(ceiling(lambda at=value: prepare()(ball(at))))  # type: ignore[misc]  # bound by its default
+    return upper
 
 
 def floor(evaluate: Callable[[], arb]) -> Fraction:

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from flint import arb
 
-from service.privacy.arithmetic import BALLS, Arithmetic, Number
+from service.privacy.arithmetic import BALLS, HalfLines, Number
 from service.privacy.halfline import half_line
 from service.privacy.mechanisms import DiscreteOsgt, Osgt
 from service.privacy.numbers import ball, precision
@@ -29,11 +29,11 @@ _PRECISIONS = (160, 640, 2560)  # bits
 _WIDEST = 10**60  # sigma² in squared sensitivities
 
 
-def osgt_tau(mechanism: OffsetTails, alpha: Number, at: Arithmetic) -> Number:
-    """tau(alpha), by the formula above; in doubles by its expansion where they would lose the small losses."""
+def osgt_tau(mechanism: OffsetTails, z: Number, at: HalfLines) -> Number:
+    """tau(1+z), by the formula above; in doubles by its expansion where they would lose the small losses."""
     v, lattice = mechanism.sigma_squared, isinstance(mechanism, DiscreteOsgt)
     m, s, loss = at.number(mechanism.m), at.number(Fraction(mechanism.sensitivity)), at.number(_loss_at_0(mechanism))
-    z, y = alpha - 1, 2 * alpha - 1
+    alpha, y = 1 + z, 1 + 2 * z
     centre = at.log_half_line(m, v, lattice)
     left = at.log_half_line(m - z * s, v, lattice) - centre
     middle = at.exp(at.log_half_line(y * m + z * s, v, lattice) - centre)

@@ -145,7 +145,7 @@ def _bits(mechanism: OffsetTails, degree: int) -> int:
 
 
 def _cumulant(mechanism: OffsetTails, z: Fraction) -> arb:
-    tau: arb = osgt_tau(mechanism, ball(z + 1), BALLS)
+    tau: arb = osgt_tau(mechanism, ball(z), BALLS)
     return ball(z) * tau
 
 

@@ -168,7 +168,8 @@ def _condense(plan: Plan, size: int) -> Condensed:
     """``size``: how many records change together, the product of the groups above."""
     match plan:
         case Mechanism():
-            mechanism, times = grouped(simplest(replace(plan, name=None, tags=())), size)
+            nameless = replace(plan, name=None, tags=()) if plan.name is not None or plan.tags else plan
+            mechanism, times = grouped(simplest(nameless), size)
             if isinstance(mechanism, Declared):
                 mechanism = replace(mechanism, reference="")
             leaf = Condensed(mechanism, None, (), 1, hash(mechanism))
@@ -187,9 +188,11 @@ def _condense(plan: Plan, size: int) -> Condensed:
 def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
     counts: Counter[Condensed] = Counter()
     for part, count in parts:
-        is_composition = part.mechanism is None and part.degree is None
-        for inner, times in part.parts if is_composition else ((part, 1),):
-            counts[inner] += count * times
+        if part.mechanism is not None or part.degree is not None:
+            counts[part] = counts.get(part, 0) + count
+            continue
+        for inner, times in part.parts:
+            counts[inner] = counts.get(inner, 0) + count * times
     return _node(None, counts)
 
 
@@ -200,14 +203,53 @@ def _node(degree: int | None, counts: Counter[Condensed]) -> Condensed:
 
 def leaves(plan: Condensed) -> Iterator[Mechanism]:
     """The mechanisms of a condensed plan, those of equal parts once."""
-    if plan.mechanism is not None:
-        yield plan.mechanism
-    for part, _ in plan.parts:
-        yield from leaves(part)
+    for part, _ in plan.parts or ((plan, 1),):
+        if part.mechanism is not None:
+            yield part.mechanism
+        elif part.parts:
+            yield from leaves(part)
 
 
-def fold(plan: Priced, neighbouring: Neighbouring, notion: Notion[T]) -> T:
-    """The cost of a plan in one notion (privacy.md section 3; seed 004, Lemmas 1-3, 9, 10, 12).
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node of an outline: the costs of earlier places, combined.
+
+    Attributes:
+        how_many: the sum of so many largest of them; None: of all.
+        parts: places: those of the mechanisms come first, then those of the steps.
+        counts: how often each part occurs.
+    """
+
+    how_many: int | None
+    parts: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        """Each part with its count."""
+        return zip(self.parts, self.counts, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A plan under a neighbouring relation as a straight line of sums and maxima; the last step is the whole.
+
+    Every notion of loss, exact or in arrays of doubles, is evaluated along it.
+
+    Attributes:
+        mechanisms: the distinct ones as the change sees them, one cell each; ``cells`` is in the counts.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    steps: tuple[Step, ...]
+
+
+Foldable = Priced | Outline
+"""What can be folded; whoever folds a plan more than once under one relation outlines it first."""
+
+
+def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
+    """What has to be added and compared (privacy.md section 3; seed 004, Lemmas 1-3, 9, 10, 12).
 
     ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
     largest: the proofs of Lemmas 9, 10 and 12 bound exactly that sum.
@@ -215,34 +257,95 @@ def fold(plan: Priced, neighbouring: Neighbouring, notion: Notion[T]) -> T:
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
     """
-    known: dict[tuple[Condensed, bool], T] = {}
+    if isinstance(plan, Outline):
+        return plan
+    lines = _Lines(neighbouring)
+    lines.cost(condense(plan), False)
+    return lines.numbered()
 
-    def cost(node: Condensed, one_side: bool) -> T:
+
+class _Lines:
+    """An outline in the making: a mechanism's place is its number, a step's is ~number until all are known."""
+
+    def __init__(self, neighbouring: Neighbouring) -> None:
+        self._neighbouring = neighbouring
+        self._mechanisms: list[Mechanism] = []
+        self._steps: list[Step] = []
+        self._places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
+        self._known: dict[tuple[Condensed, bool], int] = {}
+
+    def numbered(self) -> Outline:
+        """The outline, its steps' places after the mechanisms'."""
+        first = len(self._mechanisms)
+        steps = [
+            Step(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
+            for one in self._steps
+        ]
+        return Outline(tuple(self._mechanisms), tuple(steps))
+
+    def cost(self, node: Condensed, one_side: bool) -> int:
         """``one_side``: the change is the removal or the addition that makes up half of a replacement."""
-        found = known.get((node, one_side))
+        found = self._known.get((node, one_side))
         if found is None:
-            found = of_mechanism(node.mechanism, one_side) if node.mechanism else of_node(node, one_side)
-            known[node, one_side] = found
+            found = self._known[node, one_side] = self._of_node(node, one_side)
         return found
 
-    def of_mechanism(mechanism: Mechanism, one_side: bool) -> T:
-        moved, cells = _moved(mechanism, neighbouring, one_side)
-        return notion.total([(notion.mechanism(moved), cells)])
-
-    def of_node(node: Condensed, one_side: bool) -> T:
-        costs = [(cost(part, one_side), count) for part, count in node.parts]
+    def _of_node(self, node: Condensed, one_side: bool) -> int:
         if node.degree is None:
-            return notion.total(costs)
-        if neighbouring is Neighbouring.REPLACE_ONE and not one_side:
+            return self._step(None, self._composed(((node, 1),) if node.mechanism else node.parts, one_side))
+        costs = [(self.cost(part, one_side), count) for part, count in node.parts]
+        if self._neighbouring is Neighbouring.REPLACE_ONE and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
             # two parts, which together cost at most twice the dearer one.
-            apart = [notion.total([(cost(part, True), 2)]) for part, _ in node.parts]
+            apart = [self._step(None, [(self.cost(part, True), 2)]) for part, _ in node.parts]
             costs = [
-                (notion.largest([(one, 1), (two, 1)], 1), count) for (one, count), two in zip(costs, apart, strict=True)
+                (self._step(1, [(one, 1), (two, 1)]), count) for (one, count), two in zip(costs, apart, strict=True)
             ]
-        return notion.largest(costs, node.degree)
+        return self._step(node.degree, costs)
 
-    return cost(condense(plan), False)
+    def _composed(self, parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
+        for part, count in parts:
+            if part.mechanism is None:
+                yield self.cost(part, one_side), count
+            else:
+                moved, cells = _moved(part.mechanism, self._neighbouring, one_side)
+                yield self._place(part if moved is part.mechanism else moved, moved), cells * count
+
+    def _place(self, key: Condensed | Mechanism, moved: Mechanism) -> int:
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self._mechanisms)
+            self._mechanisms.append(moved)
+        return place
+
+    def _step(self, how_many: int | None, parts: Iterable[tuple[int, int]]) -> int:
+        listed = tuple(parts)
+        self._steps.append(Step(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed)))
+        return ~(len(self._steps) - 1)
+
+
+def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
+    """The cost of a plan in one notion.
+
+    Raises:
+        ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
+    """
+    return evaluate(outline(plan, neighbouring), notion)
+
+
+def evaluate(plan: Outline, notion: Notion[T]) -> T:
+    """The cost of a plan in one notion, step by step; a mechanism is priced when a sum comes to it."""
+    costs: dict[int, T] = {}
+
+    def cost(place: int) -> T:
+        if place not in costs:
+            costs[place] = notion.mechanism(plan.mechanisms[place])
+        return costs[place]
+
+    for place, step in enumerate(plan.steps, len(plan.mechanisms)):
+        weighted = ((cost(part), count) for part, count in step.pairs)
+        costs[place] = notion.total(weighted) if step.how_many is None else notion.largest(weighted, step.how_many)
+    return cost(len(plan.mechanisms) + len(plan.steps) - 1)
 
 
 def _moved(mechanism: Mechanism, neighbouring: Neighbouring, one_side: bool) -> tuple[Mechanism, int]:

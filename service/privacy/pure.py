@@ -4,14 +4,15 @@ from fractions import Fraction
 
 from service.privacy.loss import INFINITE, ZERO, Loss, largest, total
 from service.privacy.mechanisms import Declared, Geometric, Laplace, Mechanism, RandomizedResponse
-from service.privacy.plan import Neighbouring, Notion, Priced, fold
+from service.privacy.plan import Foldable, Neighbouring, Notion, fold
 
 
 def mechanism_epsilon(mechanism: Mechanism) -> Loss:
     """Pure epsilon (nats) of one cell moved by the sensitivity; exact, infinite for Gaussian noise."""
     match mechanism:
         case Geometric() | Laplace():
-            return Loss(Fraction(mechanism.sensitivity) / mechanism.scale)
+            s, scale = mechanism.sensitivity, mechanism.scale
+            return Loss(Fraction(s.numerator * scale.denominator, s.denominator * scale.numerator))
         case RandomizedResponse(epsilon=epsilon):
             return Loss(epsilon)
         case Declared(guarantee=guarantee) if guarantee.epsilon is not None:
@@ -29,11 +30,11 @@ _EPSILON = Notion(mechanism_epsilon, total, largest)
 _DELTA = Notion(mechanism_delta, total, largest)
 
 
-def plan_epsilon(plan: Priced, neighbouring: Neighbouring) -> Loss:
+def plan_epsilon(plan: Foldable, neighbouring: Neighbouring) -> Loss:
     """Pure epsilon of a plan, in nats."""
     return fold(plan, neighbouring, _EPSILON)
 
 
-def plan_delta(plan: Priced, neighbouring: Neighbouring) -> Fraction:
+def plan_delta(plan: Foldable, neighbouring: Neighbouring) -> Fraction:
     """The sum of the deltas that a plan's declared mechanisms spend, which can exceed 1."""
     return fold(plan, neighbouring, _DELTA).nats or Fraction(0)

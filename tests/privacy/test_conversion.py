@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from service.privacy.arithmetic import Doubles
 from service.privacy.conversion import (
-    Doubles,
     best_order,
     conversion,
     epsilon_to_rho_at,
+    pure_to_delta,
     rdp_to_delta,
     rdp_to_epsilon,
     rho_to_epsilon_analytic,
 )
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.mechanisms import Declaration, Declared, DiscreteGaussian, Geometric, Mechanism
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense
-from service.privacy.rdp import declared_orders, plan_curve, plan_tau
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense, outline
+from service.privacy.rdp import plan_tau
+from service.privacy.renyi import Renyi, declared_orders
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
 
 ADD = Neighbouring.ADD_REMOVE
@@ -36,7 +38,7 @@ def line(rho: Fraction) -> tuple[Callable[[Fraction], Loss], Callable[[Doubles],
 def curve(plan: Plan) -> tuple[Callable[[Fraction], Loss], Callable[[Doubles], Doubles]]:
     """The curve of a plan."""
     condensed = condense(plan)
-    return (lambda alpha: plan_tau(condensed, ADD, alpha)), (lambda alphas: plan_curve(condensed, ADD, alphas))
+    return (lambda alpha: plan_tau(condensed, ADD, alpha)), Renyi(outline(condensed, ADD)).rough
 
 
 @pytest.mark.parametrize("row", CONVERSIONS, ids=lambda row: row["rho"])
@@ -107,14 +109,14 @@ def test_a_declared_curve_is_converted_at_its_own_orders_where_that_is_best() ->
     points = ((Fraction(5, 4), Fraction(1, 100)), (Fraction(3), Fraction(1, 50)), (Fraction(32), Fraction(1, 5)))
     plan = Declared(guarantee=Declaration(rdp=points), reference="a proof")
     exact, rough = curve(plan)
-    assert declared_orders(condense(plan)) == {Fraction(5, 4), Fraction(3), Fraction(32)}
+    assert declared_orders(outline(plan, ADD)) == {Fraction(5, 4), Fraction(3), Fraction(32)}
     for delta in (Fraction(1, 10**20), Fraction(1, 10**6), Fraction(1, 4)):
-        found = rdp_to_epsilon(exact, rough, delta, kinks=declared_orders(condense(plan)))
+        found = rdp_to_epsilon(exact, rough, delta, kinks=declared_orders(outline(plan, ADD)))
         at_points = min(tau + conversion(order, delta) for order, tau in points)
         assert nats(found.loss) <= max(at_points, Fraction(0))
         assert found.alpha is not None
         assert found.alpha <= 32
-    deep = rdp_to_delta(exact, rough, Fraction(2), declared_orders(condense(plan)))
+    deep = rdp_to_delta(exact, rough, Fraction(2), declared_orders(outline(plan, ADD)))
     assert deep.alpha == 32
 
 
@@ -125,7 +127,7 @@ def test_between_the_orders_of_a_declared_curve_the_best_order_is_found_too() ->
     delta = Fraction(1, 10**6)
     alone = nats(rdp_to_epsilon(*curve(noise), delta).loss)
     both = Sequence(parts=(noise, plan))
-    found = rdp_to_epsilon(*curve(both), delta, kinks=declared_orders(condense(both)))
+    found = rdp_to_epsilon(*curve(both), delta, kinks=declared_orders(outline(both, ADD)))
     assert found.alpha not in (2, 500)
     assert alone < nats(found.loss) < alone + Fraction(1, 10**6)
 
@@ -213,3 +215,89 @@ def test_no_size_of_figures_breaks_a_bound(rho: str, delta: str) -> None:
 
 def _declared(rho: str) -> Mechanism:
     return Declared(guarantee=Declaration(rho=Fraction(rho)), reference="a proof")
+
+
+@pytest.mark.parametrize("near", ["1.0000001", "1.9", "3400", "1e9"])
+@pytest.mark.parametrize("rho", ["1e-9", "1e-6", "0.3", "900"])
+def test_an_order_found_from_another_is_the_one_found_from_all(rho: str, near: str) -> None:
+    def above(t: Doubles, alpha: Doubles) -> Doubles:
+        return float(rho) * alpha + (20 - np.log(alpha)) / np.exp(t)
+
+    found, cold = best_order(above, Fraction(near)), best_order(above)
+    assert math.log(found - 1) == pytest.approx(math.log(cold - 1), abs=2e-6)
+    truth = math.sqrt(20 / float(rho))  # but for the logarithm
+    assert 0.3 * truth < cold - 1 < 1.5 * truth
+
+
+def test_an_order_at_a_kink_is_found() -> None:
+    kinked = best_order(lambda t, alpha: np.maximum(alpha / 10, 3 - alpha), Fraction(50))
+    assert float(kinked) == pytest.approx(30 / 11, abs=1e-5)
+
+
+def minimum(function: Callable[[Any], Any]) -> Any:
+    """Of a function of log(alpha-1) with one minimum, at 60 digits."""
+    low = min((mp.mpf(k) / 2 for k in range(-80, 120)), key=function) - 1
+    high, golden = low + 2, (mp.sqrt(5) - 1) / 2
+    for _ in range(110):
+        x, y = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, y) if function(x) < function(y) else (x, high)
+    return function((low + high) / 2)
+
+
+def excess(t: Any) -> Any:
+    z = mp.exp(t)
+    return z * (t - mp.log1p(z)) - mp.log1p(z)
+
+
+EXTREME = [("1e-12", "1e-9"), ("1e-12", "1e-5"), ("1e-3", "1"), ("5", "30"), ("1e4", "1.02e4"), ("1e4", "1.5e4")]
+
+
+@pytest.mark.parametrize(("rho", "epsilon"), EXTREME)
+def test_delta_at_an_epsilon_is_the_least_over_all_orders(rho: str, epsilon: str) -> None:
+    """Down to 1e-271."""
+    with mp.workdps(60):
+        r, e = oracle.number(rho), oracle.number(epsilon)
+        truth = mp.exp(minimum(lambda t: mp.exp(t) * (r * (1 + mp.exp(t)) - e) + excess(t)))
+    found = nats(rdp_to_delta(*line(Fraction(rho)), Fraction(epsilon)).loss)
+    assert exactly(truth) * (1 - Fraction(1, 10**40)) <= found <= exactly(truth) * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("count", [100, 10**4, 10**9])
+@pytest.mark.parametrize("loss", ["1e-6", "1e-3", "0.5"])
+def test_delta_of_many_geometrics_is_the_least_over_all_orders(loss: str, count: int) -> None:
+    plan = Repeat(part=Geometric(scale=1 / Fraction(loss)), count=count)
+    with mp.workdps(60):
+        e = oracle.number(loss)
+        epsilon = Fraction(mp.nstr(count * e * mp.tanh(e / 2) + 6 * e * mp.sqrt(count), 20))
+
+        def exponent(t: Any) -> Any:
+            z = mp.exp(t)
+            moment = z * e + mp.log1p(mp.exp(-(2 * z + 1) * e)) - mp.log1p(mp.exp(-e))
+            return count * moment - z * oracle.number(epsilon) + excess(t)
+
+        truth = min(mp.exp(minimum(exponent)), mp.mpf(1))
+    found = nats(rdp_to_delta(*curve(plan), epsilon, near=Fraction(3)).loss)
+    assert exactly(truth) * (1 - Fraction(1, 10**40)) <= found <= exactly(truth) * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("epsilon", ["1e-12", "1e-3", "1", "1e4"])
+@pytest.mark.parametrize("delta", ["1e-300", "1e-10", "0.5"])
+def test_the_largest_rho_is_the_most_over_all_orders(epsilon: str, delta: str) -> None:
+    with mp.workdps(60):
+        e, d = oracle.number(epsilon), oracle.number(delta)
+        truth = -minimum(lambda t: ((excess(t) - mp.log(d)) / mp.exp(t) - e) / (1 + mp.exp(t)))
+    found = epsilon_to_rho_at(Fraction(epsilon), Fraction(delta))
+    assert exactly(truth) * (1 - Fraction(1, 10**9)) <= found <= exactly(truth) * (1 + Fraction(1, 10**40))
+
+
+@pytest.mark.parametrize("pure", ["1e-12", "0.3", "7", "1e4"])
+def test_pure_loss_gives_the_delta_of_the_response_that_dominates(pure: str) -> None:
+    """P(true answer) - e^epsilon P(it under the other truth), by definition, and so never below a real mechanism's."""
+    with mp.workdps(60):
+        p, q = (1 / (1 + mp.exp(sign * oracle.number(pure))) for sign in (-1, 1))
+        for share in ("0", "0.4", "0.999"):
+            epsilon = Fraction(pure) * Fraction(share)
+            truth = exactly(p - mp.exp(oracle.number(epsilon)) * q)
+            found = nats(pure_to_delta(Fraction(pure), epsilon))
+            assert truth * (1 - Fraction(1, 10**30)) <= found <= min(truth * (1 + Fraction(1, 10**25)), Fraction(1))
+    assert nats(pure_to_delta(Fraction(pure), Fraction(pure))) == 0

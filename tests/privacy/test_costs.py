@@ -21,7 +21,7 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.pure import mechanism_delta, mechanism_epsilon
 from service.privacy.rdp import SMOOTH_SIGMA_SQUARED, interpolate, mechanism_tau
-from service.privacy.zcdp import epsilon_to_rho, mechanism_rho
+from service.privacy.zcdp import mechanism_rho
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
 
 BUILT: dict[str, Any] = {
@@ -158,7 +158,7 @@ def test_randomised_response_is_the_sum_over_its_values_in_both_directions(
 @pytest.mark.parametrize("epsilon", ["0.001", "0.3", "1", "3", "12"])
 def test_pure_loss_implies_rho_tightly(epsilon: str) -> None:
     """Two-valued response dominates (privacy.md 2.1): rho is its divergence, and bounds tau/alpha at every order."""
-    rho, e = nats(epsilon_to_rho(Fraction(epsilon))), oracle.number(epsilon)
+    rho, e = nats(mechanism_rho(declared(epsilon=Fraction(epsilon)))), oracle.number(epsilon)
     p, q = (response(Fraction(epsilon), 2, truth) for truth in (0, 1))
     assert_bounds(rho, mp.fsum(a * mp.log(a / b) for a, b in zip(p, q, strict=True)))
     slopes = []
@@ -223,7 +223,9 @@ def test_the_least_of_several_declared_figures_counts() -> None:
     assert nats(mechanism_rho(mechanism)) == Fraction(1, 4)  # below tanh(1/2) = 0.46
     assert nats(mechanism_tau(mechanism, Fraction(4))) == Fraction(1, 100)
     assert nats(mechanism_tau(mechanism, Fraction(100))) <= 1
-    assert nats(mechanism_rho(declared(epsilon=Fraction(1), rho=Fraction(2)))) == nats(epsilon_to_rho(Fraction(1)))
+    assert nats(mechanism_rho(declared(epsilon=Fraction(1), rho=Fraction(2)))) == nats(
+        mechanism_rho(declared(epsilon=Fraction(1)))
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from service.privacy.filter import (
     Weights,
     add,
     charged,
+    estimate,
     open_weights,
     price,
     remaining,
@@ -395,3 +396,23 @@ def test_mixed_plans_add_their_lines_as_lines_and_the_rest_by_orders() -> None:
     assert list(chosen.quanta) == [math.ceil(tau * QUANTA) for tau in worst]
     many = price(Repeat(part=Sequence(parts=(geometric,)), count=10**12), ADD, (Fraction(2),))
     assert many.quanta == (math.ceil(nats(plan_tau(geometric, ADD, Fraction(2))) * 10**12 * QUANTA),)
+
+
+@settings(max_examples=60)
+@given(plans(REPLACE, 6))
+def test_an_estimate_is_a_price_or_hardly_above(plan: Plan) -> None:
+    orders = (Fraction("1.01"), Fraction(2), Fraction("7.3"), Fraction(500))
+    found, asked = estimate(plan, REPLACE, orders), price(plan, REPLACE, orders)
+    assert (found.epsilon, found.rho, found.delta) == (asked.epsilon, asked.rho, asked.delta)
+    for k, order in enumerate(orders):
+        near, exact = (
+            one.linear * order + Fraction((one.quanta[k] or 0) if one.quanta else 0, QUANTA) for one in (found, asked)
+        )
+        assert exact <= near <= exact * (1 + Fraction(1, 10**11)) + Fraction(2, QUANTA)
+
+
+def test_an_estimate_is_the_price_where_there_are_no_orders_to_speak_of() -> None:
+    plan = Sequence(parts=(Geometric(scale=Fraction(3)), Gaussian(sigma_squared=Fraction(2))))
+    beyond = Sequence(parts=(Geometric(scale=Fraction(1, 10**400)), Laplace(scale=Fraction(1, 10**399))))
+    for one, orders in ((plan, ()), (plan, (Fraction(2),)), (beyond, (Fraction(2), Fraction(5, 2)))):
+        assert estimate(one, ADD, orders) == price(one, ADD, orders)
