@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from service.privacy.grouping import grouped
-from service.privacy.mechanisms import Declared, Mechanism, RandomizedResponse, simplest
+from service.privacy.mechanisms import Additive, Declared, Mechanism, RandomizedResponse, simplest
 
 T = TypeVar("T")
 
@@ -138,12 +138,14 @@ class Condensed:
         mechanism: of a leaf; None for a node.
         degree: how many parts one record can be in; None where all parts are composed.
         parts: distinct parts, each with how often it occurs.
+        group: how many records change together, by all ``group`` nodes above.
         size: how many mechanisms and nodes it has, equal parts of a node once.
     """
 
     mechanism: Mechanism | None
     degree: int | None
     parts: tuple[tuple["Condensed", int], ...]
+    group: int
     size: int = field(compare=False)
     _hash: int = field(compare=False, repr=False)
 
@@ -172,7 +174,8 @@ def _condense(plan: Plan, size: int) -> Condensed:
             mechanism, times = grouped(simplest(nameless), size)
             if isinstance(mechanism, Declared):
                 mechanism = replace(mechanism, reference="")
-            leaf = Condensed(mechanism, None, (), 1, hash(mechanism))
+            group = size if isinstance(mechanism, Additive) else 1  # of others, all that a group does is known
+            leaf = Condensed(mechanism, None, (), group, 1, hash(mechanism))
             return leaf if times == 1 else _composed([(leaf, times)])
         case Group():
             return _condense(plan.part, size * plan.size)
@@ -182,7 +185,7 @@ def _condense(plan: Plan, size: int) -> Condensed:
             return _composed([(_condense(part, size), count)])
         case Parallel() | Choice():
             degree = plan.max_degree if isinstance(plan, Parallel) else 1
-            return _node(degree, Counter(_condense(part, size) for part in plan.parts))
+            return _node(degree, Counter(_condense(part, size) for part in plan.parts), size)
 
 
 def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
@@ -196,9 +199,9 @@ def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
     return _node(None, counts)
 
 
-def _node(degree: int | None, counts: Counter[Condensed]) -> Condensed:
+def _node(degree: int | None, counts: Counter[Condensed], group: int = 1) -> Condensed:
     parts = tuple(counts.items())
-    return Condensed(None, degree, parts, 1 + sum(part.size for part, _ in parts), hash((degree, parts)))
+    return Condensed(None, degree, parts, group, 1 + sum(part.size for part, _ in parts), hash((degree, parts)))
 
 
 def leaves(plan: Condensed) -> Iterator[Mechanism]:
@@ -238,28 +241,33 @@ class Outline:
 
     Attributes:
         mechanisms: the distinct ones as the change sees them, one cell each; ``cells`` is in the counts.
+        groups_compose: whether pushing groups down is proven for privacy profiles, and not for Rényi divergences only.
     """
 
     mechanisms: tuple[Mechanism, ...]
     steps: tuple[Step, ...]
+    groups_compose: bool = True
 
 
 Foldable = Priced | Outline
 """What can be folded; whoever folds a plan more than once under one relation outlines it first."""
 
 
-def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
+def outline(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = False) -> Outline:
     """What has to be added and compared (privacy.md section 3; seed 004, Lemmas 1-3, 9, 10, 12).
 
     ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
     largest: the proofs of Lemmas 9, 10 and 12 bound exactly that sum.
+
+    ``profiles``: for losses that are compared by their whole privacy profiles. Two unlike one-sided changes
+    can then be worse than twice either of them, at some epsilon; what twice the worst of all profiles is not.
 
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
     """
     if isinstance(plan, Outline):
         return plan
-    lines = _Lines(neighbouring)
+    lines = _Lines(neighbouring, profiles)
     lines.cost(condense(plan), False)
     return lines.numbered()
 
@@ -267,8 +275,9 @@ def outline(plan: Foldable, neighbouring: Neighbouring) -> Outline:
 class _Lines:
     """An outline in the making: a mechanism's place is its number, a step's is ~number until all are known."""
 
-    def __init__(self, neighbouring: Neighbouring) -> None:
-        self._neighbouring = neighbouring
+    def __init__(self, neighbouring: Neighbouring, profiles: bool) -> None:
+        self._neighbouring, self._profiles = neighbouring, profiles
+        self._groups_compose = True
         self._mechanisms: list[Mechanism] = []
         self._steps: list[Step] = []
         self._places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
@@ -281,7 +290,7 @@ class _Lines:
             Step(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
             for one in self._steps
         ]
-        return Outline(tuple(self._mechanisms), tuple(steps))
+        return Outline(tuple(self._mechanisms), tuple(steps), self._groups_compose)
 
     def cost(self, node: Condensed, one_side: bool) -> int:
         """``one_side``: the change is the removal or the addition that makes up half of a replacement."""
@@ -293,11 +302,15 @@ class _Lines:
     def _of_node(self, node: Condensed, one_side: bool) -> int:
         if node.degree is None:
             return self._step(None, self._composed(((node, 1),) if node.mechanism else node.parts, one_side))
+        self._groups_compose &= node.group == 1
         costs = [(self.cost(part, one_side), count) for part, count in node.parts]
         if self._neighbouring is Neighbouring.REPLACE_ONE and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
             # two parts, which together cost at most twice the dearer one.
-            apart = [self._step(None, [(self.cost(part, True), 2)]) for part, _ in node.parts]
+            halves = [(self.cost(part, True), count) for part, count in node.parts]
+            if self._profiles and sum(count for _, count in halves) > node.degree:
+                halves = [(self._step(1, halves), 1)] * len(halves)
+            apart = [self._step(None, [(half, 2)]) for half, _ in halves]
             costs = [
                 (self._step(1, [(one, 1), (two, 1)]), count) for (one, count), two in zip(costs, apart, strict=True)
             ]
@@ -309,6 +322,11 @@ class _Lines:
                 yield self.cost(part, one_side), count
             else:
                 moved, cells = _moved(part.mechanism, self._neighbouring, one_side)
+                # Records are at most part.group to a cell and cells*part.group in all. One cell moved by a+b is
+                # worse than one by a and one by b, for noise of monotone likelihood ratio (Dong, Roth and Su 2022,
+                # Lemma A.5: the optimal tests of all shifts are the same), so that they can be put together in
+                # ``cells`` cells if they fit; of 2s and 1s all do.
+                self._groups_compose &= cells == 1 or part.group <= 2
                 yield self._place(part if moved is part.mechanism else moved, moved), cells * count
 
     def _place(self, key: Condensed | Mechanism, moved: Mechanism) -> int:
