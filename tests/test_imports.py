@@ -31,7 +31,7 @@ def _layer(*service: str, packages: set[str] | None = None, pure: bool = False, 
 _LAYERS = {
     "__init__": _layer(packages=set(), pure=True),
     "errors": _layer(packages=set(), pure=True),
-    "privacy": _layer("errors", packages={"flint", "numpy"}, pure=True),
+    "privacy": _layer("errors", packages={"flint", "numpy", "scipy"}, pure=True),
     "noise": _layer("errors", "privacy", packages={"flint", "numpy"}, pure=True),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),

@@ -10,7 +10,7 @@ from service.privacy.loss import INFINITE, Loss, least
 from service.privacy.plan import Condensed, Neighbouring, Priced, condense, leaves
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.rdp import declared_orders, is_straight, plan_curve, plan_tau
-from service.privacy.tight import gaussian_delta, gaussian_epsilon, gaussian_rho_of
+from service.privacy.tight import Tight
 from service.privacy.zcdp import plan_rho
 
 USUAL_ORDERS = tuple(
@@ -29,6 +29,7 @@ class Approximate:
         via: ``zcdp``, ``rdp``, ``pure``, ``analytic`` or ``tight``.
         alpha: the order that gave it, where one did.
         adaptive: it holds although later mechanisms are chosen after seeing earlier outputs.
+        method: of ``tight``, how it was computed, or which other analysis says no more; None for the others.
     """
 
     delta: Fraction
@@ -36,6 +37,7 @@ class Approximate:
     via: str
     alpha: Fraction | None
     adaptive: bool
+    method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def guarantee(
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
     """
     spent = _Spent.of(plan, neighbouring)
-    approximate = [statement for delta in deltas for statement in _at_delta(spent, delta, adaptive)]
+    profile = Tight.of(spent.plan, neighbouring) if deltas else None
+    approximate = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
     return Guarantee(
         epsilon=spent.epsilon,
         rho=spent.rho,
@@ -95,7 +98,6 @@ class _Spent:
 
     Attributes:
         delta: what its mechanisms declare.
-        gaussian: rho of the one Gaussian that is as revealing, where there is one.
         orders: at which its Rényi curve may have a kink.
     """
 
@@ -104,7 +106,6 @@ class _Spent:
     epsilon: Loss
     rho: Loss
     delta: Fraction
-    gaussian: Fraction | None
     orders: set[Fraction]
 
     @classmethod
@@ -116,7 +117,6 @@ class _Spent:
             plan_epsilon(plan, neighbouring),
             plan_rho(plan, neighbouring),
             plan_delta(plan, neighbouring),
-            gaussian_rho_of(plan, neighbouring),
             declared_orders(plan),
         )
 
@@ -127,10 +127,10 @@ class _Spent:
         return plan_curve(self.plan, self.neighbouring, alphas)
 
 
-def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
+def _at_delta(spent: _Spent, profile: Tight | None, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
     """The analyses that say something at one delta; the deltas that mechanisms spend come off first."""
     left, rho, pure = delta - spent.delta, spent.rho.nats, spent.epsilon
-    by_zcdp = AtOrder(INFINITE, None)
+    by_zcdp = by_rdp = AtOrder(INFINITE, None)
     if left > 0 and rho is not None:
         by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _line(rho), left, pure)
         yield Approximate(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
@@ -143,9 +143,19 @@ def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approx
         yield Approximate(delta, pure, "pure", None, adaptive)
     if left > 0 and rho is not None:
         yield Approximate(delta, least([rho_to_epsilon_analytic(rho, left), pure]), "analytic", None, adaptive)
-    if spent.gaussian is not None and by_zcdp.loss.nats is not None:
-        tight = gaussian_epsilon(spent.gaussian, left, by_zcdp.loss.nats)
-        yield Approximate(delta, tight, "tight", None, adaptive=False)
+    others = [(pure if left >= 0 else INFINITE, "pure"), (by_rdp.loss, "rdp"), (by_zcdp.loss, "zcdp")]
+    tight = _tight(profile, delta, others)
+    if tight.epsilon.nats is not None:
+        yield tight
+
+
+def _tight(profile: Tight | None, delta: Fraction, others: Iterable[tuple[Loss, str]]) -> Approximate:
+    """The least that is known of a plan in full: its own profile's, or another analysis's where that is not above."""
+    loss, method = min(others, key=lambda pair: pair[0])
+    found = None if profile is None else profile.epsilon(delta)
+    if found is not None and found.loss < loss:
+        loss, method = found.loss, found.method
+    return Approximate(delta, loss, "tight", None, adaptive=False, method=method)
 
 
 def _line(slope: Fraction) -> Callable[[Doubles], Doubles]:
@@ -164,12 +174,18 @@ def delta_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> tup
     found: list[tuple[Loss, str]] = []
     if spent.epsilon.nats is not None and spent.epsilon.nats <= epsilon:
         found.append((Loss(Fraction(0)), "pure"))
-    if spent.gaussian is not None:
-        found.append((gaussian_delta(spent.gaussian, epsilon), "tight"))
     if spent.rho.nats is not None:
         rho = spent.rho.nats
         found.append((rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon).loss, "zcdp"))
     found.append((rdp_to_delta(spent.tau, spent.curve, epsilon, spent.orders).loss, "rdp"))
-    loss, via = min(found, key=lambda pair: pair[0])
-    reached = Fraction(1) if loss.nats is None else min(loss.nats + spent.delta, Fraction(1))
-    return Loss(reached, loss.rational), via
+    found = [(_capped(loss, spent.delta), via) for loss, via in found]
+    profile = Tight.of(spent.plan, neighbouring)
+    tight = None if profile is None else profile.delta(epsilon)
+    if tight is not None:
+        found.append((tight.loss, "tight"))
+    return min(found, key=lambda pair: pair[0])
+
+
+def _capped(loss: Loss, declared: Fraction) -> Loss:
+    """A delta with what mechanisms declare themselves, at most 1."""
+    return Loss(Fraction(1) if loss.nats is None else min(loss.nats + declared, Fraction(1)), loss.rational)

@@ -25,6 +25,10 @@ from tests.privacy.strategies import plans
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
 
 
+def declared(**figures: Fraction) -> Declared:
+    return Declared(guarantee=Declaration(**figures), reference="a proof")  # type: ignore[arg-type]  # no rdp here
+
+
 def by(found: Guarantee, via: str, delta: Fraction = USUAL_DELTA) -> Approximate:
     (statement,) = (s for s in found.approximate if s.via == via and s.delta == delta)
     return statement
@@ -43,8 +47,11 @@ def test_the_redistricting_release_costs_what_was_published() -> None:
     assert by(found, "zcdp").alpha == pytest.approx(3.911, abs=1e-3)
     assert [order for order, _ in found.rdp] == list(USUAL_ORDERS)
     assert dict(found.rdp)[Fraction(2)].nats == 2 * Fraction(293764, 114921)
-    assert [statement.via for statement in found.approximate] == ["zcdp", "rdp", "analytic"]
-    assert all(statement.adaptive for statement in found.approximate)
+    assert [statement.via for statement in found.approximate] == ["zcdp", "rdp", "analytic", "tight"]
+    assert [statement.adaptive for statement in found.approximate] == [True, True, True, False]
+    assert by(found, "tight").method == "contour"
+    # a little above the continuous Gaussian of the same rho
+    assert Fraction("16.465155374836333") < nats(by(found, "tight").epsilon) < Fraction("16.46516")
 
 
 def test_a_level_of_the_redistricting_release_costs_its_proportion() -> None:
@@ -82,7 +89,7 @@ def test_safetab_costs_what_its_formulas_say_where_they_are_sound() -> None:
     assert reported(by(gaussian, "rdp").epsilon) <= reported(by(gaussian, "zcdp").epsilon) + 1e-9
 
 
-def test_only_continuous_gaussians_have_a_tight_statement_and_it_is_not_adaptive() -> None:
+def test_a_tight_statement_is_not_adaptive() -> None:
     plan = Repeat(part=Gaussian(sigma_squared=Fraction(10)), count=2)
     found = guarantee(plan, ADD)
     tight = by(found, "tight")
@@ -93,7 +100,7 @@ def test_only_continuous_gaussians_have_a_tight_statement_and_it_is_not_adaptive
     assert best.fixed == tight
     assert best.adaptive is not None
     assert best.adaptive.via in ("zcdp", "rdp")
-    assert "tight" not in {s.via for s in guarantee(DiscreteGaussian(sigma_squared=Fraction(10)), ADD).approximate}
+    assert tight.method == "closed form"
 
 
 def test_a_history_is_no_adaptive_guarantee() -> None:
@@ -111,10 +118,6 @@ def test_an_empty_history_has_lost_nothing() -> None:
     assert delta_at(Sequence(parts=()), REPLACE, Fraction(0)) == (found.epsilon, "pure")
 
 
-def declared(**figures: Fraction) -> Declared:
-    return Declared(guarantee=Declaration(**figures), reference="a proof")  # type: ignore[arg-type]  # no rdp here
-
-
 def test_declared_deltas_come_off_first() -> None:
     delta = Fraction(1, 10**6)
     plan = Repeat(part=declared(rho=Fraction(1, 100), delta=delta / 4), count=3)
@@ -122,19 +125,20 @@ def test_declared_deltas_come_off_first() -> None:
     assert found.delta == delta * 3 / 4
     beside = guarantee(Repeat(part=declared(rho=Fraction(1, 100)), count=3), ADD, deltas=(delta / 4,))
     assert by(found, "zcdp", delta).epsilon == by(beside, "zcdp", delta / 4).epsilon
+    assert by(found, "tight", delta).method == "rdp"  # a declared rho says no more
     assert {statement.delta for statement in found.approximate} == {delta}  # nothing is left at the others
     assert found.best[1].fixed is None
 
 
 def test_what_uses_all_of_delta_is_still_pure_beside_it() -> None:
     found = guarantee(declared(epsilon=Fraction(2), delta=USUAL_DELTA), ADD)
-    assert [(s.via, nats(s.epsilon)) for s in found.approximate] == [("pure", Fraction(2))]
+    assert [(s.via, nats(s.epsilon)) for s in found.approximate] == [("pure", Fraction(2)), ("tight", Fraction(2))]
 
 
 def test_analyses_that_say_nothing_are_left_out() -> None:
     points = ((Fraction(2), Fraction(1, 10)),)
     found = guarantee(Declared(guarantee=Declaration(rdp=points), reference="a proof"), ADD)
-    assert [statement.via for statement in found.approximate] == ["rdp"]
+    assert [(statement.via, statement.method) for statement in found.approximate] == [("rdp", None), ("tight", "rdp")]
     assert [tau.nats is None for _, tau in found.rdp] == [order > 2 for order in USUAL_ORDERS]
     nothing = Sequence(
         parts=(Declared(guarantee=Declaration(rdp=points), reference="a proof"), declared(epsilon=Fraction(0)))
@@ -170,8 +174,9 @@ def test_statements_agree_with_one_another(plan: Plan) -> None:
     [
         (Geometric(scale=Fraction(1)), Fraction(1), "pure"),
         (Gaussian(sigma_squared=Fraction(1)), Fraction(2), "tight"),
-        (DiscreteGaussian(sigma_squared=Fraction(5)), Fraction(2), "zcdp"),
-        (Repeat(part=Geometric(scale=Fraction(1)), count=9), Fraction(8), "rdp"),
+        (DiscreteGaussian(sigma_squared=Fraction(5)), Fraction(2), "tight"),
+        (Repeat(part=Geometric(scale=Fraction(1)), count=9), Fraction(8), "tight"),
+        (declared(rho=Fraction(1, 10)), Fraction(2), "zcdp"),
     ],
 )
 def test_delta_at_an_epsilon_comes_from_the_best_analysis(plan: Plan, epsilon: Fraction, via: str) -> None:

@@ -1,0 +1,121 @@
+"""Tight (epsilon, delta) of whole plans: delta(epsilon) of the composition itself, not of a moment bound.
+
+The loss of a plan is a sum of independent losses (``worst`` reads it from the plan). ``laws`` says which law each
+mechanism's loss has, ``families`` and ``noise`` their cumulant functions, ``contour`` and ``lines`` invert the
+product of their transforms, ``atoms`` enumerates it where the losses are few. Every figure is an upper bound.
+
+All mechanisms here have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that one
+direction is both.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from service.privacy.conversion import log, rho_to_epsilon_analytic
+from service.privacy.loss import Loss
+from service.privacy.mechanisms import Gaussian
+from service.privacy.numbers import ball, ceiling
+from service.privacy.plan import Neighbouring, Priced
+from service.privacy.tight.atoms import Enumerated, atoms_at_most
+from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
+from service.privacy.tight.laws import Law, NotTight, lattice_of, total_rho
+from service.privacy.tight.lines import Lines
+from service.privacy.tight.search import Analysis, least_epsilon
+from service.privacy.tight.worst import plan_sum, realised
+
+FEW, MANY = 1 << 12, 1 << 19
+"""Atoms that are enumerated rather than integrated; and where there is no lattice."""
+ROUNDED = Fraction(1, 10**14)
+"""What covers the rounding of a few doubles."""
+FURTHEST = Fraction(10) ** 30
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """An upper bound on epsilon or delta, and how it came about.
+
+    The methods: ``closed form`` of continuous Gaussians; ``atoms``, all enumerated; ``lattice`` and ``contour``, an
+    integral along a line where all losses lie on a lattice and where they do not.
+    """
+
+    loss: Loss
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tight:
+    """The privacy profile of a plan.
+
+    Attributes:
+        laws: of the finite losses, with their counts.
+        kept: log of the probability that the loss is finite, rounded down.
+        analysis: of the laws; None where they are continuous Gaussians, or nothing.
+    """
+
+    laws: Mapping[Law, int]
+    kept: float
+    analysis: Analysis | None
+
+    @classmethod
+    def of(cls, plan: Priced, neighbouring: Neighbouring) -> "Tight | None":
+        """None where no tight figure is known, or it would take too long."""
+        try:
+            with np.errstate(all="ignore"):
+                laws, kept = realised(plan_sum(plan, neighbouring))
+                closed = all(isinstance(law, Gaussian) for law in laws)
+                return cls(laws, kept, None if closed else _analysis(laws))
+        except NotTight:
+            return None
+
+    def epsilon(self, delta: Fraction) -> Bounded | None:
+        """The least epsilon at delta; None where none is found, as at a delta below what is lost for certain."""
+        lost, kept = -math.expm1(self.kept), Fraction(math.exp(self.kept))
+        left = delta if lost == 0 else (delta - Fraction(lost) * (1 + ROUNDED)) / kept * (1 - ROUNDED)
+        if left <= 0:
+            return None
+        if self.analysis is None:
+            rho = total_rho(self.laws)
+            above = rho_to_epsilon_analytic(rho, left).nats
+            return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
+        try:
+            with np.errstate(all="ignore"):
+                found = least_epsilon(self.analysis, log(left) - float(ROUNDED))
+        except NotTight:
+            return None
+        return None if found is None else Bounded(Loss(Fraction(found[0]), rational=False), found[1])
+
+    def delta(self, epsilon: Fraction) -> Bounded | None:
+        """delta at epsilon, at most 1; None where digits run out."""
+        lost = Fraction(-math.expm1(self.kept)) * (1 + ROUNDED)
+        if self.analysis is None:
+            beside, method = gaussian_delta(total_rho(self.laws), epsilon).nats, "closed form"
+        else:
+            if epsilon > FURTHEST:
+                return None
+            try:
+                with np.errstate(all="ignore"):
+                    bound, method = self.analysis.at(float(epsilon))
+                    value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
+            except NotTight:
+                return None
+            beside = (
+                Fraction(0)
+                if value == -math.inf
+                else ceiling(lambda: ball(Fraction(value)).exp())
+                if value < 0
+                else None
+            )
+        if beside is None:
+            return None
+        return Bounded(Loss(min(Fraction(1), lost + (1 - min(lost, Fraction(1))) * beside), rational=False), method)
+
+
+def _analysis(laws: Mapping[Law, int]) -> Analysis:
+    atoms = atoms_at_most(laws)
+    if atoms <= FEW or (atoms <= MANY and lattice_of(laws) is None):
+        return Enumerated.of(laws)
+    return Lines.of(laws)
