@@ -20,7 +20,7 @@ from service.privacy.loss import Loss
 from service.privacy.mechanisms import Gaussian
 from service.privacy.numbers import ball, ceiling
 from service.privacy.plan import Neighbouring, Priced
-from service.privacy.tight.atoms import Enumerated, atoms_at_most
+from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import Law, NotTight, lattice_of, total_rho
 from service.privacy.tight.lines import Lines
@@ -28,7 +28,7 @@ from service.privacy.tight.search import Analysis, least_epsilon
 from service.privacy.tight.worst import plan_sum, realised
 
 FEW, MANY = 1 << 12, 1 << 19
-"""Atoms that are enumerated rather than integrated; and where there is no lattice."""
+"""Atoms that are enumerated rather than integrated; and where there is no lattice, or one with far more points."""
 ROUNDED = Fraction(1, 10**14)
 """What covers the rounding of a few doubles."""
 FURTHEST = Fraction(10) ** 30
@@ -116,6 +116,8 @@ class Tight:
 
 def _analysis(laws: Mapping[Law, int]) -> Analysis:
     atoms = atoms_at_most(laws)
-    if atoms <= FEW or (atoms <= MANY and lattice_of(laws) is None):
-        return Enumerated.of(laws)
+    if atoms <= MANY:
+        lattice = lattice_of(laws)
+        if atoms <= FEW or lattice is None or atoms * float(lattice.spacing) < widest(laws):
+            return Enumerated.of(laws)
     return Lines.of(laws)

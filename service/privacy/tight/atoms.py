@@ -167,6 +167,20 @@ def atoms_at_most(laws: Mapping[Law, int]) -> float:
     return many
 
 
+def widest(laws: Mapping[Law, int]) -> float:
+    """From about the least to the largest loss of a composition, for laws of which ``atoms_at_most`` is finite."""
+    width = 0.0
+    for law, count in laws.items():
+        match law:
+            case Ladder(e=e):
+                width += 2 * float(e) * count
+            case DiscreteGaussian(sigma_squared=v, sensitivity=s):
+                width += 50 * s / math.sqrt(float(v)) * math.sqrt(count)
+            case Atoms(x=x):
+                width += float(x[-1] - x[0]) * count
+    return width
+
+
 @dataclass(frozen=True, slots=True)
 class Enumerated:
     """A composition by all its atoms."""

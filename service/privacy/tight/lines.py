@@ -16,7 +16,7 @@ from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Laplace
 from service.privacy.tight.contour import NEGLIGIBLE, Composition, Lattice, Line, best_c, line, period
 from service.privacy.tight.laws import Ladder, Law, NotTight, composition_of, gcd, lattice_of, merged
 
-LONGEST = 1 << 19  # points of a line
+LONGEST, LONGEST_ROUGH = 1 << 18, 1 << 13  # points of a line
 SHORT = 1 << 9  # points that are not worth shortening
 SHARP, ROUGH = 3e-7, 1e-3  # what smoothing, or rungs for a density, may add to delta, relative
 
@@ -47,7 +47,7 @@ class Lines:
             raise NotTight
         allowed = (ROUGH if rough else SHARP) * min(1.0, c * epsilon + 0.01)  # of delta, or c epsilon if that is less
         if not any(isinstance(law, Gaussian) for law in self.laws):
-            found = self._on_lattice(c, apart, allowed)
+            found = self._on_lattice(c, apart, allowed, LONGEST_ROUGH if rough else LONGEST)
             if found is not None:
                 return found, "lattice"
         return self._smoothed(c, apart, allowed), "contour"
@@ -64,8 +64,8 @@ class Lines:
         beyond = math.exp(-rho * end * end) / (2 * math.pi * rho * end**3) * c * (c + 1) * (1 + 1e-9)
         return line(replace(self.composition, rho=rho), c, h, points, beyond)
 
-    def _on_lattice(self, c: float, apart: float, allowed: float) -> Line | None:
-        laws = self._with_rungs(c, apart, allowed)
+    def _on_lattice(self, c: float, apart: float, allowed: float, longest: int) -> Line | None:
+        laws = self._with_rungs(c, apart, allowed, longest)
         lattice = None if laws is None else lattice_of(laws)
         if laws is None or lattice is None:
             return None
@@ -73,15 +73,15 @@ class Lines:
         d = float(lattice.spacing)
         steps = math.ceil(apart / d) | 1  # odd: t = 0 and pairs of conjugates
         h, points, beyond = 2 * math.pi / (steps * d), steps // 2 + 1, 0.0
-        if points > LONGEST:
+        if points > longest:
             cut = _falls_until(laws, lattice, c)
-            if cut is None or cut[0] > LONGEST * h:
+            if cut is None or cut[0] > longest * h:
                 return None
             points = math.ceil(cut[0] / h) + 1
             beyond = cut[1] / d
         return line(composition, c, h, points, beyond)
 
-    def _with_rungs(self, c: float, apart: float, allowed: float) -> Mapping[Law, int] | None:
+    def _with_rungs(self, c: float, apart: float, allowed: float, longest: int) -> Mapping[Law, int] | None:
         """Laplace noise replaced by geometric noise of many steps, which loses a little more.
 
         It has the profile of the Laplace mechanism at its rungs, joined linearly in exp(epsilon) between them: the
@@ -97,10 +97,10 @@ class Lines:
         spacing = of_rest.spacing
         for one in ranges:
             spacing = gcd(spacing, one)
-            if spacing * LONGEST < apart:
+            if spacing * longest < apart:
                 return None
         finer = 1
-        while float(spacing) * 2 * LONGEST > apart * finer:
+        while float(spacing) * 2 * longest > apart * finer:
             laws = merged((_ladder(law, spacing / finer), count) for law, count in self.laws.items())
             added = float((composition_of(laws).cumulant(at := np.array([c])) - self.composition.cumulant(at))[0])
             if added <= allowed:

@@ -24,6 +24,7 @@ class Analysis(Protocol):
 
 
 _STEPS = 60
+CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may stop, in log delta
 
 
 def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | None:
@@ -31,19 +32,19 @@ def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | N
     epsilon = chernoff(analysis.composition, log_delta)
     for _ in range(3):
         bound, _ = analysis.at(epsilon, rough=True)
-        before, reached = epsilon, _root(bound, log_delta, epsilon)
+        before, reached = epsilon, _root(bound, log_delta, epsilon, ROUGHLY)
         if reached is None:
             break
         epsilon = reached
         if abs(math.log(best_c(analysis.composition, epsilon) / best_c(analysis.composition, before))) < 0.3:
             break
     bound, method = analysis.at(epsilon)
-    found = _root(bound, log_delta, epsilon)
+    found = _root(bound, log_delta, epsilon, CLOSE)
     return None if found is None else (found, method)
 
 
-def _root(bound: Bound, log_delta: float, start: float) -> float | None:
-    """An epsilon at which the bound is at most log delta, about the least: Newton's steps inside a bracket."""
+def _root(bound: Bound, log_delta: float, start: float, close: float) -> float | None:
+    """An epsilon at which the bound is at most log delta, by at most ``close``: Newton's steps inside a bracket."""
     low, high = -1.0, math.inf  # the bound holds at high, not at low
     epsilon = start
     for _ in range(_STEPS):
@@ -52,11 +53,9 @@ def _root(bound: Bound, log_delta: float, start: float) -> float | None:
             high = min(high, epsilon)
         else:
             low = max(low, epsilon)
-        if high < math.inf and (high - low <= 4e-14 * high or high == 0):
+        if log_delta - close <= value <= log_delta or high <= max(low, 0.0) * (1 + 4e-14):
             break
-        step = epsilon - (value - log_delta) / slope if slope < 0 else math.nan
-        if abs(step - epsilon) <= 1e-12 * epsilon:
-            step *= 1 + 2e-14  # so that the root is above it, and the bracket closes
+        step = epsilon - (value - log_delta + close / 2) / slope if slope < 0 else math.nan
         step = max(step, 0.0)
         if not low < step < high:
             step = (max(low, 0.0) + high) / 2 if math.isfinite(high) else 2 * epsilon + 1e-300
