@@ -21,8 +21,9 @@ from service.privacy.mechanisms import Gaussian
 from service.privacy.numbers import ball, ceiling
 from service.privacy.plan import Neighbouring, Priced
 from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
+from service.privacy.tight.contour import NotTight
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
-from service.privacy.tight.laws import Law, NotTight, lattice_of, total_rho
+from service.privacy.tight.laws import Law, lattice_of, total_rho
 from service.privacy.tight.lines import Lines
 from service.privacy.tight.search import Analysis, least_epsilon
 from service.privacy.tight.worst import plan_sum, realised

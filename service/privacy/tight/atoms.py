@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt
-from service.privacy.tight.contour import Composition
+from service.privacy.tight.contour import Composition, NotTight, sketched
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.laws import Atoms, Ladder, Law, NotTight, composition_of
+from service.privacy.tight.laws import Atoms, Ladder, Law, composition_of
 
 TAIL = 1e-130
 """Losses that are rarer than this are taken for infinite: far below the least delta that is promised."""
@@ -185,14 +185,14 @@ def widest(laws: Mapping[Law, int]) -> float:
 class Enumerated:
     """A composition by all its atoms."""
 
-    composition: Composition
+    sketch: Composition
     atoms: Atoms
 
     @classmethod
     def of(cls, laws: Mapping[Law, int]) -> "Enumerated":
         """Raises NotTight where there are too many atoms."""
         whole = enumerated(laws)
-        return cls(composition_of({whole: 1}), whole)
+        return cls(sketched(composition_of({whole: 1})), whole)
 
     def at(self, epsilon: float, rough: bool = False) -> tuple["Enumerated", str]:  # noqa: ARG002  # one for all
         """Itself: it is as good at every epsilon."""

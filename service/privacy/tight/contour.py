@@ -11,19 +11,25 @@ sum over the lattice points x >= epsilon of exp(z(epsilon-x)) (1 - exp(epsilon-x
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from service.privacy.tight.families import Complexes, Doubles, Family, expm1
+from service.privacy.tight.noise import Table
 
 UNIT = 64 * 2.0**-53
 """An error of a cumulant function is below this times the figure that comes with it (64 is above what tests find)."""
 NEGLIGIBLE = 34.0  # nats: 2e-15
 ALIASED = 27.0  # nats: how far below the answer the repetitions of the trapezoid rule are to be
 SMALL_BLOCK = 1 << 18  # numbers in one array
+MOST_WORK = 1 << 24  # cumulants along one line: about a second
 FEW = 256  # points of a line that are not worth dropping one by one
+
+
+class NotTight(Exception):
+    """There is no tight figure: no law is known to have the loss, or it is beyond the bounds on time and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,10 @@ class Lattice:
     offset: Fraction
     spacing: Fraction
 
-    def above(self, epsilon: float) -> float:
-        """How far the first lattice point above epsilon lies above it."""
-        off = (self.offset - Fraction(epsilon)) % self.spacing
-        return float(off or self.spacing)
+    def above(self, epsilons: Doubles) -> Doubles:
+        """How far the first lattice point above each epsilon lies above it."""
+        off = [(self.offset - Fraction(epsilon)) % self.spacing or self.spacing for epsilon in epsilons.tolist()]
+        return np.array([float(one) for one in off])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +95,49 @@ class Line:
     left_out: float
     lattice: Lattice | None
 
-    def _kernels(self, epsilon: float) -> tuple[Complexes, Complexes]:
-        """What exp(K(z) - z epsilon) is multiplied by for delta(epsilon), and for its slope."""
-        z = self.c + 1j * self.t
+    def _kernels(self, epsilons: Doubles) -> tuple[Complexes, Complexes]:
+        """What exp(K(z) - z epsilon) is multiplied by for delta(epsilon), and for its slope; t down, epsilons along."""
+        z = (self.c + 1j * self.t)[:, None]
         if self.lattice is None:
             return np.asarray(1 / (z * (z + 1))), np.asarray(-1 / (z + 1))
-        y, d = self.lattice.above(epsilon), float(self.lattice.spacing)
+        y, d = self.lattice.above(epsilons), float(self.lattice.spacing)
         angle, decay = -self.t * d, np.full_like(self.t, -self.c * d)
-        first = -math.expm1(-y) - np.exp(decay - y + 1j * angle) * math.expm1(y - d)
-        last = -expm1(decay - d, angle)  # 1 - exp(-(z+1)d)
+        step, last = expm1(decay, angle)[:, None], -expm1(decay - d, angle)[:, None]  # last: 1 - exp(-(z+1)d)
+        first = -np.expm1(-y) - (step + 1) * (np.exp(-y) * np.expm1(y - d))
         at_first = np.exp(-z * y) * d
-        return np.asarray(-at_first * first / (expm1(decay, angle) * last)), np.asarray(-at_first * math.exp(-y) / last)
+        return np.asarray(-at_first * first / (step * last)), np.asarray(-at_first * np.exp(-y) / last)
 
-    def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """An upper bound on log delta(epsilon), and about its slope in epsilon; (inf, nan) where digits ran out."""
-        kernel, falling = self._kernels(epsilon)
-        turned = np.exp(self.change - 1j * self.t * epsilon)
+    def log_deltas(self, epsilons: Doubles) -> tuple[Doubles, Doubles]:
+        """Upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
+        kernel, falling = self._kernels(epsilons)
+        turned = np.exp(self.change[:, None] - 1j * np.outer(self.t, epsilons))
         weights = np.full(len(self.t), self.h / math.pi)
         weights[0] /= 2
-        with np.errstate(over="ignore", invalid="ignore"):
-            sizes = weights * np.abs(turned * kernel)
-            uncertain = UNIT * float(sizes @ (self.error + self.t * epsilon + 2))
-        value = float(weights @ (turned * kernel).real)
-        upper = value + uncertain + self.left_out * float(kernel[0].real)
-        if not 0 < upper < math.inf:
-            return math.inf, math.nan
-        slope = float(weights @ (turned * falling).real) / max(value, upper / 2)
-        margin = UNIT * (abs(self.at_c) + self.c * epsilon + self.floor + 1)
-        return self.at_c - self.c * epsilon + math.log(upper) + margin, slope
+        terms = turned * kernel
+        error = self.error[:, None] + np.outer(self.t, epsilons) + 2
+        uncertain = UNIT * (weights @ (np.abs(terms) * error))
+        value = weights @ terms.real
+        upper = value + uncertain + self.left_out * kernel[0].real
+        slope = (weights @ (turned * falling).real) / np.maximum(value, upper / 2)
+        margin = UNIT * (abs(self.at_c) + self.c * epsilons + self.floor + 1)
+        log_upper = np.where((upper > 0) & (upper < math.inf), np.log(np.maximum(upper, 1e-320)), math.inf)
+        return np.asarray(self.at_c - self.c * epsilons + log_upper + margin), np.asarray(slope)
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """The same at one epsilon."""
+        value, slope = self.log_deltas(np.array([epsilon]))
+        return float(value[0]), float(slope[0])
+
+    def smoother(self, rho: float) -> "Line":
+        """The same line of the same composition with a continuous Gaussian more."""
+        more = rho * (1j * self.t * (2 * self.c + 1) - self.t * self.t)
+        return replace(self, change=self.change + more, at_c=self.at_c + rho * self.c * (self.c + 1))
+
+
+def sketched(composition: Composition) -> Composition:
+    """About the same composition with fewer numbers: to choose a line by, never to report from."""
+    thin = [family.thinned() if isinstance(family, Table) else family for family in composition.families]
+    return replace(composition, families=tuple(thin))
 
 
 def best_c(cumulant: Composition, epsilon: float) -> float:
@@ -155,7 +176,7 @@ def _least(objective: Callable[[Doubles], Doubles]) -> float:
         low, high, points = x[place] - step, x[place] + step, 12
 
 
-def period(cumulant: Composition, c: float, at_c: float, epsilon: float) -> float:
+def period(cumulant: Composition, c: float, epsilon: float) -> float:
     """P so far apart that the repetitions are below exp(-ALIASED) of the answer.
 
     delta(x) is at most exp(K(b) - bx) for every b >= 0, so the repetition at epsilon ± P is below
@@ -163,12 +184,13 @@ def period(cumulant: Composition, c: float, at_c: float, epsilon: float) -> floa
     """
     b = c * np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 3.0, 6.0])
     with np.errstate(all="ignore"):
-        k = cumulant.cumulant(b)
+        k = cumulant.cumulant(np.append(b, c))
+        k, at_c = k[:-1], float(k[-1])
         width = np.sqrt(max(float(k[3] + k[4] - 2 * at_c), 0.0)) / (0.17 * c) if math.isfinite(k[4]) else 1.0
         needed = ALIASED + math.log1p((1 + c) * (1 + c * width))
         apart = (k - at_c - (b - c) * epsilon + needed) / np.abs(b - c)
     apart = np.where(np.isfinite(apart), apart, np.inf)
-    below = min(float(apart[:4].min()), (needed - at_c + c * epsilon) / c)
+    below = min(float(apart[:4].min()), float(needed - at_c + c * epsilon) / c)
     above = float(apart[4:].min())
     return max(below, above) if math.isfinite(above) else below
 
@@ -201,20 +223,26 @@ def line(composition: Composition, c: float, h: float, points: int, beyond: floa
     """M at t = 0, h, ..., h*(points-1); points where it is negligible are left out, with a bound on them.
 
     ``beyond`` bounds the part of ``left_out`` that lies at larger t.
+
+    Raises:
+        NotTight: it would take too long.
     """
-    block = 1 << 14
+    block, work = 1 << 14, 0
     found: list[_Points] = []
     left_out = beyond
     for start in range(0, points, block):
-        kept, dropped = _along(composition, c, np.asarray(h * np.arange(start, min(start + block, points))))
+        kept, dropped, steps = _along(composition, c, np.asarray(h * np.arange(start, min(start + block, points))))
         found.append(kept)
         left_out += dropped * h / math.pi
+        work += steps
+        if work > MOST_WORK:
+            raise NotTight
     t, change, error = (np.concatenate(parts) for parts in zip(*found, strict=True))
     at_c = float(composition.cumulant(np.array([c]))[0])
     return Line(c, at_c, composition.floor, h, t, change, error, left_out, composition.lattice)
 
 
-def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, float]:
+def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, float, int]:
     kernel = np.zeros_like(t)  # log of the kernel's size, as a part of that at t = 0
     if composition.lattice is None:
         kernel = -np.log(np.abs((1 + 1j * t / c) * (1 + 1j * t / (c + 1))))
@@ -222,7 +250,7 @@ def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, flo
     error: Doubles = np.abs(change)
     dropped = 0.0
     members = _Members(composition.families)
-    looked_at = 0
+    looked_at = work = 0
     while len(t):
         level = change.real + kernel
         small = level < -NEGLIGIBLE
@@ -236,7 +264,8 @@ def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, flo
             break
         more, uncertain = family.along(c, t)
         looked_at += len(family.count)
+        work += more.size
         with np.errstate(over="ignore", invalid="ignore"):
             change = change + family.count @ more
             error = error + family.count @ uncertain
-    return (t, change, error), dropped
+    return (t, change, error), dropped, work

@@ -21,16 +21,12 @@ from service.privacy.mechanisms import (
     Osgt,
     RandomizedResponse,
 )
-from service.privacy.tight.contour import Composition, Lattice
+from service.privacy.tight.contour import Composition, Lattice, NotTight
 from service.privacy.tight.families import Doubles, Family, Ladders, Laplaces
 from service.privacy.tight.noise import DUAL, WIDE, DiscreteGaussians, Osgts, Table
 
 LARGEST, SMALLEST = Fraction(10) ** 40, Fraction(1, 10**40)
 """Figures beyond these are left to other analyses: squares and products stay far inside the doubles."""
-
-
-class NotTight(Exception):
-    """There is no tight figure: no law is known to have the loss, or it is beyond the bounds on time and memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,18 @@ from fractions import Fraction
 import numpy as np
 
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Laplace
-from service.privacy.tight.contour import NEGLIGIBLE, Composition, Lattice, Line, best_c, line, period
-from service.privacy.tight.laws import Ladder, Law, NotTight, composition_of, gcd, lattice_of, merged
+from service.privacy.tight.contour import (
+    NEGLIGIBLE,
+    Composition,
+    Lattice,
+    Line,
+    NotTight,
+    best_c,
+    line,
+    period,
+    sketched,
+)
+from service.privacy.tight.laws import Ladder, Law, composition_of, gcd, lattice_of, merged
 
 LONGEST, LONGEST_ROUGH = 1 << 18, 1 << 13  # points of a line
 SHORT = 1 << 9  # points that are not worth shortening
@@ -28,41 +38,50 @@ class Lines:
     Attributes:
         laws: what is composed, at least one.
         composition: the same as arrays, on no lattice.
-        method: how the figures come about.
+        sketch: about the same with fewer numbers, to choose lines by.
     """
 
     laws: Mapping[Law, int]
     composition: Composition
+    sketch: Composition
 
     @classmethod
     def of(cls, laws: Mapping[Law, int]) -> "Lines":
-        return cls(laws, composition_of(laws))
+        composition = composition_of(laws)
+        return cls(laws, composition, sketched(composition))
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[Line, str]:
         """The line for epsilons near this one, and the method's name; a rough one is shorter."""
-        c = best_c(self.composition, epsilon)
-        at_c = float(self.composition.cumulant(np.array([c]))[0])
-        apart = period(self.composition, c, at_c, epsilon)
+        c = best_c(self.sketch, epsilon)
+        apart = period(self.sketch, c, epsilon)
         if not 0 < apart < math.inf:
             raise NotTight
         allowed = (ROUGH if rough else SHARP) * min(1.0, c * epsilon + 0.01)  # of delta, or c epsilon if that is less
+        longest = LONGEST_ROUGH if rough else LONGEST
         if not any(isinstance(law, Gaussian) for law in self.laws):
-            found = self._on_lattice(c, apart, allowed, LONGEST_ROUGH if rough else LONGEST)
+            found = self._on_lattice(c, apart, allowed, longest)
             if found is not None:
                 return found, "lattice"
-        return self._smoothed(c, apart, allowed), "contour"
+        return self._smoothed(c, epsilon, apart, allowed, longest), "contour"
 
-    def _smoothed(self, c: float, apart: float, allowed: float) -> Line:
+    def _smoothed(self, c: float, epsilon: float, apart: float, allowed: float, longest: int) -> Line:
+        """A line that a continuous Gaussian ends, of the composition or added to it; the less the more it changes.
+
+        Where epsilon is near a kink of delta, at a loss of high probability, smoothing costs more than its second
+        order: what four times as much changes tells.
+        """
         h = 2 * math.pi / apart
-        rho = self.composition.rho
-        if rho == 0 or math.sqrt(NEGLIGIBLE / rho) > SHORT * h:
-            rho += allowed / (c * (c + 1))
-            rho = max(rho, NEGLIGIBLE / (LONGEST * h) ** 2)
-        points = math.ceil(math.sqrt(NEGLIGIBLE / rho) / h) + 2
-        end = h * (points - 1)
-        # |M| <= exp(-rho t²) and |kernel| <= 1/t² of c(c+1) times that at 0: the integral from the last point on
-        beyond = math.exp(-rho * end * end) / (2 * math.pi * rho * end**3) * c * (c + 1) * (1 + 1e-9)
-        return line(replace(self.composition, rho=rho), c, h, points, beyond)
+        of_all = self.composition.rho
+        if of_all > 0 and math.sqrt(NEGLIGIBLE / of_all) <= SHORT * h:
+            return _ended(self.composition, c, h, of_all)
+        added = allowed / (c * (c + 1))
+        while True:
+            shortest = NEGLIGIBLE / (longest * h) ** 2
+            found = _ended(self.composition, c, h, max(of_all + added, shortest))
+            change = found.smoother(3 * added).log_delta(epsilon)[0] - found.log_delta(epsilon)[0]
+            if of_all + added <= shortest or not change > 3.2 * allowed:
+                return found
+            added /= 16
 
     def _on_lattice(self, c: float, apart: float, allowed: float, longest: int) -> Line | None:
         laws = self._with_rungs(c, apart, allowed, longest)
@@ -107,6 +126,15 @@ class Lines:
                 return laws
             finer = max(finer + 1, math.ceil(finer * min(math.sqrt(added / allowed) * 1.05, 64.0)))
         return None
+
+
+def _ended(composition: Composition, c: float, h: float, rho: float) -> Line:
+    """The line of a composition with continuous Gaussians of ``rho`` in all, to where they leave nothing."""
+    points = math.ceil(math.sqrt(NEGLIGIBLE / rho) / h) + 2
+    end = h * (points - 1)
+    # |M| <= exp(-rho t²) and |kernel| <= 1/t², c(c+1)/t² of that at t = 0: the integral from the last point on
+    beyond = math.exp(-rho * end * end) / (2 * math.pi * rho * end**3) * c * (c + 1) * (1 + 1e-9)
+    return line(replace(composition, rho=rho), c, h, points, beyond)
 
 
 def _ladder(law: Law, spacing: Fraction) -> Law:

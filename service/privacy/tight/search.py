@@ -3,7 +3,7 @@
 import math
 from typing import Protocol
 
-from service.privacy.tight.contour import Composition, best_c, chernoff
+from service.privacy.tight.contour import Composition, NotTight, best_c, chernoff
 
 
 class Bound(Protocol):
@@ -17,7 +17,8 @@ class Analysis(Protocol):
     """Bounds near any epsilon."""
 
     @property
-    def composition(self) -> Composition: ...
+    def sketch(self) -> Composition:
+        """About the composition, to choose by."""
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[Bound, str]:
         """The bound near epsilon, and the method's name; a rough one is quicker and further above."""
@@ -29,18 +30,22 @@ CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may
 
 def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | None:
     """About the least epsilon >= 0 that holds at log delta, and the method; None where none is found."""
-    epsilon = chernoff(analysis.composition, log_delta)
+    epsilon = chernoff(analysis.sketch, log_delta)
+    found: tuple[float, str] | None = None
     for _ in range(3):
-        bound, _ = analysis.at(epsilon, rough=True)
+        bound, method = analysis.at(epsilon, rough=True)
         before, reached = epsilon, _root(bound, log_delta, epsilon, ROUGHLY)
         if reached is None:
             break
-        epsilon = reached
-        if abs(math.log(best_c(analysis.composition, epsilon) / best_c(analysis.composition, before))) < 0.3:
+        epsilon, found = reached, (reached, method)
+        if abs(math.log(best_c(analysis.sketch, epsilon) / best_c(analysis.sketch, before))) < 0.3:
             break
-    bound, method = analysis.at(epsilon)
-    found = _root(bound, log_delta, epsilon, CLOSE)
-    return None if found is None else (found, method)
+    try:
+        bound, method = analysis.at(epsilon)
+    except NotTight:
+        return found  # a little above, but as much a bound
+    reached = _root(bound, log_delta, epsilon, CLOSE)
+    return found if reached is None else (reached, method)
 
 
 def _root(bound: Bound, log_delta: float, start: float, close: float) -> float | None:

@@ -16,8 +16,9 @@ from service.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from service.privacy.plan import Neighbouring, Notion, Priced, fold
 from service.privacy.pure import mechanism_delta
 from service.privacy.tight.atoms import TAIL, enumerated, law_from_profile, profile
+from service.privacy.tight.contour import NotTight
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.laws import Atoms, Ladder, Law, NotTight, law_of, total_rho
+from service.privacy.tight.laws import Atoms, Ladder, Law, law_of, total_rho
 from service.privacy.tight.lines import Lines
 
 FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
@@ -179,7 +180,7 @@ def _along(lines: Lines, epsilons: Doubles) -> Doubles:
     line, _ = lines.at(float(epsilons[len(epsilons) // 2]), rough=True)
     if len(line.t) > LINE_POINTS:
         raise NotTight
-    return np.array([math.exp(min(0.0, line.log_delta(epsilon)[0])) for epsilon in epsilons.tolist()])
+    return np.asarray(np.exp(np.minimum(line.log_deltas(epsilons)[0], 0.0)))
 
 
 def _branch(one: Sum) -> _Branch:
