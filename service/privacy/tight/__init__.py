@@ -10,6 +10,7 @@ direction is both.
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -24,9 +25,9 @@ from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
 from service.privacy.tight.contour import NotTight
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import Law, lattice_of, total_rho
-from service.privacy.tight.lines import Lines
+from service.privacy.tight.profiles import lines_of, realised
 from service.privacy.tight.search import Analysis, least_epsilon
-from service.privacy.tight.worst import plan_sum, realised
+from service.privacy.tight.worst import plan_sum
 
 FEW, MANY = 1 << 12, 1 << 19
 """Atoms that are enumerated rather than integrated; and where there is no lattice, or one with far more points."""
@@ -67,8 +68,10 @@ class Tight:
         try:
             with np.errstate(all="ignore"):
                 laws, kept = realised(plan_sum(plan, neighbouring))
-                closed = all(isinstance(law, Gaussian) for law in laws)
-                return cls(laws, kept, None if closed else _analysis(laws))
+                if all(isinstance(law, Gaussian) for law in laws):
+                    return cls(laws, kept, None)
+                analysis, finite = _analysis(laws)
+                return cls(laws, kept + finite, analysis)
         except NotTight:
             return None
 
@@ -115,10 +118,12 @@ class Tight:
         return Bounded(Loss(min(Fraction(1), lost + (1 - min(lost, Fraction(1))) * beside), rational=False), method)
 
 
-def _analysis(laws: Mapping[Law, int]) -> Analysis:
+def _analysis(laws: Mapping[Law, int]) -> tuple[Analysis, float]:
+    """How to invert a composition, and log of the probability that it is finite by that."""
     atoms = atoms_at_most(laws)
     if atoms <= MANY:
         lattice = lattice_of(laws)
         if atoms <= FEW or lattice is None or atoms * float(lattice.spacing) < widest(laws):
-            return Enumerated.of(laws)
-    return Lines.of(laws)
+            with suppress(NotTight):
+                return Enumerated.of(laws), 0.0
+    return lines_of(laws)

@@ -95,7 +95,7 @@ class Ladders(Members):
 
     @property
     def floor(self) -> Doubles:
-        return np.where(self.s > 2, 1.0, 0.0)
+        return np.where(self.s > 1, 1.0, 0.0)
 
     def _rungs(self, a: Doubles) -> Doubles:
         """exp(-ea) times the sum of exp(aL) over the inner rungs, for real a."""
