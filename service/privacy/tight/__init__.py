@@ -9,12 +9,13 @@ direction is both.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from flint import arb
 
 from service.privacy.conversion import log, rho_to_epsilon_analytic
 from service.privacy.loss import Loss
@@ -24,7 +25,7 @@ from service.privacy.plan import Neighbouring, Priced
 from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
 from service.privacy.tight.contour import NotTight
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
-from service.privacy.tight.laws import Law, lattice_of, total_rho
+from service.privacy.tight.laws import Law, largest_loss, lattice_of, total_rho
 from service.privacy.tight.profiles import lines_of, realised
 from service.privacy.tight.search import Analysis, least_epsilon
 from service.privacy.tight.worst import plan_sum
@@ -40,8 +41,8 @@ FURTHEST = Fraction(10) ** 30
 class Bounded:
     """An upper bound on epsilon or delta, and how it came about.
 
-    The methods: ``closed form`` of continuous Gaussians; ``atoms``, all enumerated; ``lattice`` and ``contour``, an
-    integral along a line where all losses lie on a lattice and where they do not.
+    The methods: ``closed form`` of continuous Gaussians; ``pure``, no loss is larger; ``atoms``, all enumerated;
+    ``lattice`` and ``contour``, an integral along a line where all losses lie on a lattice and where they do not.
     """
 
     loss: Loss
@@ -56,11 +57,13 @@ class Tight:
         laws: of the finite losses, with their counts.
         kept: log of the probability that the loss is finite, rounded down.
         analysis: of the laws; None where they are continuous Gaussians, or nothing.
+        largest: above it there is no finite loss, nats; None where there is no such bound.
     """
 
     laws: Mapping[Law, int]
     kept: float
     analysis: Analysis | None
+    largest: Fraction | None
 
     @classmethod
     def of(cls, plan: Priced, neighbouring: Neighbouring) -> "Tight | None":
@@ -69,9 +72,9 @@ class Tight:
             with np.errstate(all="ignore"):
                 laws, kept = realised(plan_sum(plan, neighbouring))
                 if all(isinstance(law, Gaussian) for law in laws):
-                    return cls(laws, kept, None)
+                    return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)
-                return cls(laws, kept + finite, analysis)
+                return cls(laws, kept + finite, analysis, largest_loss(laws))
         except NotTight:
             return None
 
@@ -85,37 +88,33 @@ class Tight:
             rho = total_rho(self.laws)
             above = rho_to_epsilon_analytic(rho, left).nats
             return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
-        try:
-            with np.errstate(all="ignore"):
-                found = least_epsilon(self.analysis, log(left) - float(ROUNDED))
-        except NotTight:
-            return None
-        return None if found is None else Bounded(Loss(Fraction(found[0]), rational=False), found[1])
+        bounds = [] if self.largest is None else [Bounded(Loss(self.largest), "pure")]
+        with suppress(NotTight), np.errstate(all="ignore"):
+            found = least_epsilon(self.analysis, log(left) - float(ROUNDED))
+            if found is not None:
+                bounds.append(Bounded(Loss(Fraction(found[0]), rational=False), found[1]))
+        return min(bounds, key=lambda bound: bound.loss, default=None)
 
     def delta(self, epsilon: Fraction) -> Bounded | None:
         """delta at epsilon, at most 1; None where digits run out."""
-        lost = Fraction(-math.expm1(self.kept)) * (1 + ROUNDED)
+        lost = min(Fraction(1), Fraction(-math.expm1(self.kept)) * (1 + ROUNDED))
+        beside: Fraction | None = None
         if self.analysis is None:
             beside, method = gaussian_delta(total_rho(self.laws), epsilon).nats, "closed form"
-        else:
-            if epsilon > FURTHEST:
-                return None
-            try:
-                with np.errstate(all="ignore"):
-                    bound, method = self.analysis.at(float(epsilon))
-                    value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
-            except NotTight:
-                return None
-            beside = (
-                Fraction(0)
-                if value == -math.inf
-                else ceiling(lambda: ball(Fraction(value)).exp())
-                if value < 0
-                else None
-            )
+        elif self.largest is not None and self.largest <= epsilon:
+            beside, method = Fraction(0), "pure"
+        elif epsilon <= FURTHEST:
+            with suppress(NotTight), np.errstate(all="ignore"):
+                bound, method = self.analysis.at(float(epsilon))
+                value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
+                beside = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
         if beside is None:
             return None
-        return Bounded(Loss(min(Fraction(1), lost + (1 - min(lost, Fraction(1))) * beside), rational=False), method)
+        return Bounded(Loss(lost + (1 - lost) * beside, rational=False), method)
+
+
+def _exp(value: float) -> Callable[[], arb]:
+    return lambda: ball(Fraction(value)).exp()
 
 
 def _analysis(laws: Mapping[Law, int]) -> tuple[Analysis, float]:

@@ -122,6 +122,20 @@ def total_rho(laws: Mapping[Law, int]) -> Fraction:
     return sum((count * gaussian_rho(law) for law, count in laws.items() if isinstance(law, Gaussian)), Fraction(0))
 
 
+def largest_loss(laws: Mapping[Law, int]) -> Fraction | None:
+    """The largest loss of a composition, nats; None where there is none, or none that is exact."""
+    total = Fraction(0)
+    for law, count in laws.items():
+        match law:
+            case Ladder(e=e):
+                total += count * e
+            case Laplace(sensitivity=s, scale=b):
+                total += count * s / b
+            case _:
+                return None
+    return total
+
+
 def lattice_of(laws: Mapping[Law, int], spacing: Fraction | None = None) -> Lattice | None:
     """The lattice on which all losses of a composition lie; None where there is none, or one far too fine."""
     offset, common = Fraction(0), spacing or Fraction(0)

@@ -27,6 +27,7 @@ from service.privacy.tight.contour import (
 from service.privacy.tight.laws import Ladder, Law, composition_of, gcd, lattice_of, merged
 
 LONGEST, LONGEST_ROUGH = 1 << 18, 1 << 13  # points of a line
+HOPELESS = 1e8  # of c epsilon: the phases of the integrand have too few digits left
 SHORT = 1 << 9  # points that are not worth shortening
 SHARP, ROUGH = 3e-7, 1e-3  # what smoothing, or rungs for a density, may add to delta, relative
 
@@ -54,7 +55,7 @@ class Lines:
         """The line for epsilons near this one, and the method's name; a rough one is shorter."""
         c = best_c(self.sketch, epsilon)
         apart = period(self.sketch, c, epsilon)
-        if not 0 < apart < math.inf:
+        if not 0 < apart < math.inf or c * epsilon > HOPELESS:
             raise NotTight
         allowed = (ROUGH if rough else SHARP) * min(1.0, c * epsilon + 0.01)  # of delta, or c epsilon if that is less
         longest = LONGEST_ROUGH if rough else LONGEST

@@ -107,7 +107,7 @@ def test_a_table_is_the_sum_over_its_atoms(spacing: float | None) -> None:
     x = 0.01 * np.arange(-2000.0, 2001)
     p = np.exp(-((x - 2) ** 2) / 8)
     p /= p.sum()
-    t = 0.3 * np.arange(0, 3000)
+    t = np.asarray(0.3 * np.arange(0, 3000), dtype=np.float64)
     change, error = Table(array(1), x, p, spacing).along(0.7, t)
     with mp.workdps(40):
         for k in (0, 3, 700, 2999):
