@@ -26,7 +26,7 @@ from service.ledger.draws import WHOLE, DrawRecord, Turn
 from service.noise.sampler import add_noise
 from service.privacy.accuracy import margin_of_error
 from service.privacy.law import Law
-from service.privacy.mechanisms import DiscreteGaussian, Geometric, Mechanism as MechanismValue
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism as MechanismValue
 from service.privacy.notation import write_plan
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=StrictRoute)
@@ -193,11 +193,14 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
             return Law(scale=scale)
         case DiscreteGaussian(sigma_squared=sigma_squared):
             return Law(sigma_squared=sigma_squared)
+        case DiscreteOsgt(sigma_squared=sigma_squared, m=m):
+            return Law(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)
         case _:
-            detail = (
-                "expected a mechanism with integer noise: geometric or discrete_gaussian; others are only accounted"
+            raise InvalidInput.at(
+                pointer,
+                "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"
+                " only accounted",
             )
-            raise InvalidInput.at(pointer, detail)
 
 
 def draw_body(record: DrawRecord) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing_extensions import TypeAliasType
 
 from service.api.exact import Exact, Label, Positive, Strict, Tags
 from service.privacy.mechanisms import Mechanism as MechanismValue
-from service.privacy.notation import read_plan
+from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, read_plan
 from service.privacy.plan import Plan as PlanValue, mechanisms_of
 
 
@@ -77,6 +77,24 @@ class Gaussian(_Additive):
     sensitivity: Exact = "1"
 
 
+class Osgt(_Additive):
+    """Continuous noise with offset symmetric Gaussian tails, accounted only."""
+
+    type: Literal["osgt"]
+    sigma_squared: Exact = Field(description="Of the density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).")
+    m: Exact = Field(description="The offset of the tails, at least 0, in the unit of the noise; 0 is the Gaussian.")
+    sensitivity: Exact = "1"
+
+
+class DiscreteOsgt(_Additive):
+    """Noise with offset symmetric Gaussian tails on the integers, between discrete Gaussian and geometric."""
+
+    type: Literal["discrete_osgt"]
+    sigma_squared: Exact = Field(description="Of the mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).")
+    m: Exact = Field(description="The offset of the tails, at least 0, in counts; 0 is the discrete Gaussian.")
+    sensitivity: Positive = Field(1, description="How far one record moves one cell, in counts.")
+
+
 class RandomizedResponse(_Mechanism):
     """k-ary randomised response, under replace_one only."""
 
@@ -141,14 +159,23 @@ class Repeat(_Node):
     """The same part count times."""
 
     type: Literal["repeat"]
-    count: Annotated[int, Field(strict=True, ge=1, le=10**12)]
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_REPETITIONS)]
+    part: "Plan"
+
+
+class Group(_Node):
+    """The part when size records change together: its sensitivities times size."""
+
+    type: Literal["group"]
+    size: Annotated[int, Field(strict=True, ge=1, le=MAX_GROUP)]
     part: "Plan"
 
 
 Mechanism = TypeAliasType(
     "Mechanism",
     Annotated[
-        Geometric | DiscreteGaussian | Laplace | Gaussian | RandomizedResponse | Declared, Field(discriminator="type")
+        Geometric | DiscreteGaussian | DiscreteOsgt | Laplace | Gaussian | Osgt | RandomizedResponse | Declared,
+        Field(discriminator="type"),
     ],
 )
 Plan = TypeAliasType(
@@ -156,31 +183,37 @@ Plan = TypeAliasType(
     Annotated[
         Geometric
         | DiscreteGaussian
+        | DiscreteOsgt
         | Laplace
         | Gaussian
+        | Osgt
         | RandomizedResponse
         | Declared
         | Sequence
         | Parallel
         | Choice
-        | Repeat,
+        | Repeat
+        | Group,
         Field(discriminator="type"),
     ],
 )
-for _model in (Sequence, Parallel, Choice, Repeat):
+for _model in (Sequence, Parallel, Choice, Repeat, Group):
     _model.model_rebuild()
 
 _NODES = (
     Geometric,
     DiscreteGaussian,
+    DiscreteOsgt,
     Laplace,
     Gaussian,
+    Osgt,
     RandomizedResponse,
     Declared,
     Sequence,
     Parallel,
     Choice,
     Repeat,
+    Group,
 )
 NODE_TYPES = frozenset(get_args(node.model_fields["type"].annotation)[0] for node in _NODES)
 """The names under which pydantic reports a place in the unions above."""

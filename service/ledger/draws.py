@@ -27,7 +27,7 @@ from service.ledger.releases import require_release
 from service.ledger.tables import BranchTaken, Draw, Entry, Release
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
-from service.privacy.plan import Choice, Plan, Repeat, mechanisms_of, parts_of
+from service.privacy.plan import Choice, Plan, Repeat, mechanisms_of, parts_of, pointer_to
 
 WHOLE = ""
 """The partition of a draw of the whole input."""
@@ -285,7 +285,7 @@ def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[_Fork]:
         if isinstance(node, Choice):
             below = math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
             forks.append(_Fork(pointer, number, repetition // below))
-        pointer += "/part" if isinstance(node, Repeat) else f"/parts/{number}"
+        pointer += pointer_to(node, number)
     return forks
 
 

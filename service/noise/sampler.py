@@ -32,17 +32,16 @@ def sample(law: Law, size: int, entropy: Entropy) -> list[int]:
     """
     if size < 0:
         raise ValueError(f"expected a size of at least 0, got {size}")
-    if law.linear:
+    if law.sigma_squared is None:
         if 1 / law.linear > MAX_SCALE:
             raise ValueError("expected a scale of at most 2^50 (1125899906842624), so that results fit 64 bits")
         rate = law.linear
         return [_geometric(rate.denominator, rate.numerator, entropy) for _ in range(size)]
-    sigma_squared = 1 / (2 * law.quadratic)
-    if sigma_squared > MAX_SIGMA_SQUARED:
+    if law.sigma_squared > MAX_SIGMA_SQUARED:
         raise ValueError(
             "expected a sigma_squared of at most 2^100 (1267650600228229401496703205376), so that results fit 64 bits"
         )
-    return _discrete_gaussians(sigma_squared, size, entropy)
+    return _gaussian_tails(law.sigma_squared, law.linear, size, entropy)
 
 
 def add_noise(counts: Sequence[int], law: Law, entropy: Entropy) -> list[int]:
@@ -111,19 +110,21 @@ def _geometric(t: int, s: int, entropy: Entropy) -> int:
         return -y if negative else y
 
 
-def _discrete_gaussians(sigma_squared: Fraction, size: int, entropy: Entropy) -> list[int]:
-    """Values of mass proportional to exp(-y²/(2 sigma²)). CKS 2020, Algorithm 3.
+def _gaussian_tails(sigma_squared: Fraction, linear: Fraction, size: int, entropy: Entropy) -> list[int]:
+    """Values of mass proportional to exp(-y²/(2 sigma²) - |y| linear). CKS 2020, Algorithm 3, at linear = 0.
 
-    A geometric y of scale t, a whole number near sigma, is kept with probability exp(-g), where
+    A geometric y of rate 1/t + linear, t a whole number near sigma, is kept with probability exp(-g), where
     g = (|y| - sigma²/t)²/(2 sigma²), which is y²/(2 sigma²) - |y|/t up to a constant. With sigma² = p/q
-    that is (|y| q t - p)²/(2 p q t²).
+    that is (|y| q t - p)²/(2 p q t²). As t is above sigma, g is below 1/2 for all y up to 2 sigma²/t: the linear
+    part, which makes y smaller, does not make it rarer that one is kept.
     """
     p, q = sigma_squared.numerator, sigma_squared.denominator
     t = math.isqrt(p // q) + 1
+    rate = Fraction(1, t) + linear
     step, denominator = q * t, 2 * p * q * t * t
     values: list[int] = []
     while len(values) < size:
-        y = _geometric(t, 1, entropy)
+        y = _geometric(rate.denominator, rate.numerator, entropy)
         if bernoulli_exp((abs(y) * step - p) ** 2, denominator, entropy):
             values.append(y)
     return values

@@ -4,19 +4,17 @@ A margin is never too small and a coverage never too large: each rests on a ball
 P(|X| > m), not on an approximation of it.
 """
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import lru_cache
 
-from flint import arb, ctx, fmpq
+from flint import arb, ctx
 
+from service.privacy.halfline import half_line
 from service.privacy.law import Law
 from service.privacy.numbers import ball, double_down, floor as lower_bound, precision
 
 SMALLEST_EXCESS = Fraction(1, 10**30)  # of 1 - confidence
 _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)  # bits
-_DIRECT_BELOW = 256  # sigma²: up to here a sum over the integers takes a few hundred terms
 
 
 def tail(law: Law, margin: int) -> arb:
@@ -27,12 +25,9 @@ def tail(law: Law, margin: int) -> arb:
     """
     if margin < 0:
         raise ValueError(f"expected a margin of at least 0, got {margin}")
-    if law.linear:
+    if law.sigma_squared is None:
         return _geometric_tail(law.linear, margin + 1)
-    sigma_squared = 1 / (2 * law.quadratic)
-    if sigma_squared < _DIRECT_BELOW:
-        return _direct_tail(law.quadratic, margin + 1)
-    return _euler_maclaurin_tail(sigma_squared, margin + 1)
+    return _gaussian_tail(law, law.sigma_squared, margin + 1)
 
 
 def excess_of(confidence: Fraction) -> Fraction:
@@ -107,17 +102,23 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
 
 
 def _likely_margin(law: Law, excess: Fraction) -> int:
-    """The margin of error but for rounding: the geometric tail solved for m, or the normal quantile."""
-    size = law.scale if law.scale is not None else 1 / (2 * law.quadratic)
+    """The margin of error but for rounding: the geometric tail solved for m, or the normal quantile beyond the offset.
+
+    Of a joint law the geometric margin is above the true one, and near it where the offset is large beside sigma.
+    """
+    size = max(value for value in (law.scale, law.sigma_squared) if value is not None)
     bits = max(0, size.numerator.bit_length() - size.denominator.bit_length())
+    margins = []
     with precision(128 + bits):
         if law.linear:
             q = (-ball(law.linear)).exp()
-            margin = (2 / (ball(excess) * (1 + q))).log() / ball(law.linear) - 1
-        else:
-            # The integers beyond m are the unit intervals beyond m + 1/2.
-            margin = ball(excess).erfcinv() / ball(law.quadratic).sqrt() - arb(0.5)
-        return max(0, int(margin.mid().ceil().fmpz()))
+            margins.append((2 / (ball(excess) * (1 + q))).log() / ball(law.linear) - 1)
+        if law.sigma_squared is not None:
+            root, offset = 1 / ball(law.quadratic).sqrt(), ball(law.sigma_squared * law.linear)
+            if offset < 8 * root:
+                # The integers beyond m are the unit intervals beyond m + 1/2.
+                margins.append((ball(excess) * (offset / root).erfc()).erfcinv() * root - offset - arb(0.5))
+        return max(0, int(min(margin.mid() for margin in margins).ceil().fmpz()))
 
 
 def _geometric_tail(rate: Fraction, first: int) -> arb:
@@ -125,80 +126,13 @@ def _geometric_tail(rate: Fraction, first: int) -> arb:
     return 2 * (-ball(rate * first)).exp() / (1 + (-ball(rate)).exp())
 
 
-def _direct_tail(quadratic: Fraction, first: int) -> arb:
-    """P(|X| >= first) for mass proportional to exp(-c x²), first >= 1: a sum over a sum."""
-    return 2 * _one_sided_sum(quadratic, first) / (1 + 2 * _one_sided_sum(quadratic, 1))
+def _gaussian_tail(law: Law, sigma_squared: Fraction, first: int) -> arb:
+    """P(|X| >= first) for mass proportional to exp(-c x² - |x|/b), first >= 1.
 
-
-def _one_sided_sum(quadratic: Fraction, first: int) -> arb:
-    """The sum of f(x) = exp(-c x²) over the integers x >= first >= 0, c = ``quadratic``.
-
-    f(x+1)/f(x) = exp(-c (2x+1)) falls by the constant exp(-2c) from one x to the next, so three
-    exponentials serve for all terms. The ratios fall, so that what lies from ``last`` on is a
-    sum below the geometric one, f(last)/(1 - f(last+1)/f(last)): it widens the ball.
+    Completing the square about -m, m = sigma²/b, makes both sides half-lines: with g(y) =
+    exp(-(2xy + y²)/(2 sigma²)), all mass is twice the trapezoid sum of g at x = m, and that from ``first`` on
+    exp(-c first² - first/b) times the whole sum at x = m + first.
     """
-    # c (last² - first²) is at least the precision times log 2, so the rest is below the rounding.
-    last = math.isqrt(first * first + math.ceil(Fraction(7, 10) * ctx.prec / quadratic)) + 1
-    term = (-ball(quadratic * first * first)).exp()
-    ratio = (-ball(quadratic * (2 * first + 1))).exp()
-    shrink = (-ball(2 * quadratic)).exp()
-    total = arb(0)
-    for _ in range(first, last):
-        total += term
-        term *= ratio
-        ratio *= shrink
-    return total + (term / (1 - ratio)).union(arb(0))
-
-
-def _euler_maclaurin_tail(sigma_squared: Fraction, first: int) -> arb:
-    """P(|X| >= first) for mass proportional to f(x) = exp(-x²/(2 sigma²)), sigma >= 16, first >= 1.
-
-    With a = first and t = a/sigma, the Euler-Maclaurin formula (DLMF 2.10.1) on [a, infinity) says
-
-        sum of f(x), x >= a  =  integral of f  +  f(a)/2  -  sum over k = 1..K of B_2k/(2k)! f^(2k-1)(a)  +  R,
-        |R| <= |B_2K|/(2K)! integral of |f^(2K)|,    |B_2K|/(2K)! = 2 zeta(2K)/(2 pi)^2K.
-
-    Derivatives are Hermite polynomials: f^(n)(x) = (-1)^n sigma^-n He_n(x/sigma) f(x). In the sum n
-    is odd, which makes its minus a plus; below, g_n = He_n(t)/sigma^n. The integral of |f^(2K)| over
-    half the line is sigma^(1-2K) sqrt(2 pi) E|He_2K(Z)|/2 for a standard normal Z, and
-    E|He_n(Z)| <= sqrt(E He_n(Z)²) = sqrt(n!) by Cauchy-Schwarz.
-
-    The sum over all integers is sigma sqrt(2 pi) (1 + 2w), w = the sum over k >= 1 of r^(k²) with
-    r = exp(-2 pi² sigma²), by Poisson summation; r <= w <= r/(1-r). Dividing, with zeta(2K) < 2,
-
-        P = (erfc(t/sqrt 2) + 2 f(a)/(sigma sqrt(2 pi)) (1/2 + sum of B_2k/(2k)! g_(2k-1)) + R') / (1 + 2w),
-        |R'| <= 4 sqrt((2K)!)/(2 pi sigma)^2K.
-    """
-    order = _euler_maclaurin_order(sigma_squared)
-    sigma, half_square = ball(sigma_squared).sqrt(), ball(first * first / (2 * sigma_squared))
-    slope, curvature = ball(first / sigma_squared), ball(1 / sigma_squared)  # t/sigma and 1/sigma²
-    # He_(n+1)(t) = t He_n(t) - n He_(n-1)(t); n runs over the odd numbers 2k - 1.
-    even, odd = arb(1), slope
-    series = arb(0.5)
-    for n in range(1, 2 * order, 2):
-        series += arb(_bernoulli_over_factorial(n + 1)) * odd
-        even = slope * odd - n * curvature * even
-        odd = slope * even - (n + 1) * curvature * odd
-    mass = (-half_square).exp() / (sigma * (2 * arb.pi()).sqrt())
-    remainder = 4 * arb(math.factorial(2 * order)).sqrt() / (2 * arb.pi() * sigma) ** (2 * order)
-    r = (-2 * (arb.pi() * sigma) ** 2).exp()
-    total = 1 + 2 * r.union(r / (1 - r))
-    return (half_square.sqrt().erfc() + 2 * mass * series + remainder.union(-remainder)) / total
-
-
-def _euler_maclaurin_order(sigma_squared: Fraction) -> int:
-    """The smallest K whose remainder is below the precision in force, or else the one of least remainder.
-
-    It is only a choice: the remainder is bounded whatever K is. It falls with K as long as
-    2K < (2 pi sigma)², and at sigma = 16 that reaches beyond 7000 bits.
-    """
-    log_step = math.log(2 * math.pi) + (math.log(sigma_squared.numerator) - math.log(sigma_squared.denominator)) / 2
-    order, enough = 1, -math.log(2) * ctx.prec
-    while math.lgamma(2 * order + 1) / 2 - 2 * order * log_step > enough and math.log(2 * order) < 2 * log_step:
-        order += 1
-    return order
-
-
-@lru_cache(maxsize=1200)
-def _bernoulli_over_factorial(n: int) -> fmpq:
-    return fmpq.bernoulli(n) / math.factorial(n)
+    offset = sigma_squared * law.linear
+    all_mass, beyond = (half_line(ball(x), sigma_squared, 1, lattice=True)[0] for x in (offset, offset + first))
+    return (-ball(law.quadratic * first * first + law.linear * first)).exp() * (beyond + arb(0.5)) / all_mass

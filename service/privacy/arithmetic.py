@@ -9,8 +9,10 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb
+from scipy.special import erfcx, log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
+from service.privacy.halfline import gaussian_side, log_half_line, terms
 from service.privacy.numbers import ball
 
 Number = Any
@@ -37,6 +39,9 @@ class Arithmetic(Protocol):
     def gaussian_side(self, u: Number, sigma_squared: Fraction) -> Number:
         """The sum over integers x other than 0 of exp(-(x² - 2xu)/(2 sigma²)), for |u| <= 1/2."""
 
+    def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
+        """log of the integral, or of the trapezoid sum, of exp(-(2xy + y²)/(2 sigma²)) over y >= 0."""
+
 
 class _Doubles:
     exp = staticmethod(np.exp)
@@ -55,9 +60,24 @@ class _Doubles:
         return moved - np.rint(moved)
 
     def gaussian_side(self, u: Number, sigma_squared: Fraction) -> Number:
-        x = np.arange(1, _terms(sigma_squared, 53) + 1)[:, None]
+        x = np.arange(1, terms(sigma_squared, 53) + 1)[:, None]
         u, twice = np.atleast_1d(u), 2 * self.number(sigma_squared)
         return (np.exp(-(x * x - 2 * x * u) / twice) + np.exp(-(x * x + 2 * x * u) / twice)).sum(axis=0)
+
+    def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
+        x, v = np.asarray(x, dtype=float), np.float64(self.number(sigma_squared))  # numpy's 0 and infinity do not raise
+        if not lattice:
+            t = x / np.sqrt(v)
+            right = np.log(np.sqrt(np.pi * v / 2) * erfcx(np.maximum(t, 0) / np.sqrt(2)))
+            return np.where(t >= 0, right, t * t / 2 + np.log(2 * np.pi * v) / 2 + log_ndtr(-t))
+        log_half, square = np.log(_half_line_sum(np.abs(x), v)), x * x / (2 * v)
+        if v < 1:
+            u = x - np.rint(x)
+            log_whole = np.log1p(self.gaussian_side(u.ravel(), sigma_squared)).reshape(u.shape) - u * u / (2 * v)
+        else:
+            ripple = 2 * np.exp(-2 * np.pi**2 * v) * np.cos(2 * np.pi * x)
+            log_whole = np.log(2 * np.pi * v) / 2 + np.log1p(ripple)
+        return np.where(x >= 0, log_half, square + log_whole + np.log1p(-np.exp(log_half - square - log_whole)))
 
 
 class _Balls:
@@ -71,26 +91,26 @@ class _Balls:
         moved = alpha * s
         return moved - (moved + arb(0.5)).mid().floor()
 
-    def gaussian_side(self, u: Number, sigma_squared: Fraction) -> Number:
-        """The cut tail is added as a radius; not a number where the precision does not tell u.
+    gaussian_side = staticmethod(gaussian_side)
 
-        Its terms are at most exp(-(x²-2x)/(2 sigma²)) for |u| <= 1 (u is off centre by rounding at
-        the most), from x = n+1 on falling by exp(-(2n+1)/(2 sigma²)) a step at least, so that both
-        sides together stay below 2 exp(-(n²-1)/(2 sigma²)) / (1 - exp(-(2n+1)/(2 sigma²))).
-        """
-        if not abs(u) < 1:
-            return arb.nan()
-        variance, n = ball(sigma_squared), _terms(sigma_squared, ctx.prec)
-        side = arb(0)
-        for x in range(1, n + 1):
-            side += (-(x * x - 2 * x * u) / (2 * variance)).exp() + (-(x * x + 2 * x * u) / (2 * variance)).exp()
-        beyond = 2 * (-(n * n - 1) / (2 * variance)).exp() / -(-(2 * n + 1) / (2 * variance)).expm1()
-        return side + arb(0, beyond.upper())
+    def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
+        return log_half_line(x, sigma_squared, lattice=lattice)
 
 
-def _terms(sigma_squared: Fraction, bits: int) -> int:
-    """How many terms n leave about 2^-bits beyond them: n² - 1 > 2 sigma² bits log 2."""
-    return math.isqrt(math.ceil(2 * sigma_squared * bits * Fraction(7, 10))) + 2
+def _half_line_sum(x: Number, v: np.float64) -> Number:
+    """The trapezoid sum for x >= 0 in doubles: as ``halfline``, by terms where few matter, else Euler-Maclaurin."""
+    shape, x = x.shape, x.ravel()
+    rate = x / v
+    steep = (rate >= 0.3) | (v < 64)
+    series = np.sqrt(np.pi * v / 2) * erfcx(x / np.sqrt(2 * v))
+    even, odd = np.ones_like(x), -rate  # the derivatives of the summand at 0 of orders n - 1 and n
+    for n, weight in ((1, 1 / 12), (3, -1 / 720), (5, 1 / 30240), (7, -1 / 1209600), (9, 1 / 47900160)):
+        series = series - weight * odd
+        even = -rate * odd - n / v * even
+        odd = -rate * even - (n + 1) / v * odd
+    few = np.arange(1, 3 + math.isqrt(int(min(74 * v, 125**2))))[:, None]  # the next is below exp(-37)
+    series[steep] = 0.5 + np.exp(-(2 * few * x[steep] + few * few) / (2 * v)).sum(axis=0)
+    return series.reshape(shape)
 
 
 DOUBLES: Arithmetic = _Doubles()

@@ -7,10 +7,12 @@ from fractions import Fraction
 from service.privacy.mechanisms import (
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
     Mechanism,
+    Osgt,
     RandomizedResponse,
 )
 from service.privacy.plan import Plan, mechanisms_of, parts_of, with_parts
@@ -20,12 +22,14 @@ _LARGEST = 10**12
 
 
 def scaled(plan: Plan, multiplier: Fraction) -> Plan:
-    """The plan with every noise scale (sigma, b) multiplied."""
+    """The plan with every noise scale (sigma, b) multiplied; that of offset tails is sigma with m."""
     match plan:
         case Geometric() | Laplace():
             return replace(plan, scale=plan.scale * multiplier)
         case DiscreteGaussian() | Gaussian():
             return replace(plan, sigma_squared=plan.sigma_squared * multiplier**2)
+        case DiscreteOsgt() | Osgt():
+            return replace(plan, sigma_squared=plan.sigma_squared * multiplier**2, m=plan.m * multiplier)
         case Mechanism():
             return plan
         case _:

@@ -9,14 +9,15 @@ class Law:
     """A law of integer noise, symmetric about 0, with exact parameters.
 
     ``scale`` alone is the geometric law (discrete Laplace), ``sigma_squared`` alone the discrete
-    Gaussian. Sampling, tails and margins read the two coefficients and not the name of a law.
+    Gaussian; both together are offset symmetric Gaussian tails of offset m = sigma²/b. Sampling,
+    tails and margins read the two coefficients and not the name of a law.
 
     Attributes:
         sigma_squared: of the Gaussian part (counts squared), positive; None where there is none.
         scale: b of the two-sided exponential part (counts), positive; None where there is none.
 
     Raises:
-        ValueError: a parameter that is not positive, none at all, or both at once.
+        ValueError: a parameter that is not positive, or none at all.
     """
 
     sigma_squared: Fraction | None = None
@@ -25,8 +26,6 @@ class Law:
     def __post_init__(self) -> None:
         if self.sigma_squared is None and self.scale is None:
             raise ValueError("expected a sigma_squared or a scale, got neither")
-        if self.sigma_squared is not None and self.scale is not None:
-            raise ValueError("expected a sigma_squared or a scale, got both: their joint law is not available")
         if self.sigma_squared is not None and self.sigma_squared <= 0:
             raise ValueError("expected a sigma_squared above 0")
         if self.scale is not None and self.scale <= 0:

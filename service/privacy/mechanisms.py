@@ -6,7 +6,7 @@ cells*s, is what makes zCDP tight (seed 004, D.1.1). What a mechanism costs stan
 ``zcdp.py`` and ``rdp.py``, one notion of privacy loss in each.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 
@@ -125,3 +125,16 @@ class Declared(Mechanism):
 
 Additive = Geometric | DiscreteGaussian | DiscreteOsgt | Laplace | Gaussian | Osgt
 """The mechanisms that add noise: those with a sensitivity and cells."""
+
+
+def simplest(mechanism: Mechanism) -> Mechanism:
+    """The same mechanism by its simplest name: offset tails without an offset are Gaussian."""
+    match mechanism:
+        case Osgt(m=Fraction(numerator=0)):
+            kind: type[Gaussian | DiscreteGaussian] = Gaussian
+        case DiscreteOsgt(m=Fraction(numerator=0)):
+            kind = DiscreteGaussian
+        case _:
+            return mechanism
+    shared = {field.name: getattr(mechanism, field.name) for field in fields(kind)}
+    return kind(**shared)

@@ -7,7 +7,7 @@ neighbouring relation.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,17 +16,30 @@ from service.privacy.mechanisms import (
     Declaration,
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
     Mechanism,
+    Osgt,
     RandomizedResponse,
 )
 from service.privacy.numbers import exact_text, parse_exact
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, parts_of
+from service.privacy.plan import (
+    Choice,
+    Group,
+    Neighbouring,
+    Parallel,
+    Plan,
+    Repeat,
+    Sequence,
+    parts_of,
+    pointer_to,
+)
 
 Document = Mapping[str, Any]
 MAX_REPETITIONS = 10**12  # product of nested repeats
+MAX_GROUP = 10**9  # product of nested groups
 
 
 def read_plan(document: Document, pointer: str = "") -> Plan:
@@ -35,7 +48,7 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
     Raises:
         InvalidInput: with the JSON pointer (below ``pointer``) of each thing that has no meaning.
     """
-    plan = _read(document, pointer, "", 1)
+    plan = _read(document, pointer, "", _Above())
     mechanisms = [(where, node) for where, node in walk(plan, pointer) if isinstance(node, Mechanism)]
     names = Counter(mechanism.name for _, mechanism in mechanisms)
     faults = [
@@ -52,22 +65,35 @@ def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
     """Every node with its JSON pointer in the plan's document, parents first."""
     yield pointer, plan
     for number, part in enumerate(parts_of(plan)):
-        yield from walk(part, f"{pointer}/part" if isinstance(plan, Repeat) else f"{pointer}/parts/{number}")
+        yield from walk(part, pointer + pointer_to(plan, number))
 
 
-def _read(document: Document, base: str, path: str, repetitions: int) -> Plan:
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """The products of the ``repeat`` counts and the ``group`` sizes above a node."""
+
+    repetitions: int = 1
+    records: int = 1
+
+
+def _read(document: Document, base: str, path: str, above: _Above) -> Plan:
     tags = tuple(sorted(set(document.get("tags") or ())))
     match document["type"]:
         case "repeat":
             count = document["count"]
-            if repetitions * count > MAX_REPETITIONS:
+            below = replace(above, repetitions=above.repetitions * count)
+            if below.repetitions > MAX_REPETITIONS:
                 raise InvalidInput.at(f"{base}{path}/count", "expected a product of nested repeats of at most 10^12")
-            part = _read(document["part"], base, f"{path}/part", repetitions * count)
-            return Repeat(part=part, count=count, tags=tags)
+            return Repeat(part=_read(document["part"], base, f"{path}/part", below), count=count, tags=tags)
+        case "group":
+            size = document["size"]
+            below = replace(above, records=above.records * size)
+            if below.records > MAX_GROUP:
+                raise InvalidInput.at(f"{base}{path}/size", "expected a product of nested groups of at most 10^9")
+            return Group(part=_read(document["part"], base, f"{path}/part", below), size=size, tags=tags)
         case "sequence" | "parallel" | "choice" as kind:
             parts = tuple(
-                _read(part, base, f"{path}/parts/{number}", repetitions)
-                for number, part in enumerate(document["parts"])
+                _read(part, base, f"{path}/parts/{number}", above) for number, part in enumerate(document["parts"])
             )
             if kind == "parallel":
                 return Parallel(parts=parts, max_degree=document["max_degree"], tags=tags)
@@ -94,6 +120,13 @@ def _read_mechanism(document: Document, at: str) -> Mechanism:
             s = _positive(document, at, "sensitivity") if "sensitivity" in document else Fraction(1)
             variance = _inverse_pair(document, at, "sigma_squared", "rho", s * s / 2)
             return Gaussian(sigma_squared=variance, sensitivity=s, **cells)
+        case "osgt":
+            s = _positive(document, at, "sensitivity") if "sensitivity" in document else Fraction(1)
+            variance, m = _positive(document, at, "sigma_squared"), _not_negative(document, at, "m")
+            return Osgt(sigma_squared=variance, m=m, sensitivity=s, **cells)
+        case "discrete_osgt":
+            variance, m = _positive(document, at, "sigma_squared"), _not_negative(document, at, "m")
+            return DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=document.get("sensitivity", 1), **cells)
         case "randomized_response":
             return RandomizedResponse(epsilon=_positive(document, at, "epsilon"), values=document.get("values", 2))
         case "declared":
@@ -137,6 +170,13 @@ def _positive(document: Document, at: str, field: str) -> Fraction:
     return value
 
 
+def _not_negative(document: Document, at: str, field: str) -> Fraction:
+    value = _exact(document, at, field)
+    if value < 0:
+        raise InvalidInput.at(f"{at}/{field}", "expected a number of at least 0")
+    return value
+
+
 def read_declaration(document: Document, at: str) -> Declaration:
     """A declared guarantee: at least one of epsilon, rho and rdp, none negative, delta below 1."""
     exact = {
@@ -160,12 +200,10 @@ def read_declaration(document: Document, at: str) -> Declaration:
 
 
 def _read_point(document: Document, at: str) -> tuple[Fraction, Fraction]:
-    alpha, epsilon = _exact(document, at, "alpha"), _exact(document, at, "epsilon")
+    alpha = _exact(document, at, "alpha")
     if alpha <= 1:
         raise InvalidInput.at(f"{at}/alpha", "expected an order above 1")
-    if epsilon < 0:
-        raise InvalidInput.at(f"{at}/epsilon", "expected a number of at least 0")
-    return alpha, epsilon
+    return alpha, _not_negative(document, at, "epsilon")
 
 
 def check_relation(plan: Plan, neighbouring: Neighbouring, pointer: str = "") -> None:
@@ -199,8 +237,7 @@ def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, fault
             faults.append(Fault(f"{at}/cells_added", "expected none under add_remove; cells is what one record moves"))
     divided = divided or isinstance(plan, Parallel | Choice)
     for number, part in enumerate(parts_of(plan)):
-        where = f"{at}/part" if isinstance(plan, Repeat) else f"{at}/parts/{number}"
-        _check(part, neighbouring, where, divided, faults)
+        _check(part, neighbouring, at + pointer_to(plan, number), divided, faults)
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -213,6 +250,8 @@ def write_plan(plan: Plan) -> dict[str, Any]:
         document |= {f: getattr(plan, f) for f in ("cells", "cells_added") if getattr(plan, f) is not None}
     elif isinstance(plan, Repeat):
         document |= {"count": plan.count, "part": write_plan(plan.part)}
+    elif isinstance(plan, Group):
+        document |= {"size": plan.size, "part": write_plan(plan.part)}
     else:
         if isinstance(plan, Parallel):
             document["max_degree"] = plan.max_degree
@@ -227,12 +266,15 @@ _TYPES: dict[type, str] = {
     DiscreteGaussian: "discrete_gaussian",
     Laplace: "laplace",
     Gaussian: "gaussian",
+    Osgt: "osgt",
+    DiscreteOsgt: "discrete_osgt",
     RandomizedResponse: "randomized_response",
     Declared: "declared",
     Sequence: "sequence",
     Parallel: "parallel",
     Choice: "choice",
     Repeat: "repeat",
+    Group: "group",
 }
 
 
@@ -247,6 +289,10 @@ def _parameters(mechanism: Mechanism) -> dict[str, Any]:
         case Gaussian(sigma_squared=variance, sensitivity=real):
             rho = real * real / (2 * variance)
             return _noise("sigma_squared", variance, "rho", rho) | {"sensitivity": exact_text(real)}
+        case Osgt(sigma_squared=variance, m=m, sensitivity=real):
+            return {"sigma_squared": exact_text(variance), "m": exact_text(m), "sensitivity": exact_text(real)}
+        case DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=s):
+            return {"sigma_squared": exact_text(variance), "m": exact_text(m), "sensitivity": s}
         case RandomizedResponse(epsilon=epsilon, values=values):
             return {"epsilon": exact_text(epsilon), "values": values}
         case Declared(guarantee=guarantee, reference=reference, add_remove=one_sided):

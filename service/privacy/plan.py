@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from service.privacy.mechanisms import Declared, Mechanism, RandomizedResponse
+from service.privacy.grouping import grouped
+from service.privacy.mechanisms import Declared, Mechanism, RandomizedResponse, simplest
 
 T = TypeVar("T")
 
@@ -91,6 +92,11 @@ def parts_of(plan: Plan) -> Listed[Plan]:
             return ()
 
 
+def pointer_to(plan: Plan, number: int) -> str:
+    """The JSON pointer of a node's child, by its place among ``parts_of``, in the node's document."""
+    return "/part" if isinstance(plan, Repeat | Group) else f"/parts/{number}"
+
+
 def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
     """The mechanisms of a plan from left to right."""
     if isinstance(plan, Mechanism):
@@ -150,22 +156,32 @@ Priced = Plan | Condensed
 
 
 def condense(plan: Priced) -> Condensed:
-    """The plan as its price sees it; a composition inside a composition is part of it."""
+    """The plan as its price sees it.
+
+    A composition inside a composition is part of it; ``group`` is pushed down to the mechanisms, whose
+    sensitivities it multiplies (``grouping`` has the proof).
+    """
+    return plan if isinstance(plan, Condensed) else _condense(plan, 1)
+
+
+def _condense(plan: Plan, size: int) -> Condensed:
+    """``size``: how many records change together, the product of the groups above."""
     match plan:
-        case Condensed():
-            return plan
         case Mechanism():
-            mechanism = replace(plan, name=None, tags=())
+            mechanism, times = grouped(simplest(replace(plan, name=None, tags=())), size)
             if isinstance(mechanism, Declared):
                 mechanism = replace(mechanism, reference="")
-            return Condensed(mechanism, None, (), 1, hash(mechanism))
+            leaf = Condensed(mechanism, None, (), 1, hash(mechanism))
+            return leaf if times == 1 else _composed([(leaf, times)])
+        case Group():
+            return _condense(plan.part, size * plan.size)
         case Sequence(parts=parts):
-            return _composed((condense(part), 1) for part in parts)
+            return _composed((_condense(part, size), 1) for part in parts)
         case Repeat(part=part, count=count):
-            return _composed([(condense(part), count)])
+            return _composed([(_condense(part, size), count)])
         case Parallel() | Choice():
             degree = plan.max_degree if isinstance(plan, Parallel) else 1
-            return _node(degree, Counter(map(condense, plan.parts)))
+            return _node(degree, Counter(_condense(part, size) for part in plan.parts))
 
 
 def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:

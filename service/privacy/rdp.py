@@ -17,13 +17,16 @@ from service.privacy.mechanisms import (
     Declaration,
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
     Mechanism,
+    Osgt,
     RandomizedResponse,
 )
 from service.privacy.numbers import ceiling
+from service.privacy.osgt import is_too_wide, osgt_tau, product_tau
 from service.privacy.plan import Condensed, Neighbouring, Notion, Priced, fold, leaves
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.zcdp import gaussian_rho
@@ -88,6 +91,8 @@ def _curve(mechanism: Mechanism) -> Curve | None:
             return partial(_discrete_gaussian, mechanism)
         case Laplace():
             return partial(_laplace, mechanism)
+        case Osgt() | DiscreteOsgt() if not is_too_wide(mechanism):
+            return partial(osgt_tau, mechanism)
         case RandomizedResponse(epsilon=epsilon, values=values):
             return partial(_randomized_response, epsilon, values)
         case Declared(guarantee=guarantee) if guarantee.epsilon is not None:
@@ -148,6 +153,8 @@ def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
         bounds.append(Loss(rounded, rational=False))
     if linear is not None:
         bounds.append(Loss(linear * alpha))
+    if isinstance(mechanism, Osgt | DiscreteOsgt):
+        bounds.append(Loss(product_tau(mechanism, alpha), rational=False))
     if isinstance(mechanism, Declared) and mechanism.guarantee.rdp:
         bounds.append(interpolate(mechanism.guarantee.rdp, alpha))
     return least(bounds)
@@ -173,6 +180,9 @@ def _approximate(alphas: Doubles, mechanism: Mechanism) -> Doubles:
         bounds.append(np.asarray(curve(alphas, DOUBLES)))
     if linear is not None:
         bounds.append(DOUBLES.number(linear) * alphas)
+    if isinstance(mechanism, Osgt | DiscreteOsgt):
+        at_0, at_1 = (DOUBLES.number(product_tau(mechanism, Fraction(order))) for order in (0, 1))
+        bounds.append(at_0 + (at_1 - at_0) * alphas)
     if isinstance(mechanism, Declared) and mechanism.guarantee.rdp:
         bounds.append(_interpolated(mechanism.guarantee, alphas))
     return np.asarray(np.fmin.reduce(bounds))

@@ -10,13 +10,16 @@ from service.privacy.loss import INFINITE, Loss, largest, least, total
 from service.privacy.mechanisms import (
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
     Mechanism,
+    Osgt,
     RandomizedResponse,
 )
 from service.privacy.numbers import ball, ceiling
+from service.privacy.osgt_zcdp import osgt_rho
 from service.privacy.plan import Neighbouring, Notion, Priced, fold
 
 
@@ -75,6 +78,8 @@ def mechanism_rho(mechanism: Mechanism) -> Loss:
             return geometric_rho(mechanism)
         case Laplace():
             return laplace_rho(mechanism)
+        case Osgt() | DiscreteOsgt():
+            return Loss(osgt_rho(mechanism), rational=False)
         case RandomizedResponse(epsilon=epsilon):
             # Exact for two values and a bound above: k-ary response is epsilon-DP.
             return epsilon_to_rho(epsilon)

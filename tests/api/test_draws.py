@@ -227,6 +227,8 @@ def test_a_draw_that_does_not_fit_leaves_nothing(client: Client) -> None:
         {"type": "geometric", "scale": 2**50 + 1},
         {"type": "geometric", "epsilon": "1e-300"},
         {"type": "discrete_gaussian", "sigma_squared": 2**100 + 1},
+        {"type": "discrete_osgt", "sigma_squared": 2**100 + 1, "m": 1},
+        {"type": "osgt", "sigma_squared": 100, "m": 1},
     ],
     ids=str,
 )
@@ -251,9 +253,23 @@ def test_the_widest_laws_that_fit(embedded: Client) -> None:
     for mechanism in (
         {"type": "geometric", "scale": 2**50},
         {"type": "discrete_gaussian", "sigma_squared": 2**100},
+        {"type": "discrete_osgt", "sigma_squared": 2**100, "m": 2**40},
     ):
         noisy = json_of(_register_and_draw(embedded, mechanism, [2**53, -(2**53)] * 5), 201)["noisy"]
         assert all(-(2**63) <= value < 2**63 for value in noisy)
+
+
+def test_offset_tails_are_drawn_with_their_margin(embedded: Client) -> None:
+    """sigma² = 40, m = 3; the masses are summed here."""
+    open_account(embedded)
+    mechanism = {"type": "discrete_osgt", "sigma_squared": 40, "m": 3}
+    drawn = json_of(_register_and_draw(embedded, mechanism, [0] * 4000), 201)
+    weights = [math.exp(-(x * x + 6 * x) / 80) for x in range(200)]
+    beyond = [2 * sum(weights[m + 1 :]) / (2 * sum(weights) - weights[0]) for m in range(30)]
+    margin = next(m for m, share in enumerate(beyond) if share <= 0.05)
+    assert drawn["margin_of_error"] == {"confidence": 0.95, "moe": margin}
+    strays = sum(abs(value) > margin for value in drawn["noisy"])
+    assert abs(strays - 4000 * beyond[margin]) < 7 * math.sqrt(4000 * beyond[margin])  # seven standard deviations
 
 
 # Reading again

@@ -1,6 +1,7 @@
 """Releases over HTTP: the plan grammar, registering, rehearsing, batches, lists, and refusals."""
 
 import copy
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -32,6 +33,10 @@ _ONE_OF_EACH = {
         {"type": "laplace", "epsilon": "0.01"},
         {"type": "gaussian", "sigma_squared": "100"},
         {"type": "gaussian", "rho": "0.001", "sensitivity": "3/2"},
+        {"type": "osgt", "sigma_squared": "4000", "m": "2.5", "sensitivity": "0.5", "cells": 2},
+        {"type": "discrete_osgt", "sigma_squared": "4000", "m": "0", "cells": 2, "cells_added": 2},
+        {"type": "discrete_osgt", "sigma_squared": "40/3", "m": "1/3", "sensitivity": 2, "name": "tails"},
+        {"type": "group", "size": 3, "tags": ["household"], "part": {"type": "randomized_response", "epsilon": "0.2"}},
         {"type": "randomized_response", "epsilon": "0.2", "values": 4},
         {"type": "randomized_response", "epsilon": "0.2"},
         _DECLARED | {"epsilon": "0.1", "delta": "1e-9", "rho": "0.01", "rdp": [{"alpha": "2", "epsilon": "0.02"}]},
@@ -110,8 +115,26 @@ _FAULTS: list[tuple[Any, list[str]]] = [
     (_DECLARED | {"rdp": [{"alpha": 2, "epsilon": 1}, {"alpha": "2.0", "epsilon": 1}]}, ["/rdp"]),
     (_DECLARED | {"epsilon": 1, "add_remove": {"epsilon": 1}}, ["/add_remove"]),  # the relation is add_remove already
     ({"type": "declared", "epsilon": 1}, ["/reference"]),
-    ({"type": "osgt", "sigma_squared": 1, "m": 1}, ["/type"]),
-    ({"type": "group", "size": 2, "part": pure(1)}, ["/type"]),
+    ({"type": "osgt", "sigma_squared": 1}, ["/m"]),
+    ({"type": "osgt", "sigma_squared": 1, "m": "-1e-9"}, ["/m"]),
+    ({"type": "osgt", "sigma_squared": 0, "m": 1}, ["/sigma_squared"]),
+    ({"type": "osgt", "sigma_squared": 1, "m": 1, "sensitivity": 0}, ["/sensitivity"]),
+    ({"type": "osgt", "sigma_squared": 1, "m": 1, "rho": 1}, ["/rho"]),
+    ({"type": "osgt", "sigma_squared": 1, "m": "NaN"}, ["/m"]),
+    ({"type": "discrete_osgt", "m": 1}, ["/sigma_squared"]),
+    ({"type": "discrete_osgt", "sigma_squared": 1, "m": -1}, ["/m"]),
+    ({"type": "discrete_osgt", "sigma_squared": "-1/3", "m": 1}, ["/sigma_squared"]),
+    ({"type": "discrete_osgt", "sigma_squared": 1, "m": 1, "sensitivity": 1.5}, ["/sensitivity"]),
+    ({"type": "discrete_osgt", "sigma_squared": 1, "m": 1, "sensitivity": "2"}, ["/sensitivity"]),
+    ({"type": "group", "size": 0, "part": pure(1)}, ["/size"]),
+    ({"type": "group", "size": -1, "part": pure(1)}, ["/size"]),
+    ({"type": "group", "size": True, "part": pure(1)}, ["/size"]),
+    ({"type": "group", "size": 2.0, "part": pure(1)}, ["/size"]),
+    ({"type": "group", "size": 10**9 + 1, "part": pure(1)}, ["/size"]),
+    ({"type": "group", "part": pure(1)}, ["/size"]),
+    ({"type": "group", "size": 2, "parts": [pure(1)]}, ["/part", "/parts"]),
+    ({"type": "group", "size": 10**5, "part": {"type": "group", "size": 10**4 + 1, "part": pure(1)}}, ["/part/size"]),
+    ({"type": "group", "size": 2, "part": pure(0)}, ["/part/epsilon"]),
     ({"scale": 1}, [""]),
     ({"type": None}, ["/type"]),
     ("geometric", [""]),
@@ -130,6 +153,38 @@ _FAULTS: list[tuple[Any, list[str]]] = [
     ({"type": "repeat", "count": 10**9, "part": {"type": "repeat", "count": 1001, "part": pure(1)}}, ["/part/count"]),
     ({"type": "sequence", "parts": [pure(1, name="same"), pure(2, name="same")]}, ["/parts/0/name", "/parts/1/name"]),
 ]  # fmt: skip
+
+
+def test_a_group_is_charged_for_all_its_records(client: Client) -> None:
+    """Twice the distance in each of the z parts: four times the rho; a group of one is charged like its part."""
+    open_account(client, budget={"definition": "zcdp", "rho": "0.5", "delta": "1e-6"})
+    parts = [concentrated("0.01"), concentrated("0.02"), concentrated("0.03")]
+    inner = {"type": "parallel", "max_degree": 2, "parts": parts}
+    one = release(client, {"type": "group", "size": 1, "part": inner}, name="one")
+    assert one["cost"]["zcdp"]["rho_exact"] == "0.05"
+    household = {"type": "group", "size": 2, "tags": ["household"], "part": inner}
+    done = release(client, household, name="a household")
+    assert done["cost"]["zcdp"]["rho_exact"] == "0.2"
+    assert json_of(client.get(f"/v1/accounts/people/releases/{done['id']}"))["plan"]["type"] == "group"
+    balance = json_of(client.get("/v1/accounts/people/balance?delta=1e-10"))
+    assert balance["spent"]["zcdp"]["rho_exact"] == "0.25"
+    declared = _DECLARED | {"epsilon": "0.1", "delta": "1e-7"}
+    nested = {"type": "group", "size": 2, "part": {"type": "group", "size": 2, "part": declared}}
+    chained = release(client, nested, name="chained")["cost"]
+    assert chained["pure"]["epsilon_exact"] == "0.4"
+    delta = sum(math.exp(k / 10) for k in range(4)) * 1e-7
+    assert delta * (1 - 1e-14) < chained["delta"] < delta * (1 + 1e-14)
+    refused = charge(client, {"type": "group", "size": 3, "part": inner})
+    assert problem_of(refused, "budget_exceeded")["requested"] == 0.45
+
+
+def test_what_is_unknown_of_a_group_is_charged_to_no_account(still: Client) -> None:
+    if still.get("/v1/accounts/people").status_code == 404:
+        open_account(still)
+    orders = _DECLARED | {"rdp": [{"alpha": 2, "epsilon": "0.001"}]}
+    for part in (orders, _DECLARED | {"rho": "0.001", "delta": "1e-9"}):
+        answer = charge(still, {"type": "group", "size": 2, "part": part})
+        assert problem_of(answer, "budget_exceeded")["requested"] is None
 
 
 @pytest.mark.parametrize(("plan", "pointers"), _FAULTS, ids=lambda value: str(value)[:60])

@@ -24,10 +24,9 @@ def number(value: Fraction) -> Any:
 
 
 def weight(law: Law, x: int) -> Any:
-    if law.scale is not None:
-        return mp.exp(-abs(x) / number(law.scale))
-    assert law.sigma_squared is not None
-    return mp.exp(-(mp.mpf(x) ** 2) / (2 * number(law.sigma_squared)))
+    slope = 0 if law.scale is None else abs(x) / number(law.scale)
+    square = 0 if law.sigma_squared is None else mp.mpf(x) ** 2 / (2 * number(law.sigma_squared))
+    return mp.exp(-slope - square)
 
 
 def masses(law: Law, reach: int) -> dict[int, Any]:
@@ -93,11 +92,12 @@ def test_every_bit_string_together_gives_the_exact_geometric_law(scale: Fraction
 
 
 @pytest.mark.parametrize("sigma_squared", [Fraction("0.001"), Fraction(1, 2), Fraction("9.375"), Fraction(2**100, 3)])
+@pytest.mark.parametrize("scale", [None, Fraction(1, 7), Fraction(40, 3), Fraction(10**30)])
 def test_the_gaussian_keeps_each_geometric_value_with_exactly_the_right_probability(
-    sigma_squared: Fraction, monkeypatch: pytest.MonkeyPatch
+    sigma_squared: Fraction, scale: Fraction | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A value of mass exp(-|y|/t), kept with probability exp(-g(y)), has the law exp(-y²/(2 sigma²))
-    # if and only if |y|/t + g(y) - y²/(2 sigma²) does not depend on y: a check in exact rationals.
+    # A value of mass exp(-|y|/t), kept with probability exp(-g(y)), has the law exp(-y²/(2 sigma²) - |y|/b)
+    # if and only if |y|/t + g(y) - y²/(2 sigma²) - |y|/b does not depend on y: a check in exact rationals.
     candidates = [0, 1, -1, 2, -2, 3, 17, -1000, 2**60]
     script, scales, kept_with = iter(candidates), [], []
 
@@ -111,9 +111,11 @@ def test_the_gaussian_keeps_each_geometric_value_with_exactly_the_right_probabil
 
     monkeypatch.setattr(sampler, "_geometric", geometric)
     monkeypatch.setattr(sampler, "bernoulli_exp", accept)
-    assert sample(Law(sigma_squared=sigma_squared), len(candidates), random.Random(1).getrandbits) == candidates
+    law, slope = Law(sigma_squared=sigma_squared, scale=scale), 1 / scale if scale else 0
+    assert sample(law, len(candidates), random.Random(1).getrandbits) == candidates
     constants = {
-        abs(y) / t + g - y * y / (2 * sigma_squared) for y, t, g in zip(candidates, scales, kept_with, strict=True)
+        abs(y) / t + g - y * y / (2 * sigma_squared) - abs(y) * slope
+        for y, t, g in zip(candidates, scales, kept_with, strict=True)
     }
     assert len(constants) == 1
     assert all(g >= 0 for g in kept_with)
@@ -142,6 +144,8 @@ LONG = Fraction(1, 10**200)  # too small to be seen in a law, but every integer 
         (Law(sigma_squared=Fraction("9.375")), 60),
         (Law(sigma_squared=Fraction("9.375") + LONG), 60),
         (Law(sigma_squared=Fraction(10000)), 1500),
+        (Law(sigma_squared=Fraction(40), scale=Fraction(40, 3)), 120),
+        (Law(sigma_squared=Fraction(10000), scale=Fraction("2.5")), 250),
     ],
     ids=lambda value: str(value)[:60],
 )

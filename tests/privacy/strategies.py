@@ -10,18 +10,32 @@ from service.privacy.mechanisms import (
     Declaration,
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
     Mechanism,
+    Osgt,
     RandomizedResponse,
 )
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
+from service.privacy.plan import (
+    Choice,
+    Group,
+    Neighbouring,
+    Parallel,
+    Plan,
+    Repeat,
+    Sequence,
+    parts_of,
+    pointer_to,
+    with_parts,
+)
 
 figures = st.one_of(
     st.sampled_from([Fraction(text) for text in ("0.1", "1", "2.5", "1/3", "7/5", "40")]),
     st.fractions(Fraction(1, 50), 50, max_denominator=97),
 )
+offsets = st.just(Fraction(0)) | figures
 whole = st.integers(1, 4)
 tags = st.lists(st.sampled_from(["age", "sex", "state"]), unique=True, max_size=2).map(lambda used: tuple(sorted(used)))
 
@@ -47,6 +61,8 @@ def mechanisms(neighbouring: Neighbouring) -> st.SearchStrategy[Mechanism]:
         st.builds(DiscreteGaussian, sigma_squared=figures, sensitivity=whole, **cells),
         st.builds(Laplace, scale=figures, sensitivity=figures, **cells),
         st.builds(Gaussian, sigma_squared=figures, sensitivity=figures, **cells),
+        st.builds(Osgt, sigma_squared=figures, m=offsets, sensitivity=figures, **cells),
+        st.builds(DiscreteOsgt, sigma_squared=figures, m=offsets, sensitivity=whole, **cells),
         st.builds(Declared, guarantee=declarations(), reference=st.just("a proof"), add_remove=one_sided, tags=tags),
     )
 
@@ -72,6 +88,7 @@ def _nodes(parts: st.SearchStrategy[list[Plan]]) -> st.SearchStrategy[Plan]:
         st.builds(
             lambda part, count, used: Repeat(part=part[0], count=count, tags=used), some, st.integers(1, 5), tags
         ),
+        st.builds(lambda part, size, used: Group(part=part[0], size=size, tags=used), some, st.integers(1, 3), tags),
     )
 
 
@@ -83,8 +100,5 @@ def named(plan: Plan) -> Plan:
 def _rename(plan: Plan, path: str, name: Callable[[str], str]) -> Plan:
     if isinstance(plan, Mechanism):
         return replace(plan, name=name(path))
-    if isinstance(plan, Repeat):
-        return replace(plan, part=_rename(plan.part, f"{path}/part", name))
-    return replace(
-        plan, parts=tuple(_rename(part, f"{path}/parts/{number}", name) for number, part in enumerate(plan.parts))
-    )
+    parts = enumerate(parts_of(plan))
+    return with_parts(plan, [_rename(part, path + pointer_to(plan, number), name) for number, part in parts])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flint import arb, fmpq
 
-from service.privacy import arithmetic
+from service.privacy import halfline
 from service.privacy.arithmetic import BALLS, DOUBLES
 from service.privacy.numbers import ball, precision
 from tests.privacy.reference import exactly, mp, oracle
@@ -30,7 +30,7 @@ def test_what_is_cut_off_the_sum_is_in_its_ball(
     monkeypatch: pytest.MonkeyPatch, terms: int, square: str, u: str
 ) -> None:
     """However few terms are summed: the rest is bounded and not forgotten."""
-    monkeypatch.setattr(arithmetic, "_terms", lambda sigma_squared, bits: terms)
+    monkeypatch.setattr(halfline, "terms", lambda sigma_squared, bits: terms)
     with precision(400):
         assert contains(BALLS.gaussian_side(ball(Fraction(u)), Fraction(square)), side(Fraction(u), Fraction(square)))
 

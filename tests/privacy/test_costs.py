@@ -11,10 +11,12 @@ from service.privacy.mechanisms import (
     Declaration,
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
     Mechanism,
+    Osgt,
     RandomizedResponse,
 )
 from service.privacy.pure import mechanism_delta, mechanism_epsilon
@@ -241,6 +243,8 @@ FAMILIES: list[Any] = [
     lambda noise, s: DiscreteGaussian(sigma_squared=noise, sensitivity=s),
     lambda noise, s: Gaussian(sigma_squared=noise, sensitivity=Fraction(s)),
     lambda noise, s: RandomizedResponse(epsilon=1 / noise, values=s + 1),
+    lambda noise, s: Osgt(sigma_squared=noise**2, m=noise / 3, sensitivity=Fraction(s)),
+    lambda noise, s: DiscreteOsgt(sigma_squared=noise**2, m=noise / 3, sensitivity=s),
 ]
 positive = st.fractions(min_value=Fraction(1, 1000), max_value=1000)
 

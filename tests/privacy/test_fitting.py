@@ -10,12 +10,14 @@ from service.privacy.mechanisms import (
     Declaration,
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
+    Osgt,
     RandomizedResponse,
 )
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
+from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence
 from service.privacy.pure import plan_epsilon
 from service.privacy.zcdp import plan_rho
 from tests.privacy.reference import nats
@@ -31,6 +33,8 @@ def test_every_noise_scale_is_multiplied() -> None:
             Repeat(part=Laplace(scale=Fraction(3)), count=2),
             Choice(parts=(DiscreteGaussian(sigma_squared=Fraction(4)),)),
             Parallel(parts=(Gaussian(sigma_squared=Fraction(5)),), max_degree=2, tags=("t",)),
+            Group(part=DiscreteOsgt(sigma_squared=Fraction(6), m=Fraction(2)), size=3),
+            Osgt(sigma_squared=Fraction(7), m=Fraction(3)),
         )
     )
     assert scaled(plan, Fraction(3, 2)) == Sequence(
@@ -39,6 +43,8 @@ def test_every_noise_scale_is_multiplied() -> None:
             Repeat(part=Laplace(scale=Fraction(9, 2)), count=2),
             Choice(parts=(DiscreteGaussian(sigma_squared=Fraction(9)),)),
             Parallel(parts=(Gaussian(sigma_squared=Fraction(45, 4)),), max_degree=2, tags=("t",)),
+            Group(part=DiscreteOsgt(sigma_squared=Fraction(27, 2), m=Fraction(3)), size=3),
+            Osgt(sigma_squared=Fraction(63, 4), m=Fraction(9, 2)),
         )
     )
 

@@ -12,12 +12,14 @@ from service.privacy.mechanisms import (
     Declaration,
     Declared,
     DiscreteGaussian,
+    DiscreteOsgt,
     Gaussian,
     Geometric,
     Laplace,
+    Osgt,
     RandomizedResponse,
 )
-from service.privacy.notation import MAX_REPETITIONS, check_relation, read_plan, walk, write_plan
+from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, check_relation, read_plan, walk, write_plan
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, mechanisms_of
 from tests.privacy.strategies import named, plans, responses
@@ -87,6 +89,12 @@ def test_parameters_follow_from_losses_exactly() -> None:
     assert read_plan({"type": "laplace", "epsilon": "4", "name": "a", "tags": ["z", "b", "z"]}) == Laplace(
         name="a", scale=Fraction(1, 4), tags=("b", "z")
     )
+    assert read_plan({"type": "osgt", "sigma_squared": "40", "m": "0"}) == Osgt(
+        name="/", sigma_squared=Fraction(40), m=Fraction(0)
+    )
+    assert read_plan({"type": "discrete_osgt", "sigma_squared": "40", "m": "1/3", "sensitivity": 2}) == DiscreteOsgt(
+        name="/", sigma_squared=Fraction(40), m=Fraction(1, 3), sensitivity=2
+    )
     assert read_plan({"type": "randomized_response", "epsilon": "1"}) == RandomizedResponse(
         name="/", epsilon=Fraction(1), values=2
     )
@@ -125,6 +133,22 @@ def test_mechanisms_without_a_name_are_named_by_their_path() -> None:
         ({"type": "laplace", "scale": "1", "epsilon": "1"}, ""),
         ({"type": "gaussian", "sigma_squared": "1", "rho": "1"}, ""),
         ({"type": "discrete_gaussian"}, ""),
+        ({"type": "osgt", "sigma_squared": "1", "m": "-1"}, "/m"),
+        ({"type": "osgt", "sigma_squared": "0", "m": "1"}, "/sigma_squared"),
+        ({"type": "discrete_osgt", "sigma_squared": "1", "m": "1e401"}, "/m"),
+        ({"type": "group", "size": MAX_GROUP + 1, "part": NOISE}, "/size"),
+        (
+            {
+                "type": "group",
+                "size": 2,
+                "part": {
+                    "type": "repeat",
+                    "count": 1,
+                    "part": {"type": "group", "size": MAX_GROUP // 2 + 1, "part": NOISE},
+                },
+            },
+            "/part/part/size",
+        ),
         ({"type": "geometric", "scale": "0"}, "/scale"),
         ({"type": "geometric", "scale": "-1"}, "/scale"),
         ({"type": "geometric", "epsilon": "0"}, "/epsilon"),

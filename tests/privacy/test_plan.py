@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from service.privacy.grouping import grouped
 from service.privacy.loss import Loss
 from service.privacy.mechanisms import (
     Declaration,
@@ -24,6 +25,7 @@ from service.privacy.mechanisms import (
 from service.privacy.numbers import double_up, exact_text, parse_exact
 from service.privacy.plan import (
     Choice,
+    Group,
     Neighbouring,
     Parallel,
     Plan,
@@ -35,6 +37,7 @@ from service.privacy.plan import (
     mechanisms_of,
     parts_of,
     restrict,
+    with_parts,
 )
 from service.privacy.pure import mechanism_delta, mechanism_epsilon, plan_delta, plan_epsilon
 from service.privacy.rdp import mechanism_tau, plan_curve, plan_tau
@@ -63,6 +66,14 @@ def subsets(numbers: range, largest: int) -> Iterator[frozenset[int]]:
     """Every set of at most so many of the numbers."""
     sizes = range(min(largest, len(numbers)) + 1)
     return map(frozenset, chain.from_iterable(combinations(numbers, size) for size in sizes))
+
+
+def widened(plan: Plan, size: int) -> Plan:
+    """The plan when so many records change together; what a mechanism then costs is tested on its own."""
+    if isinstance(plan, Mechanism):
+        mechanism, times = grouped(plan, size)
+        return Repeat(part=mechanism, count=times)
+    return with_parts(plan, [widened(part, size) for part in parts_of(plan)])
 
 
 class Enumeration:
@@ -94,9 +105,11 @@ class Enumeration:
                 return max(sum((self.left(parts[k]) for k in place), Fraction(0)) for place in places)
             case Choice(parts=parts):
                 return max(map(self.left, parts))
+            case Group(part=part, size=size):
+                return self.left(widened(part, size))
             case Declared(add_remove=Declaration() as one_sided):
                 return self._per_cell(replace(plan, guarantee=one_sided))
-            case _:
+            case Mechanism():
                 replaced = plan.cells or 2
                 return self._per_cell(plan) * (plan.cells_added or -(-replaced // 2))
 
@@ -112,9 +125,11 @@ class Enumeration:
             case Choice(parts=parts):
                 stayed = max(map(self.changed, parts))
                 return max(stayed, *(self.left(one) + self.left(other) for one in parts for other in parts))
+            case Group(part=part, size=size):
+                return self.changed(widened(part, size))
             case Declared():
                 return self._per_cell(plan)
-            case _:
+            case Mechanism():
                 return self._per_cell(plan) * (plan.cells or 2)
 
     def _moved(self, parts: tuple[Plan, ...], before: frozenset[int], after: frozenset[int]) -> Fraction:
