@@ -3,13 +3,13 @@
 import os
 import platform
 
-from benchmarks import charges, growth, pricing
+from benchmarks import charges, growth, pricing, tight
 
 
 def main() -> None:
     """Run them and print their figures."""
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n")
-    for number, benchmark in enumerate((charges, pricing, growth)):
+    for number, benchmark in enumerate((charges, pricing, tight, growth)):
         if number:
             print()
         benchmark.run()

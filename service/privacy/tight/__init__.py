@@ -88,7 +88,7 @@ class Tight:
             rho = total_rho(self.laws)
             above = rho_to_epsilon_analytic(rho, left).nats
             return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
-        bounds = [] if self.largest is None else [Bounded(Loss(self.largest), "pure")]
+        bounds = [] if self.largest is None else [Bounded(Loss(self.largest, rational=False), "pure")]
         with suppress(NotTight), np.errstate(all="ignore"):
             found = least_epsilon(self.analysis, log(left) - float(ROUNDED))
             if found is not None:
