@@ -171,14 +171,14 @@ def composition_of(laws: Mapping[Law, int], lattice: Lattice | None = None) -> C
     Raises:
         NotTight: noise that has neither a cumulant function here nor, but by ``atoms``, few atoms.
     """
-    kinds: dict[type, list[Law]] = {}
-    for law in laws:
-        kinds.setdefault(type(law), []).append(law)
+    kinds: dict[type, list[tuple[Law, int]]] = {}
+    for law, count in laws.items():
+        kinds.setdefault(type(law), []).append((law, count))
     rho = total_rho(laws)
     _within(rho)
     families: list[Family] = []
-    for kind, members in kinds.items():
-        counts = np.array([float(laws[law]) for law in members])
+    for kind, counted in kinds.items():
+        members, counts = [law for law, _ in counted], np.array([float(count) for _, count in counted])
         if kind is Atoms:
             families += [
                 Table(counts[k : k + 1], law.x, law.p, law.spacing)

@@ -1,7 +1,6 @@
 """Sums and worst laws of ``worst`` as laws with numbers: profiles, their pointwise maxima, and laws from these."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,21 +41,23 @@ def lines_of(laws: Mapping[Law, int]) -> tuple[Lines, float]:
     Raises:
         NotTight: beyond the bounds on time and memory.
     """
+    if not any(isinstance(law, DiscreteOsgt) for law in laws):
+        return Lines.of(laws), 0.0
     tabled, kept = _finite((_table(law) if isinstance(law, DiscreteOsgt) else law, n) for law, n in laws.items())
     return Lines.of(tabled), kept
 
 
 def _finite(laws: Iterable[tuple[Law, int]]) -> tuple[dict[Law, int], float]:
-    """The laws given that no loss is infinite, and log of the probability of that, rounded down."""
-    counts: Counter[Law] = Counter()
+    """Distinct laws, given that no loss is infinite, and log of the probability of that, rounded down."""
+    finite: dict[Law, int] = {}
     kept = 0.0
     for law, count in laws:
-        if not isinstance(law, Atoms):
-            counts[law] += count
-            continue
-        kept += count * math.log1p(-law.infinite) * (1 + 1e-15) if law.infinite < 1 else -math.inf
-        counts[Atoms(law.x, law.p / law.p.sum(), 0.0, law.spacing)] += count
-    return dict(counts), kept
+        given = law
+        if isinstance(law, Atoms):
+            kept += count * math.log1p(-law.infinite) * (1 + 1e-15) if law.infinite < 1 else -math.inf
+            given = Atoms(law.x, law.p / law.p.sum(), 0.0, law.spacing)
+        finite[given] = count
+    return finite, kept
 
 
 def _table(law: DiscreteOsgt) -> Atoms:

@@ -24,11 +24,11 @@ class Sum:
     """Laws composed.
 
     Attributes:
-        items: laws with their counts.
+        items: laws with their counts, each law once.
         kept: log of the probability that no declared delta strikes, at most 0.
     """
 
-    items: frozenset[tuple["Law | Worst", int]]
+    items: tuple[tuple["Law | Worst", int], ...]
     kept: float = 0.0
 
 
@@ -52,17 +52,20 @@ def _of_mechanism(mechanism: Mechanism) -> Sum:
     delta = mechanism_delta(mechanism).nats or 0
     law = law_of(mechanism)
     kept = -math.inf if delta >= 1 else math.log1p(-float(delta))
-    return Sum(frozenset() if law is None else frozenset([(law, 1)]), kept)
+    return Sum(() if law is None else ((law, 1),), kept)
 
 
 def _total(weighted: Iterable[tuple[Sum, int]]) -> Sum:
     counts: Counter[Law | Worst] = Counter()
-    kept = 0.0
-    for part, count in weighted:
+    kept, listed = 0.0, list(weighted)
+    if len(listed) == 1:
+        ((part, count),) = listed
+        return Sum(tuple((law, times * count) for law, times in part.items), part.kept * count)
+    for part, count in listed:
         kept += part.kept * count
         for law, times in part.items:
             counts[law] += times * count
-    return Sum(frozenset(counts.items()), kept)
+    return Sum(tuple(counts.items()), kept)
 
 
 def _largest(weighted: Iterable[tuple[Sum, int]], how_many: int) -> Sum:
@@ -76,7 +79,7 @@ def _largest(weighted: Iterable[tuple[Sum, int]], how_many: int) -> Sum:
         nested = not others and part.kept == 0 and isinstance(only[0], Worst) and only[1] == 1
         branches |= only[0].branches if nested and isinstance(only[0], Worst) else {part}
     worst = _undominated(branches)
-    one = worst[0] if len(worst) == 1 else Sum(frozenset([(Worst(frozenset(worst)), 1)]))
+    one = worst[0] if len(worst) == 1 else Sum(((Worst(frozenset(worst)), 1),))
     return _total([(one, how_many)])
 
 
@@ -90,7 +93,10 @@ def _undominated(sums: Iterable[Sum]) -> list[Sum]:
     left = [one for _, one in largest.values()]
     if len(left) > MOST_BRANCHES:
         raise NotTight
-    return [one for one in left if not any(_contains(two, one) for two in left if two is not one)]
+    for one in list(left):  # of equal ones the last stays
+        if any(_contains(two, one) for two in left if two is not one):
+            left.remove(one)
+    return left
 
 
 def _rank(one: Sum) -> tuple[object, object]:
@@ -112,6 +118,6 @@ def _rank(one: Sum) -> tuple[object, object]:
 
 
 def _contains(two: Sum, one: Sum) -> bool:
-    """Whether composing more makes ``two`` of ``one``; of equal ones, only one of them contains the other."""
+    """Whether composing more makes ``two`` of ``one``."""
     counts = dict(two.items)
     return two.kept <= one.kept and all(counts.get(law, 0) >= count for law, count in one.items)
