@@ -27,7 +27,7 @@ from service.privacy.tight.contour import NotTight
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import Law, largest_loss, lattice_of, total_rho
 from service.privacy.tight.profiles import lines_of, realised
-from service.privacy.tight.search import Analysis, least_epsilon
+from service.privacy.tight.search import Analysis, least_epsilon, near
 from service.privacy.tight.worst import plan_sum
 
 FEW, MANY = 1 << 12, 1 << 19
@@ -80,10 +80,12 @@ class Tight:
 
     def epsilon(self, delta: Fraction) -> Bounded | None:
         """The least epsilon at delta; None where none is found, as at a delta below what is lost for certain."""
-        lost, kept = -math.expm1(self.kept), Fraction(math.exp(self.kept))
-        left = delta if lost == 0 else (delta - Fraction(lost) * (1 + ROUNDED)) / kept * (1 - ROUNDED)
-        if left <= 0:
-            return None
+        left = delta
+        if self.kept < 0:
+            left -= Fraction(-math.expm1(self.kept)) * (1 + ROUNDED)
+            if left <= 0:
+                return None
+            left = left / Fraction(math.exp(self.kept)) * (1 - ROUNDED)
         if self.analysis is None:
             rho = total_rho(self.laws)
             above = rho_to_epsilon_analytic(rho, left).nats
@@ -105,7 +107,7 @@ class Tight:
             beside, method = Fraction(0), "pure"
         elif epsilon <= FURTHEST:
             with suppress(NotTight), np.errstate(all="ignore"):
-                bound, method = self.analysis.at(float(epsilon))
+                bound, method = near(self.analysis, float(epsilon))
                 value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
                 beside = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
         if beside is None:

@@ -15,8 +15,6 @@ TAIL = 1e-130
 """Losses that are rarer than this are taken for infinite: far below the least delta that is promised."""
 SAME = 1e-13
 """Losses that differ by less, relative to the largest, are taken for equal: for the larger one."""
-ROUNDED = 1e-13
-"""What is added to a profile, relative to the probability above, for the rounding of sums."""
 MOST = 1 << 21
 
 
@@ -51,7 +49,7 @@ def _of_noise(v: float, m: float, s: int) -> Atoms:
     x = np.arange(float(reach + s), float(-reach - 1), -1.0)
     p = np.exp(-(x * x + 2 * m * np.abs(x)) / (2 * v))
     loss = (s * s - 2 * s * x + 2 * m * (np.abs(x - s) - np.abs(x))) / (2 * v)
-    return Atoms(loss, p / p.sum(), TAIL)  # the rounding of p is within ROUNDED
+    return Atoms(loss, p / p.sum(), TAIL)
 
 
 def compose(one: Atoms, two: Atoms) -> Atoms:
@@ -64,10 +62,10 @@ def compose(one: Atoms, two: Atoms) -> Atoms:
         raise NotTight
     x, p = np.add.outer(one.x, two.x).ravel(), np.multiply.outer(one.p, two.p).ravel()
     infinite = one.infinite + two.infinite - one.infinite * two.infinite
-    return gathered(x, p, infinite * (1 + 1e-15))
+    return gathered(x, p, infinite * (1 + 1e-15), one.rounding + two.rounding + 1e-14)
 
 
-def gathered(x: Doubles, p: Doubles, infinite: float) -> Atoms:
+def gathered(x: Doubles, p: Doubles, infinite: float, rounding: float) -> Atoms:
     """Atoms in order, nearly equal losses as one at the largest of them."""
     order = np.argsort(x)
     x, p = x[order], p[order]
@@ -79,7 +77,7 @@ def gathered(x: Doubles, p: Doubles, infinite: float) -> Atoms:
     if not kept.all():
         infinite += float(p[~kept].sum())
         x, p = x[kept], p[kept]
-    return Atoms(x, p, infinite)
+    return Atoms(x, p, infinite, None, rounding)
 
 
 def enumerated(laws: Mapping[Law, int]) -> Atoms:
@@ -88,7 +86,7 @@ def enumerated(laws: Mapping[Law, int]) -> Atoms:
     Raises:
         NotTight: too many, or a law with a density.
     """
-    whole = Atoms(np.zeros(1), np.ones(1))
+    whole = Atoms(np.zeros(1), np.ones(1), rounding=0.0)
     for law, count in laws.items():
         power, left = atoms_of(law), count
         while left:
@@ -105,7 +103,7 @@ def profile(law: Atoms, epsilons: Doubles) -> Doubles:
     above = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
     beside = np.append(np.cumsum((law.p * np.exp(-np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
     first = np.searchsorted(law.x, epsilons, side="right")
-    bound = above[first] - np.exp(epsilons) * beside[first] + ROUNDED * above[first]
+    bound = above[first] - np.exp(epsilons) * beside[first] + 2 * (law.rounding + 1e-13) * above[first]
     return np.asarray(np.clip(bound, 0.0, 1.0) + law.infinite)
 
 
@@ -207,7 +205,7 @@ class Enumerated:
         first = int(np.searchsorted(self.atoms.x, epsilon, side="right"))
         x, p = self.atoms.x[first:], self.atoms.p[first:]
         part = -np.expm1(epsilon - x)
-        value = float(p @ part) * (1 + 1e-12) + self.atoms.infinite
+        value = float(p @ part) * (1 + self.atoms.rounding + 1e-12) + self.atoms.infinite
         if value <= 0:
             return -math.inf, -1.0
         return math.log(value), -float(p @ (1 - part)) / value

@@ -17,7 +17,6 @@ from fractions import Fraction
 import numpy as np
 
 from service.privacy.tight.families import Complexes, Doubles, Family, expm1
-from service.privacy.tight.noise import Table
 
 UNIT = 64 * 2.0**-53
 """An error of a cumulant function is below this times the figure that comes with it (64 is above what tests find)."""
@@ -136,8 +135,7 @@ class Line:
 
 def sketched(composition: Composition) -> Composition:
     """About the same composition with fewer numbers: to choose a line by, never to report from."""
-    thin = [family.thinned() if isinstance(family, Table) else family for family in composition.families]
-    return replace(composition, families=tuple(thin))
+    return replace(composition, families=tuple(family.thinned() for family in composition.families))
 
 
 def best_c(cumulant: Composition, epsilon: float) -> float:
@@ -255,7 +253,7 @@ def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, flo
         level = change.real + kernel
         small = level < -NEGLIGIBLE
         if small.any():  # every further factor is at most 1, so that these points stay negligible
-            dropped += float(np.exp(level[small]).sum()) * (1 + 1e-9)
+            dropped += float(np.exp(level[small]).sum()) * (1 + 1e-6)
             t, kernel, change, error = t[~small], kernel[~small], change[~small], error[~small]
             continue
         room = max(1, SMALL_BLOCK // len(t))
@@ -264,7 +262,7 @@ def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, flo
             break
         more, uncertain = family.along(c, t)
         looked_at += len(family.count)
-        work += more.size
+        work += more.size * family.cost
         with np.errstate(over="ignore", invalid="ignore"):
             change = change + family.count @ more
             error = error + family.count @ uncertain

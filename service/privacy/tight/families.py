@@ -22,6 +22,10 @@ class Family(Protocol):
     def count(self) -> Doubles: ...
 
     @property
+    def cost(self) -> int:
+        """How much a value of one member takes, as a multiple of what it takes by a short formula."""
+
+    @property
     def spread(self) -> Doubles:
         """The rough size of each member's loss, nats: those that spread most are looked at first."""
 
@@ -40,6 +44,12 @@ class Family(Protocol):
 
     def take(self, members: NDArray[np.intp]) -> Self: ...
 
+    def thinned(self) -> Self:
+        """About the same losses with few numbers."""
+
+
+FEW_MEMBERS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Members:
@@ -47,9 +57,29 @@ class Members:
 
     count: Doubles
 
+    @property
+    def cost(self) -> int:
+        """A short formula's."""
+        return 1
+
+    @property
+    def spread(self) -> Doubles:
+        """Of each kind's own."""
+        raise NotImplementedError
+
     def take(self, members: NDArray[np.intp]) -> Self:
         """Some of the members."""
         return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self)})
+
+    def thinned(self) -> Self:
+        """Few members, each for those of nearly its spread, as often as makes up for their squared spreads."""
+        spread = self.spread
+        if len(spread) <= FEW_MEMBERS:
+            return self
+        edges = np.geomspace(spread.min(), spread.max(), FEW_MEMBERS)
+        _, first, group = np.unique(np.searchsorted(edges, spread), return_index=True, return_inverse=True)
+        chosen = self.take(first)
+        return replace(chosen, count=np.bincount(group, self.count * spread**2) / chosen.spread**2)
 
 
 def log_1p(x: Doubles, y: Doubles) -> Complexes:

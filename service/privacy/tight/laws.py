@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.privacy.loss import Loss, total
 from service.privacy.mechanisms import (
     Declared,
     DiscreteGaussian,
@@ -66,12 +67,14 @@ class Atoms:
         p: their probabilities.
         infinite: probability of an infinite loss.
         spacing: of the losses, where all are multiples of it.
+        rounding: bound on the relative error of p.
     """
 
     x: Doubles
     p: Doubles
     infinite: float = 0.0
     spacing: float | None = None
+    rounding: float = 1e-13  # exp of at most 400, and a sum
 
 
 Law = Ladder | Laplace | Gaussian | DiscreteGaussian | Osgt | DiscreteOsgt | Atoms
@@ -118,24 +121,26 @@ def gaussian_rho(law: Gaussian) -> Fraction:
 
 
 def total_rho(laws: Mapping[Law, int]) -> Fraction:
-    """The rho of the continuous Gaussians among the laws, exact."""
-    return sum((count * gaussian_rho(law) for law, count in laws.items() if isinstance(law, Gaussian)), Fraction(0))
+    """The rho of the continuous Gaussians among the laws; exact while it is short, then rounded up."""
+    rhos = ((Loss(gaussian_rho(law)), count) for law, count in laws.items() if isinstance(law, Gaussian))
+    return total(rhos).nats or Fraction(0)
 
 
 def largest_loss(laws: Mapping[Law, int]) -> Fraction | None:
     """The largest finite loss of a composition, nats, or a little more; None where there is none."""
-    total = Fraction(0)
-    for law, count in laws.items():
-        match law:
-            case Ladder(e=e):
-                total += count * e
-            case Laplace(sensitivity=s, scale=b):
-                total += count * s / b
-            case Atoms(x=x):  # known to a few digits less than a double has
-                total += count * Fraction(float(x[-1])) * (1 + Fraction(1, 10**12))
-            case _:
-                return None
-    return total
+    return total((Loss(_largest(law)), count) for law, count in laws.items()).nats
+
+
+def _largest(law: Law) -> Fraction | None:
+    match law:
+        case Ladder(e=e):
+            return e
+        case Laplace(sensitivity=s, scale=b):
+            return s / b
+        case Atoms(x=x):  # known to a few digits less than a double has
+            return Fraction(float(x[-1])) * (1 + Fraction(1, 10**12))
+        case _:
+            return None
 
 
 def lattice_of(laws: Mapping[Law, int], spacing: Fraction | None = None) -> Lattice | None:

@@ -74,7 +74,7 @@ class DiscreteGaussians(Members):
         half_turns = np.pi * np.mod(np.mod(s, 2) * np.mod(turns, 2), 2)
         size = rho * (1j * moved * (2 * c + 1) - moved * moved) + 1j * half_turns
         x, bottom = np.zeros(angle.shape, complex), np.ones_like(v)
-        for k in (1,) if self.v.min() >= WIDE else (1, 2, 3):  # what is left out is below exp(-12 pi² v) of the rest
+        for k in (1,) if self.v.min() >= WIDE else (1, 2, 3):  # what is left out is below exp(-47) of the rest
             fall = -2 * np.pi**2 * k * k * v
             cosine = np.cos(2 * np.pi * k * off)
             turn = cosine + 1j * np.sin(2 * np.pi * k * off)
@@ -169,6 +169,11 @@ class Table:
     x: Doubles
     p: Doubles
     spacing: float | None = None
+
+    @property
+    def cost(self) -> int:
+        """A sum's, or a transform's."""
+        return min(len(self.x), 8 if self.spacing else FEW_ATOMS)
 
     @property
     def spread(self) -> Doubles:

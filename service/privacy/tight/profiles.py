@@ -14,7 +14,7 @@ from service.privacy.tight.laws import Atoms, Ladder, Law
 from service.privacy.tight.lines import Lines
 from service.privacy.tight.worst import Sum, Worst
 
-FEW_OSGT = 1 << 11  # atoms of discrete OSGT noise that are kept one by one beside noise with a density
+FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one beside noise with a density
 FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
 GRID = 1 << 14  # points on which other profiles are evaluated
 RUNGS = 1 << 10  # steps by which a Laplace law is replaced below a choice

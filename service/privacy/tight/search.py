@@ -24,6 +24,18 @@ class Analysis(Protocol):
         """The bound near epsilon, and the method's name; a rough one is quicker and further above."""
 
 
+def near(analysis: Analysis, epsilon: float) -> tuple[Bound, str]:
+    """The bound near epsilon; where that takes too long the rough one, a little above, but as much a bound.
+
+    Raises:
+        NotTight: even that takes too long.
+    """
+    try:
+        return analysis.at(epsilon)
+    except NotTight:
+        return analysis.at(epsilon, rough=True)
+
+
 _STEPS = 60
 CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may stop, in log delta
 
@@ -40,10 +52,7 @@ def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | N
         epsilon, found = reached, (reached, method)
         if abs(math.log(best_c(analysis.sketch, epsilon) / best_c(analysis.sketch, before))) < 0.3:
             break
-    try:
-        bound, method = analysis.at(epsilon)
-    except NotTight:
-        return found  # a little above, but as much a bound
+    bound, method = near(analysis, epsilon)
     reached = _root(bound, log_delta, epsilon, CLOSE)
     return found if reached is None else (reached, method)
 

@@ -239,6 +239,7 @@ def test_declared_deltas_are_lost() -> None:
     assert tight(plan).epsilon(Fraction(1, 4)) is None
     sure = Declared(guarantee=Declaration(epsilon=Fraction(1), delta=Fraction(1)), reference="a proof")
     assert delta(sure, Fraction(5)) == 1
+    assert tight(sure).epsilon(Fraction(99, 100)) is None
 
 
 def test_a_declared_rho_has_no_tight_figure() -> None:
