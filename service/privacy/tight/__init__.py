@@ -75,7 +75,7 @@ class Tight:
                     return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)
                 return cls(laws, kept + finite, analysis, largest_loss(laws))
-        except NotTight:
+        except (NotTight, OverflowError):  # counts can be beyond the doubles
             return None
 
     def epsilon(self, delta: Fraction) -> Bounded | None:
@@ -91,7 +91,7 @@ class Tight:
             above = rho_to_epsilon_analytic(rho, left).nats
             return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
         bounds = [] if self.largest is None else [Bounded(Loss(self.largest, rational=False), "pure")]
-        with suppress(NotTight), np.errstate(all="ignore"):
+        with suppress(NotTight, OverflowError), np.errstate(all="ignore"):
             found = least_epsilon(self.analysis, log(left) - float(ROUNDED))
             if found is not None:
                 bounds.append(Bounded(Loss(Fraction(found[0]), rational=False), found[1]))
@@ -106,7 +106,7 @@ class Tight:
         elif self.largest is not None and self.largest <= epsilon:
             beside, method = Fraction(0), "pure"
         elif epsilon <= FURTHEST:
-            with suppress(NotTight), np.errstate(all="ignore"):
+            with suppress(NotTight, OverflowError), np.errstate(all="ignore"):
                 bound, method = near(self.analysis, float(epsilon))
                 value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
                 beside = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))

@@ -26,7 +26,7 @@ from service.privacy.tight.contour import Composition, Lattice, NotTight
 from service.privacy.tight.families import Doubles, Family, Ladders, Laplaces
 from service.privacy.tight.noise import DUAL, WIDE, DiscreteGaussians, Osgts, Table
 
-LARGEST, SMALLEST = Fraction(10) ** 40, Fraction(1, 10**40)
+LARGEST, SMALLEST = 1e40, 1e-40
 """Figures beyond these are left to other analyses: squares and products stay far inside the doubles."""
 
 
@@ -97,7 +97,7 @@ def law_of(mechanism: Mechanism) -> Law | None:
         case Declared(guarantee=guarantee) if guarantee.epsilon is not None:
             law = Ladder(guarantee.epsilon)
         case Gaussian():
-            return mechanism if mechanism.sensitivity else None
+            return mechanism if mechanism.sensitivity else None  # any figures: it has a closed form
         case Laplace() | DiscreteGaussian() | Osgt() | DiscreteOsgt():
             law = mechanism
             for figure in (mechanism.sensitivity, getattr(mechanism, "sigma_squared", 1), getattr(mechanism, "m", 0)):
@@ -110,9 +110,15 @@ def law_of(mechanism: Mechanism) -> Law | None:
     return None if isinstance(law, Ladder) and law.e == 0 else law
 
 
-def _within(value: Fraction) -> None:
-    if value != 0 and not SMALLEST < value < LARGEST:
+def _within(value: Fraction) -> float:
+    """A figure as a double, where squares and products of such figures are."""
+    try:
+        size = float(value)
+    except OverflowError:
+        raise NotTight from None
+    if value != 0 and not SMALLEST < size < LARGEST:
         raise NotTight
+    return size
 
 
 def gaussian_rho(law: Gaussian) -> Fraction:
@@ -128,7 +134,8 @@ def total_rho(laws: Mapping[Law, int]) -> Fraction:
 
 def largest_loss(laws: Mapping[Law, int]) -> Fraction | None:
     """The largest finite loss of a composition, nats, or a little more; None where there is none."""
-    return total((Loss(_largest(law)), count) for law, count in laws.items()).nats
+    largest = [(Loss(_largest(law)), count) for law, count in laws.items()]
+    return None if any(loss.nats is None for loss, _ in largest) else total(largest).nats
 
 
 def _largest(law: Law) -> Fraction | None:
@@ -179,8 +186,7 @@ def composition_of(laws: Mapping[Law, int], lattice: Lattice | None = None) -> C
     kinds: dict[type, list[tuple[Law, int]]] = {}
     for law, count in laws.items():
         kinds.setdefault(type(law), []).append((law, count))
-    rho = total_rho(laws)
-    _within(rho)
+    rho = math.fsum(count * _within(gaussian_rho(law)) for law, count in laws.items() if isinstance(law, Gaussian))
     families: list[Family] = []
     for kind, counted in kinds.items():
         members, counts = [law for law, _ in counted], np.array([float(count) for _, count in counted])
@@ -192,7 +198,7 @@ def composition_of(laws: Mapping[Law, int], lattice: Lattice | None = None) -> C
             ]
         elif kind is not Gaussian:
             families += _families(kind, counts, members)
-    return Composition(tuple(families), float(rho), lattice)
+    return Composition(tuple(families), rho, lattice)
 
 
 def _families(kind: type, counts: Doubles, members: list[Law]) -> Iterator[Family]:

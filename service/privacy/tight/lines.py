@@ -55,7 +55,7 @@ class Lines:
         """The line for epsilons near this one, and the method's name; a rough one is shorter."""
         c = best_c(self.sketch, epsilon)
         apart = period(self.sketch, c, epsilon)
-        if not 0 < apart < math.inf or c * epsilon > HOPELESS:
+        if not 0 < apart < 1e60 or c * epsilon > HOPELESS:
             raise NotTight
         allowed = (ROUGH if rough else SHARP) * min(1.0, c * epsilon + 0.01)  # of delta, or c epsilon if that is less
         longest = LONGEST_ROUGH if rough else LONGEST
