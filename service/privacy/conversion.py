@@ -89,7 +89,7 @@ def _candidates(objective: Objective, kinks: Iterable[Fraction]) -> list[Fractio
     if not orders:
         return [best_order(objective)]
     with np.errstate(all="ignore"):
-        t = np.array([log(order - 1) for order in orders])
+        t = np.array([_rough_log(order - 1) for order in orders])
         values = objective(t, np.array([DOUBLES.number(order) for order in orders]))
     return [best_order(objective), orders[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]]
 
@@ -101,7 +101,7 @@ def rdp_to_epsilon(
 
     ``kinks``: the orders at which the curve may have a kink, or end.
     """
-    needed = log(1 / delta)
+    needed = _rough_log(1 / delta)
     least = AtOrder(cap, None)
     for alpha in _candidates(lambda t, alpha: rough(alpha) + (needed + _rough_excess(t, alpha)) / np.exp(t), kinks):
         tau = exact(alpha).nats
@@ -132,7 +132,7 @@ def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
 
     For each order, rho = (epsilon - conversion)/alpha suffices; the best order gives the most.
     """
-    needed, target = log(1 / delta), DOUBLES.number(epsilon)
+    needed, target = _rough_log(1 / delta), DOUBLES.number(epsilon)
     alpha = best_order(lambda t, alpha: ((needed + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
     return max((epsilon - conversion(alpha, delta)) / alpha, Fraction(0))
 
@@ -142,7 +142,7 @@ def rho_to_epsilon_analytic(rho: Fraction, delta: Fraction) -> Loss:
     return Loss(ceiling(lambda: ball(rho) + (-4 * ball(rho) * ball(delta).log()).sqrt()), rational=False)
 
 
-def log(value: Fraction) -> float:
+def _rough_log(value: Fraction) -> float:
     """log of a rational that may be beyond the doubles."""
     shift = value.numerator.bit_length() - value.denominator.bit_length()
     scaled = value / (1 << shift) if shift >= 0 else value * (1 << -shift)

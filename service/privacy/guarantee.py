@@ -80,7 +80,7 @@ def guarantee(
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
     """
     spent = _Spent.of(plan, neighbouring)
-    profile = Tight.of(spent.plan, neighbouring) if deltas else None
+    profile = Tight.of(plan, neighbouring) if deltas else None
     approximate = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
     return Guarantee(
         epsilon=spent.epsilon,
@@ -179,7 +179,7 @@ def delta_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> tup
         found.append((rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon).loss, "zcdp"))
     found.append((rdp_to_delta(spent.tau, spent.curve, epsilon, spent.orders).loss, "rdp"))
     found = [(_capped(loss, spent.delta), via) for loss, via in found]
-    profile = Tight.of(spent.plan, neighbouring)
+    profile = Tight.of(plan, neighbouring)
     tight = None if profile is None else profile.delta(epsilon)
     if tight is not None:
         found.append((tight.loss, "tight"))

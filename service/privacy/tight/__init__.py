@@ -17,10 +17,10 @@ from fractions import Fraction
 import numpy as np
 from flint import arb
 
-from service.privacy.conversion import log, rho_to_epsilon_analytic
+from service.privacy.conversion import rho_to_epsilon_analytic
 from service.privacy.loss import Loss
 from service.privacy.mechanisms import Gaussian
-from service.privacy.numbers import ball, ceiling
+from service.privacy.numbers import ball, ceiling, double_down, floor
 from service.privacy.plan import Neighbouring, Priced
 from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
 from service.privacy.tight.contour import NotTight
@@ -92,7 +92,7 @@ class Tight:
             return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
         bounds = [] if self.largest is None else [Bounded(Loss(self.largest, rational=False), "pure")]
         with suppress(NotTight, OverflowError), np.errstate(all="ignore"):
-            found = least_epsilon(self.analysis, log(left) - float(ROUNDED))
+            found = least_epsilon(self.analysis, double_down(floor(lambda: ball(left).log())))
             if found is not None:
                 bounds.append(Bounded(Loss(Fraction(found[0]), rational=False), found[1]))
         return min(bounds, key=lambda bound: bound.loss, default=None)

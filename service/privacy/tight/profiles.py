@@ -19,7 +19,7 @@ FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
 GRID = 1 << 14  # points on which other profiles are evaluated
 RUNGS = 1 << 10  # steps by which a Laplace law is replaced below a choice
 LARGEST_LOSS = 600.0  # nats, of a profile on a grid: its slopes stay inside the doubles
-LINES, LINE_POINTS = 128, 1 << 12  # by which a branch is evaluated, and how long they may be
+LINES, LINE_POINTS = 64, 1 << 12  # by which a branch is evaluated, and how long they may be
 
 
 def realised(one: Sum) -> tuple[dict[Law, int], float]:
