@@ -162,7 +162,7 @@ LAWS: dict[str, tuple[Mechanism, Any]] = {
 }
 
 
-@pytest.mark.parametrize("names", [["geometric"] * 40, ["steps"] * 3, ["gaussian", "geometric"], ["osgt", "response"]])
+@pytest.mark.parametrize("names", [["geometric"] * 25, ["steps"] * 3, ["gaussian", "geometric"], ["osgt", "response"]])
 @pytest.mark.parametrize("target", ["1e-100", "1e-10", "0.1"])
 def test_a_composition_is_its_enumeration(names: list[str], target: str) -> None:
     plan = Sequence(
@@ -194,17 +194,18 @@ def test_two_laplace_mechanisms(one: str, two: str) -> None:
         assert_just_above(delta(plan, Fraction(at)), exact.laplace_pair(one, two, at))
 
 
-@pytest.mark.parametrize("row", json.loads((Path(__file__).parent / "dp_accounting.json").read_text())["rows"])
+PUBLISHED = json.loads((Path(__file__).parent / "dp_accounting.json").read_text(encoding="utf-8"))["rows"]
+
+
+@pytest.mark.parametrize("row", [row for row in PUBLISHED if row[4] != "replace"])
 def test_published_profiles(row: list[Any]) -> None:
     """Poisson sampling and negative epsilons are read off the profile of the mechanism itself.
 
     Of a pair at sampling rate q, one record removed, it is q delta(log(1 + (e^epsilon - 1)/q)) where that is
     defined, else 1 - e^epsilon; added, and below 0, by delta(-epsilon) = 1 - e^-epsilon (1 - delta'(epsilon)) for the
-    two directions. Sampling on both sides does not reduce to it: of those rows only the plain ones are of use.
+    two directions. Rows of records replaced are sampled on both sides, which does not reduce to it.
     """
     kind, parameter, sensitivity, rate, adjacency, at, published = row
-    if adjacency == "replace":
-        pytest.skip("sampled on both sides")
     s = Fraction(str(sensitivity))
     match kind:
         case "laplace":
@@ -249,7 +250,7 @@ def test_a_declared_rho_has_no_tight_figure() -> None:
     assert [(s.via, s.method) for s in found.approximate if s.via == "tight"] == [("tight", "rdp")]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(plans(REPLACE, 5), st.sampled_from(["1e-100", "1e-9", "0.01"]))
 def test_tight_is_least_and_consistent(plan: Plan, target: str) -> None:
     found = guarantee(plan, REPLACE, deltas=(Fraction(target),), orders=())
