@@ -113,6 +113,8 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
     A profile is convex in exp(epsilon), so that this one is not below it: nor is any chord (Doroshenko et al. 2022),
     and bounds that rounding raised out of line are passed by. Below 0 it is that of a symmetric pair,
     delta(-e) = 1 - exp(-e) (1 - delta(e)); above e_n it stays what it is there: that much of the loss is infinite.
+    Where bounds are so rough at 0 that such a pair would need a negative probability there, it gets none, and the
+    probabilities sum to more than 1: a measure that is still above the law at every epsilon.
 
     Args:
         epsilons: nats, ascending; multiples of ``spacing`` where it is given.

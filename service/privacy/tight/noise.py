@@ -161,7 +161,7 @@ class Table:
     Attributes:
         count: how often, as an array of one.
         x: losses, nats, ascending.
-        p: their probabilities, which sum to 1.
+        p: their probabilities; the sum is 1, or more where a law is dominated by a measure only.
         spacing: of the losses, where they are a run of multiples of it.
     """
 

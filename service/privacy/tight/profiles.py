@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,11 +52,14 @@ def _finite(laws: Iterable[tuple[Law, int]]) -> tuple[dict[Law, int], float]:
     finite: dict[Law, int] = {}
     kept = 0.0
     for law, count in laws:
-        given = law
-        if isinstance(law, Atoms):
-            kept += count * math.log1p(-law.infinite) * (1 + 1e-15) if law.infinite < 1 else -math.inf
-            given = Atoms(law.x, law.p / law.p.sum(), 0.0, law.spacing)
-        finite[given] = count
+        if not isinstance(law, Atoms):
+            finite[law] = count
+        elif law.infinite < 1:
+            kept += count * math.log1p(-law.infinite) * (1 + 1e-15)
+            # not by the sum of p: a law from bounds that are not quite a profile may sum to more than 1
+            finite[replace(law, p=law.p / (1 - law.infinite), infinite=0.0)] = count
+        else:
+            kept = -math.inf
     return finite, kept
 
 
