@@ -1,7 +1,7 @@
 """Stateless computations: what a plan costs, and what one notion of privacy loss implies in another."""
 
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, model_validator
@@ -14,12 +14,13 @@ from service.api.exact import Exact, Strict, number_down, number_up
 from service.api.guarantees import GuaranteeBody, cost_of, read_deltas
 from service.api.plans import BoundedPlan, RdpPoint, document_of, plan_of
 from service.errors import InvalidInput
-from service.privacy.conversion import epsilon_to_rho_at
-from service.privacy.guarantee import USUAL_ORDERS, delta_at
+from service.privacy.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
+from service.privacy.guarantee import USUAL_ORDERS, AtEpsilon, deltas_at
 from service.privacy.mechanisms import Declared
 from service.privacy.notation import check_relation, read_declaration
 from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring, Plan
+from service.privacy.tight.gaussian import gaussian_rho_at
 
 router = APIRouter(prefix="/v1", tags=["computations"], route_class=StrictRoute)
 
@@ -59,17 +60,35 @@ class Conversion(Strict):
         return self
 
 
-class DeltaBody(BaseModel):
-    """The least delta at the epsilon asked for, rounded up, and the analysis that gives it."""
+class DeltaFigure(BaseModel):
+    """delta by one analysis, rounded up; method as in GUARANTEE."""
 
     delta: float
-    via: Literal["zcdp", "rdp", "pure", "tight"]
+    via: Literal["zcdp", "rdp", "pure", "analytic", "tight"]
+    method: str | None = None
+
+
+class DeltaBody(DeltaFigure):
+    """The least delta at the epsilon asked for and the analysis that gives it; then what every analysis gives."""
+
+    analyses: list[DeltaFigure]
+
+
+class RhoFigure(BaseModel):
+    """rho by one analysis, rounded down."""
+
+    rho: float
+    via: Literal["zcdp", "analytic", "tight"]
 
 
 class RhoBody(BaseModel):
-    """The largest rho whose zCDP guarantee implies the (epsilon, delta) asked for, rounded down."""
+    """The largest rho whose zCDP guarantee implies the (epsilon, delta) asked for; then what every analysis gives.
+
+    Only zcdp and analytic hold for every zCDP mechanism: tight is the largest rho of continuous Gaussian noise.
+    """
 
     rho: float
+    analyses: list[RhoFigure]
 
 
 @router.post("/compositions", response_model=GuaranteeBody, openapi_extra=examples.body(examples.COMPOSITION))
@@ -93,7 +112,7 @@ def convert(body: Conversion, _: CurrentPrincipal) -> Response:
     """Convert between notions of privacy loss.
 
     With delta: the whole guarantee of rho, of an RDP curve or of a plan. With epsilon: the least delta.
-    With to = zcdp: the largest rho that implies (epsilon, delta).
+    With to = zcdp: the largest rho that implies (epsilon, delta). Each time also by every single analysis.
     """
     if body.epsilon is not None:
         epsilon = parse_exact(body.epsilon)
@@ -103,12 +122,26 @@ def convert(body: Conversion, _: CurrentPrincipal) -> Response:
             )
     deltas = () if body.delta is None else read_deltas([body.delta], ["/delta"])
     if body.to is not None:
-        return ok({"rho": number_down(epsilon_to_rho_at(epsilon, deltas[0]))})
+        return ok(_rhos(epsilon, deltas[0]))
     plan = _plan(body)
     if body.epsilon is None:
         return ok(cost_of(plan, body.neighbouring, deltas, _curve_orders(body)))
-    delta, via = delta_at(plan, body.neighbouring, epsilon)
-    return ok({"delta": None if delta.nats is None else number_up(delta.nats), "via": via})
+    figures = [_delta_figure(found) for found in deltas_at(plan, body.neighbouring, epsilon)]
+    return ok(figures[0] | {"analyses": figures})
+
+
+def _delta_figure(found: AtEpsilon) -> dict[str, Any]:
+    figure = {"delta": None if found.delta.nats is None else number_up(found.delta.nats), "via": found.via}
+    return figure if found.method is None else figure | {"method": found.method}
+
+
+def _rhos(epsilon: Fraction, delta: Fraction) -> dict[str, Any]:
+    by_zcdp, analytic = epsilon_to_rho_at(epsilon, delta), epsilon_to_rho_analytic(epsilon, delta)
+    figures = {"zcdp": by_zcdp, "analytic": analytic, "tight": gaussian_rho_at(epsilon, delta, analytic)}
+    return {
+        "rho": number_down(by_zcdp),
+        "analyses": [{"rho": number_down(rho), "via": via} for via, rho in figures.items()],
+    }
 
 
 def _plan(body: Conversion) -> Plan:

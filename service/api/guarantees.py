@@ -41,13 +41,17 @@ class RdpFigure(BaseModel):
 
 
 class ApproximateFigure(BaseModel):
-    """An (epsilon, delta) statement by one analysis; adaptive: it holds under adaptive choice."""
+    """An (epsilon, delta) statement by one analysis; adaptive: it holds under adaptive choice.
+
+    method, for tight: closed form, atoms, lattice or contour; or the other analysis that says no less.
+    """
 
     delta: float
     epsilon: float
     via: Literal["zcdp", "rdp", "pure", "analytic", "tight"]
     alpha: float | None = None
     adaptive: bool
+    method: str | None = None
 
 
 class BestFigure(BaseModel):
@@ -191,7 +195,8 @@ def _statement(statement: Approximate) -> dict[str, Any]:
     }
     if statement.alpha is not None:
         body["alpha"] = _order(statement.alpha)
-    return body | {"adaptive": statement.adaptive}
+    body["adaptive"] = statement.adaptive
+    return body if statement.method is None else body | {"method": statement.method}
 
 
 def remaining_body(account: AccountRecord) -> dict[str, Any]:

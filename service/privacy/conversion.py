@@ -14,7 +14,7 @@ from flint import arb
 
 from service.privacy.arithmetic import Doubles, double
 from service.privacy.loss import INFINITE, Loss
-from service.privacy.numbers import ball, ceiling
+from service.privacy.numbers import ball, ceiling, floor
 
 Exact = Callable[[Fraction], Loss]
 """tau at one order, as an upper bound."""
@@ -205,6 +205,26 @@ def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
 def rho_to_epsilon_analytic(rho: Fraction, delta: Fraction) -> Loss:
     """rho + sqrt(4 rho log(1/delta)) (Bun and Steinke 2016, Prop. 1.3; seed 004, Lemma 5): for comparison."""
     return Loss(ceiling(lambda: ball(rho) + (-4 * ball(rho) * ball(delta).log()).sqrt()), rational=False)
+
+
+def rho_to_delta_analytic(rho: Fraction, epsilon: Fraction) -> Loss:
+    """exp(-(epsilon - rho)²/(4 rho)), the same solved for delta; 1 below rho."""
+    if epsilon <= rho or rho == 0:
+        return Loss(Fraction(rho > 0))
+    return Loss(ceiling(lambda: (-(ball(epsilon - rho) ** 2) / (4 * ball(rho))).exp()), rational=False)
+
+
+def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """The same solved for rho, rounded down: (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))².
+
+    As epsilon²/(sum of the two roots)², in which nothing cancels.
+    """
+
+    def solved() -> arb:
+        needed = -ball(delta).log()
+        return (ball(epsilon) / ((needed + ball(epsilon)).sqrt() + needed.sqrt())) ** 2
+
+    return max(floor(solved), Fraction(0))
 
 
 def _rough_log(value: Fraction) -> float:

@@ -5,12 +5,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.arithmetic import Doubles, double
-from service.privacy.conversion import AtOrder, pure_to_delta, rdp_to_delta, rdp_to_epsilon, rho_to_epsilon_analytic
+from service.privacy.conversion import (
+    AtOrder,
+    pure_to_delta,
+    rdp_to_delta,
+    rdp_to_epsilon,
+    rho_to_delta_analytic,
+    rho_to_epsilon_analytic,
+)
 from service.privacy.loss import INFINITE, Loss, least
 from service.privacy.plan import Neighbouring, Priced, condense, outline
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.renyi import Renyi, declared_orders
-from service.privacy.tight import gaussian_delta, gaussian_epsilon, gaussian_rho_of
+from service.privacy.tight import Tight
 from service.privacy.zcdp import certified_rho
 
 USUAL_ORDERS = tuple(
@@ -29,6 +36,7 @@ class Approximate:
         via: ``zcdp``, ``rdp``, ``pure``, ``analytic`` or ``tight``.
         alpha: the order that gave it, where one did.
         adaptive: it holds although later mechanisms are chosen after seeing earlier outputs.
+        method: of ``tight``, how it was computed, or which other analysis says no more; None for the others.
     """
 
     delta: Fraction
@@ -36,6 +44,16 @@ class Approximate:
     via: str
     alpha: Fraction | None
     adaptive: bool
+    method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtEpsilon:
+    """The delta that one analysis shows at an epsilon; ``method`` as in ``Approximate``."""
+
+    delta: Loss
+    via: str
+    method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +96,8 @@ def guarantee(
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
     """
     spent = _Spent.of(plan, neighbouring)
-    approximate = [statement for delta in deltas for statement in _at_delta(spent, delta, adaptive)]
+    profile = Tight.of(plan, neighbouring) if deltas else None
+    approximate = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
     return Guarantee(
         epsilon=spent.epsilon,
         rho=spent.rho,
@@ -96,7 +115,6 @@ class _Spent:
     Attributes:
         delta: what its mechanisms declare.
         curve: its Rényi curve.
-        gaussian: rho of the one Gaussian that is as revealing, where there is one.
         orders: at which its curve may have a kink.
     """
 
@@ -104,7 +122,6 @@ class _Spent:
     rho: Loss
     delta: Fraction
     curve: Renyi
-    gaussian: Fraction | None
     orders: set[Fraction]
 
     @classmethod
@@ -117,7 +134,6 @@ class _Spent:
             certified_rho(curve.whole),
             plan_delta(outlined, neighbouring),
             curve,
-            gaussian_rho_of(plan, neighbouring),
             declared_orders(outlined),
         )
 
@@ -130,10 +146,10 @@ class _Spent:
         return alpha if self.curve.is_convex else None
 
 
-def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
+def _at_delta(spent: _Spent, profile: Tight | None, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
     """The analyses that say something at one delta; the deltas that mechanisms spend come off first."""
     left, rho, pure = delta - spent.delta, spent.rho.nats, spent.epsilon
-    by_zcdp = AtOrder(INFINITE, None)
+    by_zcdp = by_rdp = AtOrder(INFINITE, None)
     if left > 0 and rho is not None:
         by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _line(rho), left, pure)
         yield Approximate(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
@@ -149,9 +165,19 @@ def _at_delta(spent: _Spent, delta: Fraction, adaptive: bool) -> Iterator[Approx
         yield Approximate(delta, pure, "pure", None, adaptive)
     if left > 0 and rho is not None:
         yield Approximate(delta, least([rho_to_epsilon_analytic(rho, left), pure]), "analytic", None, adaptive)
-    if spent.gaussian is not None and by_zcdp.loss.nats is not None:
-        tight = gaussian_epsilon(spent.gaussian, left, by_zcdp.loss.nats)
-        yield Approximate(delta, tight, "tight", None, adaptive=False)
+    others = [(pure if left >= 0 else INFINITE, "pure"), (by_rdp.loss, "rdp"), (by_zcdp.loss, "zcdp")]
+    tight = _tight(profile, delta, others)
+    if tight.epsilon.nats is not None:
+        yield tight
+
+
+def _tight(profile: Tight | None, delta: Fraction, others: Iterable[tuple[Loss, str]]) -> Approximate:
+    """The least that is known of a plan in full: its own profile's, or another analysis's where that is not above."""
+    loss, method = min(others, key=lambda pair: pair[0])
+    found = None if profile is None else profile.epsilon(delta)
+    if found is not None and found.loss < loss:
+        loss, method = found.loss, found.method
+    return Approximate(delta, loss, "tight", None, adaptive=False, method=method)
 
 
 def _line(slope: Fraction) -> Callable[[Doubles], Doubles]:
@@ -164,21 +190,31 @@ def _best(delta: Fraction, statements: Iterable[Approximate]) -> Best:
     return Best(delta, next((s for s in at_delta if s.adaptive), None), next(iter(at_delta), None))
 
 
-def delta_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> tuple[Loss, str]:
-    """The least delta at which a plan is (epsilon, delta)-private, at most 1, and the analysis that shows it."""
+def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[AtEpsilon]:
+    """The delta at which a plan is (epsilon, delta)-private, at most 1, by each analysis; the least first."""
     spent = _Spent.of(plan, neighbouring)
-    found: list[tuple[Loss, str]] = []
+    found: list[AtEpsilon] = []
+
+    def add(loss: Loss, via: str) -> None:
+        beside = Fraction(1) if loss.nats is None else min(loss.nats + spent.delta, Fraction(1))
+        found.append(AtEpsilon(Loss(beside, loss.rational), via))
+
     if spent.epsilon.nats is not None:
-        found.append((pure_to_delta(spent.epsilon.nats, epsilon), "pure"))
-    if spent.gaussian is not None:
-        found.append((gaussian_delta(spent.gaussian, epsilon), "tight"))
+        add(pure_to_delta(spent.epsilon.nats, epsilon), "pure")
     near = None
     if spent.rho.nats is not None:
         rho = spent.rho.nats
         by_zcdp = rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon)
-        found.append((by_zcdp.loss, "zcdp"))
+        add(by_zcdp.loss, "zcdp")
         near = spent.near(by_zcdp.alpha)
-    found.append((rdp_to_delta(spent.tau, spent.curve.rough, epsilon, spent.orders, near).loss, "rdp"))
-    loss, via = min(found, key=lambda pair: pair[0])
-    reached = Fraction(1) if loss.nats is None else min(loss.nats + spent.delta, Fraction(1))
-    return Loss(reached, loss.rational), via
+    add(rdp_to_delta(spent.tau, spent.curve.rough, epsilon, spent.orders, near).loss, "rdp")
+    if spent.rho.nats is not None:
+        add(rho_to_delta_analytic(spent.rho.nats, epsilon), "analytic")
+    profile = Tight.of(plan, neighbouring)
+    tight = None if profile is None else profile.delta(epsilon)
+    least_other = min(found, key=lambda one: one.delta)
+    if tight is not None and tight.loss < least_other.delta:
+        found.append(AtEpsilon(tight.loss, "tight", tight.method))
+    else:
+        found.append(AtEpsilon(least_other.delta, "tight", least_other.via))
+    return sorted(found, key=lambda one: one.delta)

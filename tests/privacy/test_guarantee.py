@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
-from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, delta_at, guarantee
+from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, AtEpsilon, Guarantee, deltas_at, guarantee
 from service.privacy.mechanisms import (
     Declaration,
     Declared,
@@ -23,6 +23,10 @@ from tests.privacy.reference import exactly, mp, nats, oracle, pl94, reported, s
 from tests.privacy.strategies import plans
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
+
+
+def declared(**figures: Fraction) -> Declared:
+    return Declared(guarantee=Declaration(**figures), reference="a proof")  # type: ignore[arg-type]  # no rdp here
 
 
 def by(found: Guarantee, via: str, delta: Fraction = USUAL_DELTA) -> Approximate:
@@ -43,8 +47,11 @@ def test_the_redistricting_release_costs_what_was_published() -> None:
     assert by(found, "zcdp").alpha == pytest.approx(3.911, abs=1e-3)
     assert [order for order, _ in found.rdp] == list(USUAL_ORDERS)
     assert dict(found.rdp)[Fraction(2)].nats == 2 * Fraction(293764, 114921)
-    assert [statement.via for statement in found.approximate] == ["zcdp", "rdp", "analytic"]
-    assert all(statement.adaptive for statement in found.approximate)
+    assert [statement.via for statement in found.approximate] == ["zcdp", "rdp", "analytic", "tight"]
+    assert [statement.adaptive for statement in found.approximate] == [True, True, True, False]
+    assert by(found, "tight").method == "contour"
+    # a little above the continuous Gaussian of the same rho
+    assert Fraction("16.465155374836333") < nats(by(found, "tight").epsilon) < Fraction("16.46516")
 
 
 def test_a_level_of_the_redistricting_release_costs_its_proportion() -> None:
@@ -82,7 +89,7 @@ def test_safetab_costs_what_its_formulas_say_where_they_are_sound() -> None:
     assert reported(by(gaussian, "rdp").epsilon) <= reported(by(gaussian, "zcdp").epsilon) + 1e-9
 
 
-def test_only_continuous_gaussians_have_a_tight_statement_and_it_is_not_adaptive() -> None:
+def test_a_tight_statement_is_not_adaptive() -> None:
     plan = Repeat(part=Gaussian(sigma_squared=Fraction(10)), count=2)
     found = guarantee(plan, ADD)
     tight = by(found, "tight")
@@ -93,7 +100,7 @@ def test_only_continuous_gaussians_have_a_tight_statement_and_it_is_not_adaptive
     assert best.fixed == tight
     assert best.adaptive is not None
     assert best.adaptive.via in ("zcdp", "rdp")
-    assert "tight" not in {s.via for s in guarantee(DiscreteGaussian(sigma_squared=Fraction(10)), ADD).approximate}
+    assert tight.method == "closed form"
 
 
 def test_a_history_is_no_adaptive_guarantee() -> None:
@@ -108,11 +115,7 @@ def test_an_empty_history_has_lost_nothing() -> None:
     found = guarantee(Sequence(parts=()), REPLACE)
     assert {nats(found.epsilon), nats(found.rho), found.delta, *(nats(tau) for _, tau in found.rdp)} == {Fraction(0)}
     assert {nats(statement.epsilon) for statement in found.approximate} == {Fraction(0)}
-    assert delta_at(Sequence(parts=()), REPLACE, Fraction(0)) == (found.epsilon, "pure")
-
-
-def declared(**figures: Fraction) -> Declared:
-    return Declared(guarantee=Declaration(**figures), reference="a proof")  # type: ignore[arg-type]  # no rdp here
+    assert deltas_at(Sequence(parts=()), REPLACE, Fraction(0))[0] == AtEpsilon(found.epsilon, "pure")
 
 
 def test_declared_deltas_come_off_first() -> None:
@@ -122,19 +125,20 @@ def test_declared_deltas_come_off_first() -> None:
     assert found.delta == delta * 3 / 4
     beside = guarantee(Repeat(part=declared(rho=Fraction(1, 100)), count=3), ADD, deltas=(delta / 4,))
     assert by(found, "zcdp", delta).epsilon == by(beside, "zcdp", delta / 4).epsilon
+    assert by(found, "tight", delta).method == "rdp"  # a declared rho says no more
     assert {statement.delta for statement in found.approximate} == {delta}  # nothing is left at the others
     assert found.best[1].fixed is None
 
 
 def test_what_uses_all_of_delta_is_still_pure_beside_it() -> None:
     found = guarantee(declared(epsilon=Fraction(2), delta=USUAL_DELTA), ADD)
-    assert [(s.via, nats(s.epsilon)) for s in found.approximate] == [("pure", Fraction(2))]
+    assert [(s.via, nats(s.epsilon)) for s in found.approximate] == [("pure", Fraction(2)), ("tight", Fraction(2))]
 
 
 def test_analyses_that_say_nothing_are_left_out() -> None:
     points = ((Fraction(2), Fraction(1, 10)),)
     found = guarantee(Declared(guarantee=Declaration(rdp=points), reference="a proof"), ADD)
-    assert [statement.via for statement in found.approximate] == ["rdp"]
+    assert [(statement.via, statement.method) for statement in found.approximate] == [("rdp", None), ("tight", "rdp")]
     assert [tau.nats is None for _, tau in found.rdp] == [order > 2 for order in USUAL_ORDERS]
     nothing = Sequence(
         parts=(Declared(guarantee=Declaration(rdp=points), reference="a proof"), declared(epsilon=Fraction(0)))
@@ -160,7 +164,7 @@ def test_statements_agree_with_one_another(plan: Plan) -> None:
         assert found.epsilon.nats is None or nats(statement.epsilon) <= found.epsilon.nats
         assert best.fixed is not None
         assert nats(best.fixed.epsilon) <= nats(statement.epsilon)
-        reached, _ = delta_at(plan, REPLACE, nats(statement.epsilon))
+        reached = deltas_at(plan, REPLACE, nats(statement.epsilon))[0].delta
         assert nats(reached) <= delta * (1 + Fraction(1, 10**6))
     assert dict(found.rdp)[Fraction(3)] == plan_tau(plan, REPLACE, Fraction(3))
 
@@ -170,23 +174,25 @@ def test_statements_agree_with_one_another(plan: Plan) -> None:
     [
         (Geometric(scale=Fraction(1)), Fraction(1), "pure"),
         (Gaussian(sigma_squared=Fraction(1)), Fraction(2), "tight"),
-        (DiscreteGaussian(sigma_squared=Fraction(5)), Fraction(2), "zcdp"),
-        (Repeat(part=Geometric(scale=Fraction(1)), count=9), Fraction(8), "rdp"),
+        (DiscreteGaussian(sigma_squared=Fraction(5)), Fraction(2), "tight"),
+        (Repeat(part=Geometric(scale=Fraction(1)), count=9), Fraction(8), "tight"),
+        (declared(rho=Fraction(1, 10)), Fraction(2), "zcdp"),
     ],
 )
 def test_delta_at_an_epsilon_comes_from_the_best_analysis(plan: Plan, epsilon: Fraction, via: str) -> None:
-    delta, found = delta_at(plan, ADD, epsilon)
+    least = deltas_at(plan, ADD, epsilon)[0]
+    delta, found = least.delta, least.via
     assert found == via
     assert 0 <= nats(delta) < 1
     assert (nats(delta) == 0) == (via == "pure")
-    more, _ = delta_at(Sequence(parts=(plan, declared(epsilon=Fraction(0), delta=Fraction(1, 8)))), ADD, epsilon)
+    more = deltas_at(Sequence(parts=(plan, declared(epsilon=Fraction(0), delta=Fraction(1, 8)))), ADD, epsilon)[0].delta
     assert Fraction(1, 8) <= nats(more) <= nats(delta) + Fraction(1, 8) + Fraction(1, 20)
 
 
 def test_a_delta_never_exceeds_1() -> None:
     plan = Repeat(part=declared(epsilon=Fraction(1), delta=Fraction(1, 3)), count=10**12)
-    assert nats(delta_at(plan, ADD, Fraction(10**13))[0]) == 1
-    assert nats(delta_at(DiscreteGaussian(sigma_squared=Fraction(1, 10**9)), ADD, Fraction(1))[0]) == 1
+    assert nats(deltas_at(plan, ADD, Fraction(10**13))[0].delta) == 1
+    assert nats(deltas_at(DiscreteGaussian(sigma_squared=Fraction(1, 10**9)), ADD, Fraction(1))[0].delta) == 1
 
 
 def test_many_equal_parts_cost_as_much_to_price_as_one() -> None:

@@ -5,13 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric
-from service.privacy.plan import Choice, Neighbouring, Parallel, Repeat, Sequence
-from service.privacy.tight import gaussian_delta, gaussian_epsilon, gaussian_rho_of
+from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
-
-ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
-NOISE = Gaussian(sigma_squared=Fraction(2))  # rho = 1/4 a cell
 
 
 @pytest.mark.parametrize("row", rows("conversion"), ids=lambda row: row["rho"])
@@ -49,20 +44,8 @@ def test_no_size_of_figures_breaks_a_bound(rho: str) -> None:
         assert reached is None or reached >= 0
 
 
-def test_gaussians_compose_to_one_and_the_largest_is_the_worst() -> None:
-    wide = Gaussian(sigma_squared=Fraction(1))  # rho = 1/2 a cell
-    plan = Sequence(
-        parts=(Repeat(part=NOISE, count=3), Choice(parts=(NOISE, wide)), Parallel(parts=(NOISE,), max_degree=2))
-    )
-    assert gaussian_rho_of(plan, ADD) == Fraction(3, 4) + Fraction(1, 2) + Fraction(1, 4)
-    assert gaussian_rho_of(plan, REPLACE) == Fraction(3)
-    assert gaussian_rho_of(Sequence(parts=()), ADD) == 0
-
-
 def test_other_noise_has_no_closed_form() -> None:
     """For the discrete Gaussian it understates: 1.04987 against 1.05104 at sigma = 5.6, delta = 1e-10."""
-    assert gaussian_rho_of(Sequence(parts=(NOISE, Geometric(scale=Fraction(1)))), ADD) is None
-    assert gaussian_rho_of(DiscreteGaussian(sigma_squared=Fraction("31.36")), ADD) is None
     closed = nats(gaussian_epsilon(1 / (2 * Fraction("31.36")), Fraction(1, 10**10), Fraction(2)))
     assert Fraction("1.04987") < closed < Fraction("1.04988")
     law = oracle.pmf(oracle.discrete_gaussian("31.36"))

@@ -1,6 +1,7 @@
-"""Tight (epsilon, delta) for compositions of continuous Gaussian mechanisms, which have a closed form.
+"""Tight (epsilon, delta) of one continuous Gaussian mechanism: a closed form, in ball arithmetic.
 
-It must not stand in for the discrete Gaussian, for which it understates: at sigma = 5.6 and
+A composition of continuous Gaussians is one, whose rho is the sum.
+The closed form must not stand in for the discrete Gaussian, for which it understates: at sigma = 5.6 and
 delta = 1e-10 it gives 1.04987 where the truth is 1.05104 (privacy.md section 4).
 """
 
@@ -9,22 +10,7 @@ from fractions import Fraction
 from flint import arb
 
 from service.privacy.loss import Loss
-from service.privacy.mechanisms import Gaussian
 from service.privacy.numbers import ball, ceiling
-from service.privacy.plan import Neighbouring, Priced, condense, leaves
-from service.privacy.zcdp import plan_rho
-
-
-def gaussian_rho_of(plan: Priced, neighbouring: Neighbouring) -> Fraction | None:
-    """The rho of the one Gaussian mechanism that is as revealing as the plan; None for other plans.
-
-    A composition of Gaussians is a Gaussian whose rho is the sum, and Gaussians are totally ordered
-    by rho, so that the largest is the worst of a ``choice`` and the sum of the largest of a ``parallel``.
-    """
-    condensed = condense(plan)
-    if not all(isinstance(mechanism, Gaussian) for mechanism in leaves(condensed)):
-        return None
-    return plan_rho(condensed, neighbouring).nats
 
 
 def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
@@ -55,6 +41,21 @@ def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:
         middle = (low + high) / 2
         low, high = (low, middle) if _holds(rho, middle, delta) else (middle, high)
     return Loss(high, rational=False)
+
+
+def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Fraction:
+    """The largest rho of Gaussian noise that keeps (epsilon, delta), rounded down by less than 1e-12 of itself.
+
+    ``below`` is a rho above 0 that is known to keep it (the analytic conversion's); the bracket's lower end is
+    returned, as above.
+    """
+    low, high = below, 2 * below
+    while _holds(high, epsilon, delta):
+        low, high = high, 2 * high
+    while high - low > high / (1 << 42):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _holds(middle, epsilon, delta) else (low, middle)
+    return low
 
 
 def _holds(rho: Fraction, epsilon: Fraction, delta: Fraction) -> bool:

@@ -1,0 +1,130 @@
+"""Tight (epsilon, delta) of whole plans: delta(epsilon) of the composition itself, not of a moment bound.
+
+The loss of a plan is a sum of independent losses (``worst`` reads it from the plan). ``laws`` says which law each
+mechanism's loss has, ``families`` and ``noise`` their cumulant functions, ``contour`` and ``lines`` invert the
+product of their transforms, ``atoms`` enumerates it where the losses are few. Every figure is an upper bound.
+
+All mechanisms here have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that one
+direction is both.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from flint import arb
+
+from service.privacy.conversion import rho_to_epsilon_analytic
+from service.privacy.loss import Loss
+from service.privacy.mechanisms import Gaussian
+from service.privacy.numbers import ball, ceiling, double_down, floor
+from service.privacy.plan import Neighbouring, Priced
+from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
+from service.privacy.tight.contour import NotTight
+from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
+from service.privacy.tight.laws import Law, largest_loss, lattice_of, total_rho
+from service.privacy.tight.profiles import lines_of, realised
+from service.privacy.tight.search import Analysis, least_epsilon, near
+from service.privacy.tight.worst import plan_sum
+
+FEW, MANY = 1 << 12, 1 << 19
+"""Atoms that are enumerated rather than integrated; and where there is no lattice, or one with far more points."""
+ROUNDED = Fraction(1, 10**14)
+"""What covers the rounding of a few doubles."""
+FURTHEST = Fraction(10) ** 30
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """An upper bound on epsilon or delta, and how it came about.
+
+    The methods: ``closed form`` of continuous Gaussians; ``pure``, no loss is larger; ``atoms``, all enumerated;
+    ``lattice`` and ``contour``, an integral along a line where all losses lie on a lattice and where they do not.
+    """
+
+    loss: Loss
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tight:
+    """The privacy profile of a plan.
+
+    Attributes:
+        laws: of the finite losses, with their counts.
+        kept: log of the probability that the loss is finite, rounded down.
+        analysis: of the laws; None where they are continuous Gaussians, or nothing.
+        largest: above it there is no finite loss, nats; None where there is no such bound.
+    """
+
+    laws: Mapping[Law, int]
+    kept: float
+    analysis: Analysis | None
+    largest: Fraction | None
+
+    @classmethod
+    def of(cls, plan: Priced, neighbouring: Neighbouring) -> "Tight | None":
+        """None where no tight figure is known, or it would take too long."""
+        try:
+            with np.errstate(all="ignore"):
+                laws, kept = realised(plan_sum(plan, neighbouring))
+                if all(isinstance(law, Gaussian) for law in laws):
+                    return cls(laws, kept, None, None)
+                analysis, finite = _analysis(laws)
+                return cls(laws, kept + finite, analysis, largest_loss(laws))
+        except (NotTight, OverflowError):  # counts can be beyond the doubles
+            return None
+
+    def epsilon(self, delta: Fraction) -> Bounded | None:
+        """The least epsilon at delta; None where none is found, as at a delta below what is lost for certain."""
+        left = delta
+        if self.kept < 0:
+            left -= Fraction(-math.expm1(self.kept)) * (1 + ROUNDED)
+            if left <= 0:
+                return None
+            left = left / Fraction(math.exp(self.kept)) * (1 - ROUNDED)
+        if self.analysis is None:
+            rho = total_rho(self.laws)
+            above = rho_to_epsilon_analytic(rho, left).nats
+            return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
+        bounds = [] if self.largest is None else [Bounded(Loss(self.largest, rational=False), "pure")]
+        with suppress(NotTight, OverflowError), np.errstate(all="ignore"):
+            found = least_epsilon(self.analysis, double_down(floor(lambda: ball(left).log())))
+            if found is not None:
+                bounds.append(Bounded(Loss(Fraction(found[0]), rational=False), found[1]))
+        return min(bounds, key=lambda bound: bound.loss, default=None)
+
+    def delta(self, epsilon: Fraction) -> Bounded | None:
+        """delta at epsilon, at most 1; None where digits run out."""
+        lost = min(Fraction(1), Fraction(-math.expm1(self.kept)) * (1 + ROUNDED))
+        beside: Fraction | None = None
+        if self.analysis is None:
+            beside, method = gaussian_delta(total_rho(self.laws), epsilon).nats, "closed form"
+        elif self.largest is not None and self.largest <= epsilon:
+            beside, method = Fraction(0), "pure"
+        elif epsilon <= FURTHEST:
+            with suppress(NotTight, OverflowError), np.errstate(all="ignore"):
+                bound, method = near(self.analysis, float(epsilon))
+                value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
+                beside = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
+        if beside is None:
+            return None
+        return Bounded(Loss(lost + (1 - lost) * beside, rational=False), method)
+
+
+def _exp(value: float) -> Callable[[], arb]:
+    return lambda: ball(Fraction(value)).exp()
+
+
+def _analysis(laws: Mapping[Law, int]) -> tuple[Analysis, float]:
+    """How to invert a composition, and log of the probability that it is finite by that."""
+    atoms = atoms_at_most(laws)
+    if atoms <= MANY:
+        lattice = lattice_of(laws)
+        if atoms <= FEW or lattice is None or atoms * float(lattice.spacing) < widest(laws):
+            with suppress(NotTight):
+                return Enumerated.of(laws), 0.0
+    return lines_of(laws)

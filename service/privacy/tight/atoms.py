@@ -1,0 +1,213 @@
+"""Losses by their atoms: enumeration of compositions, privacy profiles, and laws from profiles."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt
+from service.privacy.tight.contour import Composition, NotTight, sketched
+from service.privacy.tight.families import Doubles
+from service.privacy.tight.laws import Atoms, Ladder, Law, composition_of
+
+TAIL = 1e-130
+"""Losses that are rarer than this are taken for infinite: far below the least delta that is promised."""
+SAME = 1e-13
+"""Losses that differ by less, relative to the largest, are taken for equal: for the larger one."""
+MOST = 1 << 21
+
+
+def atoms_of(law: Law) -> Atoms:
+    """A law's atoms.
+
+    Raises:
+        NotTight: it has a density, or far too many.
+    """
+    match law:
+        case Atoms():
+            return law
+        case Ladder(e=e, s=s) if s < MOST:
+            x = float(e) * (1 - 2 * np.arange(s, -1.0, -1.0) / s)
+            p = np.exp((x - float(e)) / 2) * law.inner
+            p[0], p[-1] = math.exp(-float(e)), 1.0
+            return Atoms(x, p / p.sum())
+        case DiscreteGaussian(sigma_squared=v, sensitivity=s):
+            return _of_noise(float(v), 0.0, s)
+        case DiscreteOsgt(sigma_squared=v, m=m, sensitivity=s):
+            return _of_noise(float(v), float(m), s)
+        case _:
+            raise NotTight
+
+
+def _of_noise(v: float, m: float, s: int) -> Atoms:
+    """Mass proportional to exp(-x²/(2v) - |x| m/v) on the integers, against the same moved by s."""
+    # from this x on the mass beyond is below TAIL of all: x²/2v + x m/v > 300 + log of the number of terms
+    reach = math.ceil(-m + math.sqrt(m * m + 2 * v * (340 + math.log1p(v)))) + 2 + s
+    if 2 * reach + 1 > MOST:
+        raise NotTight
+    x = np.arange(float(reach + s), float(-reach - 1), -1.0)
+    p = np.exp(-(x * x + 2 * m * np.abs(x)) / (2 * v))
+    loss = (s * s - 2 * s * x + 2 * m * (np.abs(x - s) - np.abs(x))) / (2 * v)
+    return Atoms(loss, p / p.sum(), TAIL)
+
+
+def compose(one: Atoms, two: Atoms) -> Atoms:
+    """The sum of two independent losses; equal losses once, and the rarest taken for infinite.
+
+    Raises:
+        NotTight: more than MOST atoms.
+    """
+    if len(one.x) * len(two.x) > MOST:
+        raise NotTight
+    x, p = np.add.outer(one.x, two.x).ravel(), np.multiply.outer(one.p, two.p).ravel()
+    infinite = one.infinite + two.infinite - one.infinite * two.infinite
+    return gathered(x, p, infinite * (1 + 1e-15), one.rounding + two.rounding + 1e-14)
+
+
+def gathered(x: Doubles, p: Doubles, infinite: float, rounding: float) -> Atoms:
+    """Atoms in order, nearly equal losses as one at the largest of them."""
+    order = np.argsort(x)
+    x, p = x[order], p[order]
+    new = np.diff(x, prepend=-math.inf) > SAME * max(abs(x[0]), abs(x[-1]), 1e-300)
+    starts = np.flatnonzero(new)
+    p = np.add.reduceat(p, starts)
+    x = x[np.append(starts[1:], len(x)) - 1]
+    kept = p > TAIL / MOST
+    if not kept.all():
+        infinite += float(p[~kept].sum())
+        x, p = x[kept], p[kept]
+    return Atoms(x, p, infinite, None, rounding)
+
+
+def enumerated(laws: Mapping[Law, int]) -> Atoms:
+    """The atoms of a whole composition.
+
+    Raises:
+        NotTight: too many, or a law with a density.
+    """
+    whole = Atoms(np.zeros(1), np.ones(1), rounding=0.0)
+    for law, count in laws.items():
+        power, left = atoms_of(law), count
+        while left:
+            if left & 1:
+                whole = compose(whole, power)
+            left >>= 1
+            if left:
+                power = compose(power, power)
+    return whole
+
+
+def profile(law: Atoms, epsilons: Doubles) -> Doubles:
+    """delta at each epsilon >= 0, an upper bound: sums of p (1 - exp(epsilon - x)) over the losses x above epsilon."""
+    above = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
+    beside = np.append(np.cumsum((law.p * np.exp(-np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
+    first = np.searchsorted(law.x, epsilons, side="right")
+    bound = above[first] - np.exp(epsilons) * beside[first] + 2 * (law.rounding + 1e-13) * above[first]
+    return np.asarray(np.clip(bound, 0.0, 1.0) + law.infinite)
+
+
+def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None = None) -> Atoms:
+    """The law of the largest profile that is convex in exp(epsilon) and goes below the bounds at 0 = e_0 < ... < e_n.
+
+    A profile is convex in exp(epsilon), so that this one is not below it: nor is any chord (Doroshenko et al. 2022),
+    and bounds that rounding raised out of line are passed by. Below 0 it is that of a symmetric pair,
+    delta(-e) = 1 - exp(-e) (1 - delta(e)); above e_n it stays what it is there: that much of the loss is infinite.
+    Where bounds are so rough at 0 that such a pair would need a negative probability there, it gets none, and the
+    probabilities sum to more than 1: a measure that is still above the law at every epsilon.
+
+    Args:
+        epsilons: nats, ascending; multiples of ``spacing`` where it is given.
+        deltas: the bounds, descending.
+    """
+    corners, slopes = _lower_hull(epsilons.tolist(), deltas.tolist())
+    beside = np.zeros(len(epsilons))  # the probability of each loss under the other neighbour
+    beside[corners[1:]] = np.diff(slopes, append=0.0)
+    x, beside = epsilons[1:], beside[1:]
+    p = beside * np.exp(x)
+    infinite = float(deltas[-1])
+    at_0 = max(0.0, 1 - infinite - math.fsum(p) - math.fsum(beside))
+    x, p = np.concatenate([-x[::-1], [0.0], x]), np.concatenate([beside[::-1], [at_0], p])
+    return Atoms(x, p, infinite, spacing) if spacing else Atoms(x[p > 0], p[p > 0], infinite)
+
+
+def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]:
+    """The corners of the lower convex hull of y over exp(x), and the slopes right of each corner but the last."""
+
+    def slope(i: int, j: int) -> float:
+        return math.exp(-x[j]) * (y[j] - y[i]) / -math.expm1(x[i] - x[j])
+
+    corners, slopes = [0], [-math.inf]
+    for j in range(1, len(x)):
+        while len(corners) > 1 and slope(corners[-1], j) <= slopes[-1]:
+            corners.pop()
+            slopes.pop()
+        slopes.append(min(slope(corners[-1], j), 0.0))
+        corners.append(j)
+    return corners, slopes[1:]
+
+
+def atoms_at_most(laws: Mapping[Law, int]) -> float:
+    """About how many atoms a composition has; infinite where a law has a density."""
+    many = 1.0
+    for law, count in laws.items():
+        match law:
+            case Ladder(s=s):
+                many *= s * count + 1
+            case DiscreteGaussian(sigma_squared=v):
+                many *= 60 * (math.sqrt(float(v)) + 1) * count
+            case DiscreteOsgt(sigma_squared=v):
+                many *= 3 * (60 * (math.sqrt(float(v)) + 1)) * count
+            case Atoms(x=x):
+                many *= math.comb(len(x) + count - 1, count) if count < 64 else math.inf
+            case _:
+                return math.inf
+        if many > 1e12:
+            return math.inf
+    return many
+
+
+def widest(laws: Mapping[Law, int]) -> float:
+    """From about the least to the largest loss of a composition, for laws of which ``atoms_at_most`` is finite."""
+    width = 0.0
+    for law, count in laws.items():
+        match law:
+            case Ladder(e=e):
+                width += 2 * float(e) * count
+            case DiscreteGaussian(sigma_squared=v, sensitivity=s):
+                width += 50 * s / math.sqrt(float(v)) * math.sqrt(count)
+            case Atoms(x=x):
+                width += float(x[-1] - x[0]) * count
+    return width
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerated:
+    """A composition by all its atoms."""
+
+    sketch: Composition
+    atoms: Atoms
+
+    @classmethod
+    def of(cls, laws: Mapping[Law, int]) -> "Enumerated":
+        """Raises NotTight where there are too many atoms."""
+        whole = enumerated(laws)
+        return cls(sketched(composition_of({whole: 1})), whole)
+
+    def at(self, epsilon: float, rough: bool = False) -> tuple["Enumerated", str]:  # noqa: ARG002  # one for all
+        """Itself: it is as good at every epsilon."""
+        return self, "atoms"
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """log of the sum of p (1 - exp(epsilon - x)) over x above epsilon, and its slope, rounded up.
+
+        Losses are known to SAME of the largest, by which epsilon is taken lower.
+        """
+        epsilon -= SAME * float(abs(self.atoms.x[-1]))
+        first = int(np.searchsorted(self.atoms.x, epsilon, side="right"))
+        x, p = self.atoms.x[first:], self.atoms.p[first:]
+        part = -np.expm1(epsilon - x)
+        value = float(p @ part) * (1 + self.atoms.rounding + 1e-12) + self.atoms.infinite
+        if value <= 0:
+            return -math.inf, -1.0
+        return math.log(value), -float(p @ (1 - part)) / value

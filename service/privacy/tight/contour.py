@@ -1,0 +1,269 @@
+"""delta(epsilon) of a composition by summing along a vertical line of the complex plane.
+
+f(x) = delta(x) exp(cx) has the Fourier transform M(z)/(z(z+1)), M = exp K, z = c + it, for every c > 0. Poisson's
+summation makes the trapezoid rule with step h *exactly* the sum over all integers j of
+delta(epsilon + jP) exp(cjP), P = 2 pi/h: terms that are never negative, so that the discretisation only ever makes
+the answer larger, and by little, as they fall geometrically. What is cut off and what rounding can do is added.
+
+Where all losses lie on one lattice x0 + dZ, the integrand has the period 2 pi/d and 1/(z(z+1)) is replaced by the
+sum over the lattice points x >= epsilon of exp(z(epsilon-x)) (1 - exp(epsilon-x)); the same holds word for word.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from service.privacy.tight.families import Complexes, Doubles, Family, expm1
+
+UNIT = 64 * 2.0**-53
+"""An error of a cumulant function is below this times the figure that comes with it (64 is above what tests find)."""
+NEGLIGIBLE = 34.0  # nats: 2e-15
+ALIASED = 27.0  # nats: how far below the answer the repetitions of the trapezoid rule are to be
+SMALL_BLOCK = 1 << 18  # numbers in one array
+MOST_WORK = 1 << 24  # cumulants along one line: about a second
+FEW = 256  # points of a line that are not worth dropping one by one
+
+
+class NotTight(Exception):
+    """There is no tight figure: no law is known to have the loss, or it is beyond the bounds on time and memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """All losses lie on x0 + dZ; exact rationals, nats."""
+
+    offset: Fraction
+    spacing: Fraction
+
+    def above(self, epsilons: Doubles) -> Doubles:
+        """How far the first lattice point above each epsilon lies above it."""
+        off = [(self.offset - Fraction(epsilon)) % self.spacing or self.spacing for epsilon in epsilons.tolist()]
+        return np.array([float(one) for one in off])
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """Independent losses: members of families, and continuous Gaussians of total ``rho``.
+
+    Attributes:
+        lattice: where all losses lie on one; rho is 0 then.
+    """
+
+    families: tuple[Family, ...]
+    rho: float = 0.0
+    lattice: Lattice | None = None
+
+    def cumulant(self, c: Doubles) -> Doubles:
+        """K at real c."""
+        total = self.rho * c * (c + 1)
+        for family in self.families:
+            step = max(1, SMALL_BLOCK // len(c))
+            for start in range(0, len(family.count), step):
+                some = family.take(np.arange(start, min(start + step, len(family.count))))
+                total = total + some.count @ some.cumulant(c)
+        return np.asarray(total)
+
+    @property
+    def floor(self) -> float:
+        return float(sum(family.count @ family.floor for family in self.families))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """M along c + it, t = 0, h, 2h, ...: once for every epsilon near the one that c was chosen for.
+
+    Attributes:
+        at_c: K(c).
+        floor: the error of ``at_c`` is below UNIT times this.
+        h: step in t.
+        t, change, error: K(c+it) - K(c) where it matters, and what its error is proportional to.
+        left_out: bound on the sum, over all else, of |M(c+it)/M(c)| times the kernel as a part of that at t = 0,
+            which is the largest; times h/pi.
+    """
+
+    c: float
+    at_c: float
+    floor: float
+    h: float
+    t: Doubles
+    change: Complexes
+    error: Doubles
+    left_out: float
+    lattice: Lattice | None
+
+    def _kernels(self, epsilons: Doubles) -> tuple[Complexes, Complexes]:
+        """What exp(K(z) - z epsilon) is multiplied by for delta(epsilon), and for its slope; t down, epsilons along."""
+        z = (self.c + 1j * self.t)[:, None]
+        if self.lattice is None:
+            return np.asarray(1 / (z * (z + 1))), np.asarray(-1 / (z + 1))
+        y, d = self.lattice.above(epsilons), float(self.lattice.spacing)
+        angle, decay = -self.t * d, np.full_like(self.t, -self.c * d)
+        step, last = expm1(decay, angle)[:, None], -expm1(decay - d, angle)[:, None]  # last: 1 - exp(-(z+1)d)
+        first = -np.expm1(-y) - (step + 1) * (np.exp(-y) * np.expm1(y - d))
+        at_first = np.exp(-z * y) * d
+        return np.asarray(-at_first * first / (step * last)), np.asarray(-at_first * np.exp(-y) / last)
+
+    def log_deltas(self, epsilons: Doubles) -> tuple[Doubles, Doubles]:
+        """Upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
+        kernel, falling = self._kernels(epsilons)
+        turned = np.exp(self.change[:, None] - 1j * np.outer(self.t, epsilons))
+        weights = np.full(len(self.t), self.h / math.pi)
+        weights[0] /= 2
+        terms = turned * kernel
+        error = self.error[:, None] + np.outer(self.t, epsilons) + 2
+        uncertain = UNIT * (weights @ (np.abs(terms) * error))
+        value = weights @ terms.real
+        upper = value + uncertain + self.left_out * kernel[0].real
+        slope = (weights @ (turned * falling).real) / np.maximum(value, upper / 2)
+        margin = UNIT * (abs(self.at_c) + self.c * epsilons + self.floor + 1)
+        log_upper = np.where((upper > 0) & (upper < math.inf), np.log(np.maximum(upper, 1e-320)), math.inf)
+        return np.asarray(self.at_c - self.c * epsilons + log_upper + margin), np.asarray(slope)
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """The same at one epsilon."""
+        value, slope = self.log_deltas(np.array([epsilon]))
+        return float(value[0]), float(slope[0])
+
+    def smoother(self, rho: float) -> "Line":
+        """The same line of the same composition with a continuous Gaussian more."""
+        more = rho * (1j * self.t * (2 * self.c + 1) - self.t * self.t)
+        return replace(self, change=self.change + more, at_c=self.at_c + rho * self.c * (self.c + 1))
+
+
+def sketched(composition: Composition) -> Composition:
+    """About the same composition with fewer numbers: to choose a line by, never to report from."""
+    return replace(composition, families=tuple(family.thinned() for family in composition.families))
+
+
+def best_c(cumulant: Composition, epsilon: float) -> float:
+    """The c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least: there the line passes the saddle point."""
+
+    def objective(log_c: Doubles) -> Doubles:
+        c = np.exp(log_c)
+        with np.errstate(all="ignore"):
+            value = cumulant.cumulant(c) - c * epsilon - log_c - np.log1p(c)
+        return np.asarray(np.where(np.isnan(value), np.inf, value))
+
+    return _least(objective)
+
+
+def chernoff(cumulant: Composition, log_delta: float) -> float:
+    """About the least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: where to start from."""
+
+    def objective(log_c: Doubles) -> Doubles:
+        c = np.exp(log_c)
+        with np.errstate(all="ignore"):
+            value = (cumulant.cumulant(c) - log_delta + c * log_c - (1 + c) * np.log1p(c)) / c
+        return np.asarray(np.where(np.isnan(value), np.inf, value))
+
+    found = _least(objective)
+    return max(0.0, float(objective(np.array([math.log(found)]))[0]))
+
+
+def _least(objective: Callable[[Doubles], Doubles]) -> float:
+    low, high, points = -14.0, 80.0, 48
+    while True:
+        x = np.linspace(low, high, points)
+        place = int(np.argmin(objective(x)))
+        step = (high - low) / (points - 1)
+        if step < 0.02:
+            return math.exp(x[place])
+        low, high, points = x[place] - step, x[place] + step, 12
+
+
+def period(cumulant: Composition, c: float, epsilon: float) -> float:
+    """P so far apart that the repetitions are below exp(-ALIASED) of the answer.
+
+    delta(x) is at most exp(K(b) - bx) for every b >= 0, so the repetition at epsilon ± P is below
+    exp(K(b) - b epsilon -+ (b - c)P) for each b on the right side of c.
+    """
+    b = c * np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 3.0, 6.0])
+    with np.errstate(all="ignore"):
+        k = cumulant.cumulant(np.append(b, c))
+        k, at_c = k[:-1], float(k[-1])
+        width = np.sqrt(max(float(k[3] + k[4] - 2 * at_c), 0.0)) / (0.17 * c) if math.isfinite(k[4]) else 1.0
+        needed = ALIASED + math.log1p((1 + c) * (1 + c * width))
+        apart = (k - at_c - (b - c) * epsilon + needed) / np.abs(b - c)
+    apart = np.where(np.isfinite(apart), apart, np.inf)
+    below = min(float(apart[:4].min()), float(needed - at_c + c * epsilon) / c)
+    above = float(apart[4:].min())
+    return max(below, above) if math.isfinite(above) else below
+
+
+_Points = tuple[Doubles, Complexes, Doubles]
+"""t, K(c+it) - K(c), and what its error is proportional to."""
+
+
+class _Members:
+    """The members of families in pieces: those that spread most first, so that most points die early."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = [
+            family.take(np.argsort(-family.count * family.spread**2, kind="stable")) for family in families
+        ]
+        self._taken = [0] * len(families)
+
+    def next(self, how_many: int) -> Family | None:
+        """The next at most ``how_many`` of one family, the one least far looked at."""
+        left = [(taken, k) for k, taken in enumerate(self._taken) if taken < len(self._families[k].count)]
+        if not left:
+            return None
+        taken, k = min(left)
+        family = self._families[k]
+        self._taken[k] = min(taken + how_many, len(family.count))
+        return family.take(np.arange(taken, self._taken[k]))
+
+
+def line(composition: Composition, c: float, h: float, points: int, beyond: float) -> Line:
+    """M at t = 0, h, ..., h*(points-1); points where it is negligible are left out, with a bound on them.
+
+    ``beyond`` bounds the part of ``left_out`` that lies at larger t.
+
+    Raises:
+        NotTight: it would take too long.
+    """
+    block, work = 1 << 14, 0
+    found: list[_Points] = []
+    left_out = beyond
+    for start in range(0, points, block):
+        kept, dropped, steps = _along(composition, c, np.asarray(h * np.arange(start, min(start + block, points))))
+        found.append(kept)
+        left_out += dropped * h / math.pi
+        work += steps
+        if work > MOST_WORK:
+            raise NotTight
+    t, change, error = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    at_c = float(composition.cumulant(np.array([c]))[0])
+    return Line(c, at_c, composition.floor, h, t, change, error, left_out, composition.lattice)
+
+
+def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, float, int]:
+    kernel = np.zeros_like(t)  # log of the kernel's size, as a part of that at t = 0
+    if composition.lattice is None:
+        kernel = -np.log(np.abs((1 + 1j * t / c) * (1 + 1j * t / (c + 1))))
+    change: Complexes = np.asarray(composition.rho * (1j * t * (2 * c + 1) - t * t))
+    error: Doubles = np.abs(change)
+    dropped = 0.0
+    members = _Members(composition.families)
+    looked_at = work = 0
+    while len(t):
+        level = change.real + kernel
+        small = level < -NEGLIGIBLE
+        if small.any():  # every further factor is at most 1, so that these points stay negligible
+            dropped += float(np.exp(level[small]).sum()) * (1 + 1e-6)
+            t, kernel, change, error = t[~small], kernel[~small], change[~small], error[~small]
+            continue
+        room = max(1, SMALL_BLOCK // len(t))
+        family = members.next(room if len(t) <= FEW else min(room, max(2, looked_at)))
+        if family is None:
+            break
+        more, uncertain = family.along(c, t)
+        looked_at += len(family.count)
+        work += more.size * family.cost
+        with np.errstate(over="ignore", invalid="ignore"):
+            change = change + family.count @ more
+            error = error + family.count @ uncertain
+    return (t, change, error), dropped, work

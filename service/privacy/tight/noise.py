@@ -1,0 +1,247 @@
+"""Cumulant functions of the noise with Gaussian tails, and of losses given by their atoms."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import wofz  # type: ignore[import-untyped]  # it publishes no types
+
+from service.privacy.tight.families import Complexes, Doubles, Members, log_1p, turned
+
+DIRECT = 1 << 17
+"""Terms that are summed one by one where a transform would do."""
+FEW_ATOMS = 1 << 9
+DUAL = 0.3
+WIDE = 1.2
+"""From these variances on the dual sum of the theta function is the shorter one, and one term each side is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussians(Members):
+    """exp(K) = exp(rho z(z+1)) theta(zs)/theta(0), theta(u) the sum of exp(-(x+u)²/(2 v)) over the integers x.
+
+    The loss at x is (s² - 2sx)/(2v): completing the square gives it. By Poisson summation theta(u) is
+    proportional to 1 + 2 sum over k >= 1 of exp(-2 pi² v k²) cos(2 pi k u). As the losses are spaced by s/v, K(c+it)
+    has period 2 pi v/s in t, but for i pi s.
+    """
+
+    v: Doubles
+    s: Doubles
+
+    @property
+    def spread(self) -> Doubles:
+        return np.asarray(self.s / np.sqrt(self.v))
+
+    @property
+    def floor(self) -> Doubles:
+        return np.ones_like(self.v)
+
+    def cumulant(self, c: Doubles) -> Doubles:
+        v, s = self.v[:, None], self.s[:, None]
+        dual = np.maximum(v, DUAL)
+        moved, top, bottom = c * s, np.zeros_like(v * c), np.ones_like(v)
+        for k in (1, 2, 3):
+            height = 2 * np.exp(-2 * (np.pi * k) ** 2 * dual)
+            top = top - 2 * height * np.sin(np.pi * k * (moved - np.rint(moved))) ** 2
+            bottom = bottom + height
+        wiggle = np.log1p(top / bottom)
+        if (self.v < DUAL).any():
+            off = moved - np.rint(moved)
+            narrow = np.minimum(v, DUAL)
+            direct = np.log(sum(np.exp(-((j + off) ** 2) / (2 * narrow)) for j in range(-8, 9)))
+            centred = np.log(sum(np.exp(-(j**2) / (2 * narrow)) for j in range(-8, 9)))
+            wiggle = np.where(v < DUAL, direct - centred, wiggle)
+        return np.asarray(s * s / (2 * v) * c * (c + 1) + wiggle)
+
+    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+        if (self.v >= DUAL).all():
+            return self._dual(c, t)
+        if (self.v < DUAL).all():
+            return self._direct(c, t)
+        size, error = np.empty((len(self.v), len(t)), complex), np.empty((len(self.v), len(t)))
+        for some, method in ((self.v >= DUAL, DiscreteGaussians._dual), (self.v < DUAL, DiscreteGaussians._direct)):
+            size[some], error[some] = method(self.take(np.flatnonzero(some)), c, t)
+        return size, error
+
+    def _dual(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+        v, s = self.v[:, None], self.s[:, None]
+        angle = t * (s / v)
+        turns = np.rint(angle / (2 * np.pi))
+        rest = angle - 2 * np.pi * turns
+        moved = rest * v / s
+        rho, off = s * s / (2 * v), c * s - np.rint(c * s)
+        half_turns = np.pi * np.mod(np.mod(s, 2) * np.mod(turns, 2), 2)
+        size = rho * (1j * moved * (2 * c + 1) - moved * moved) + 1j * half_turns
+        x, bottom = np.zeros(angle.shape, complex), np.ones_like(v)
+        for k in (1,) if self.v.min() >= WIDE else (1, 2, 3):  # what is left out is below exp(-47) of the rest
+            fall = -2 * np.pi**2 * k * k * v
+            cosine = np.cos(2 * np.pi * k * off)
+            turn = cosine + 1j * np.sin(2 * np.pi * k * off)
+            swing = 2 * np.pi * k * v * rest
+            x = x + np.exp(fall - swing) * turn + np.exp(fall + swing) * turn.conj() - 2 * np.exp(fall) * cosine
+            bottom = bottom + 2 * np.exp(fall) * cosine
+        x = x / bottom
+        size = size + log_1p(x.real, x.imag)
+        return size, turned(size, angle) + (angle > 3) * np.abs(rho * moved * (2 * c + 1))
+
+    def _direct(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+        v, s = self.v[:, None], self.s[:, None]
+        angle, at = t * (s / v), np.rint(c * s)
+        total, x, y = np.zeros_like(v), np.zeros_like(angle), np.zeros_like(angle)
+        for j in range(-8, 9):
+            mass = np.exp(-((j + c * s - at) ** 2) / (2 * v))
+            total = total + mass
+            x -= 2 * mass * np.sin(angle * j / 2) ** 2
+            y -= mass * np.sin(angle * j)
+        mean = t * (s * (s + 2 * at) / (2 * v))
+        size = log_1p(x / total, y / total)
+        return size + 1j * mean, turned(size, 8 * angle) + np.abs(mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Osgts(Members):
+    """Offset symmetric Gaussian tails (seed 002), for complex z.
+
+    With E(x) = erfcx(x/(sigma sqrt 2)) and the loss e = s(s+2m)/(2 v) at the two kinks, exp(K) is
+    [exp(ez) (E(m-zs) + E(m+z(s+2m))) + exp(-e(z+1)) (E(m+(z+1)s) - E(m+s+z(s+2m)))]/(2 E(m)):
+    the three integrals left of 0, between, and right of s.
+    """
+
+    v: Doubles
+    m: Doubles
+    s: Doubles
+
+    @property
+    def spread(self) -> Doubles:
+        return np.asarray(self.s / np.sqrt(self.v))
+
+    @property
+    def floor(self) -> Doubles:
+        return np.ones_like(self.v)
+
+    def _log(self, z: Complexes, scale: Doubles) -> Complexes:
+        """K(z) less ``scale``, which is real and near K(Re z)."""
+        v, m, s = self.v[:, None], self.m[:, None], self.s[:, None]
+        unit, e = 1 / np.sqrt(2 * v), s * (s + 2 * m) / (2 * v)
+
+        def tail(x: Any) -> Complexes:
+            return np.asarray(wofz(1j * (x * unit)))
+
+        left = m - z * s
+        falls = left.real < 0  # there erfcx(x) = 2 exp(x²) - erfcx(-x)
+        sign = np.where(falls, -1.0, 1.0)
+        edge = 2 * tail(m + 0j).real
+        outer = (sign * tail(left * sign) + tail(m + z * (s + 2 * m))) * np.exp(e * z - scale)
+        inner = (tail(m + (z + 1) * s) - tail(m + s + z * (s + 2 * m))) * np.exp(-e * (z + 1) - scale)
+        bulk = np.exp(s * s / (2 * v) * z * (z + 1) + m * m / (2 * v) - np.log(edge / 2) - scale)
+        return np.asarray((outer + inner) / edge + np.where(falls, bulk, 0.0))
+
+    def cumulant(self, c: Doubles) -> Doubles:
+        v, m, s = self.v[:, None], self.m[:, None], self.s[:, None]
+        e, rho = s * (s + 2 * m) / (2 * v), s * s / (2 * v)
+        bulk = rho * c * (c + 1) + m * m / (2 * v)
+        scale = np.where(m < c * s, np.maximum(bulk, e * c), e * c)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(scale + np.log(self._log(np.broadcast_to(c + 0j, scale.shape), scale).real))
+
+    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+        scale = self.cumulant(np.array([c]))
+        z = np.broadcast_to(c + 1j * t, (len(self.v), len(t)))
+        value = self._log(z, scale)
+        size = log_1p(value.real - 1, value.imag)
+        e = (self.s * (self.s + 2 * self.m) / (2 * self.v))[:, None]
+        return size, np.abs(size) + (1 + e * (1 + t + c)) * np.exp(-size.real) * 8
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One loss law given by its atoms, and how often it is composed; the mass at infinity is kept elsewhere.
+
+    Attributes:
+        count: how often, as an array of one.
+        x: losses, nats, ascending.
+        p: their probabilities; the sum is 1, or more where a law is dominated by a measure only.
+        spacing: of the losses, where they are a run of multiples of it.
+    """
+
+    count: Doubles
+    x: Doubles
+    p: Doubles
+    spacing: float | None = None
+
+    @property
+    def cost(self) -> int:
+        """A sum's, or a transform's."""
+        return min(len(self.x), 8 if self.spacing else FEW_ATOMS)
+
+    @property
+    def spread(self) -> Doubles:
+        return np.array([np.sqrt((self.p * self.x**2).sum())])
+
+    @property
+    def floor(self) -> Doubles:
+        return np.full(1, 100.0)  # what rounding made of the sum of p
+
+    def take(self, members: NDArray[np.intp]) -> "Table":
+        """All of it, as there is but one member."""
+        return self if len(members) else Table(np.zeros(1), self.x[-1:], np.ones(1))
+
+    def thinned(self) -> "Table":
+        """About the same law with few atoms: neighbours as one, at their mean."""
+        kept = np.flatnonzero(self.p > 0)
+        if len(kept) <= FEW_ATOMS:
+            return self
+        starts = np.arange(0, len(kept), -(-len(kept) // FEW_ATOMS))
+        p = np.add.reduceat(self.p[kept], starts)
+        return Table(self.count, np.add.reduceat((self.p * self.x)[kept], starts) / p, p)
+
+    def cumulant(self, c: Doubles) -> Doubles:
+        power = np.log(np.maximum(self.p, 1e-320)) + c[:, None] * self.x
+        top = power.max(axis=1, keepdims=True)
+        grown = np.expm1(np.minimum(c[:, None] * np.abs(self.x).max(), 1.0) * self.x / np.abs(self.x).max())
+        near = np.log1p((self.p.sum() - 1) + grown @ self.p)
+        far = (top + np.log(np.exp(power - top).sum(axis=1, keepdims=True)))[:, 0]
+        return np.asarray(np.where(c * np.abs(self.x).max() < 1, near, far)[None, :])
+
+    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+        power = np.log(np.maximum(self.p, 1e-320)) + c * self.x
+        tilted = np.exp(power - power.max())
+        tilted /= tilted.sum()
+        mean = tilted @ self.x
+        if self.spacing is not None and len(t) * len(self.x) > DIRECT:
+            value = self._transformed(tilted, mean, t, self.spacing)
+            rounding = 1e4  # of the phases of the transform: far below what counts, and above what they lose
+        else:
+            value, rounding = self._summed(tilted, mean, t), 0.0
+        size = log_1p(value.real, value.imag)[None, :]
+        furthest = np.abs(self.x - mean).max() * t[None, :]
+        uncertain = turned(size, furthest) + rounding * np.exp(np.minimum(-size.real, 300.0))
+        return size + 1j * mean * t, uncertain + np.abs(mean) * t
+
+    def _summed(self, tilted: Doubles, mean: float, t: Doubles) -> Complexes:
+        """The sum of tilted (exp(it(x - mean)) - 1)."""
+        value = np.empty(len(t), complex)
+        step = max(1, DIRECT // len(self.x))
+        for start in range(0, len(t), step):
+            angle = np.outer(t[start : start + step], self.x - mean)
+            half = np.sin(angle / 2)
+            value[start : start + step] = -2 * half * half @ tilted + 1j * (np.sin(angle) @ tilted)
+        return value
+
+    def _transformed(self, tilted: Doubles, mean: float, t: Doubles, spacing: float) -> Complexes:
+        """The same by the chirp transform over the run of equal steps in t that holds all of t (Bluestein 1970)."""
+        h = float(np.diff(t).min())
+        at = np.rint((t - t[0]) / h).astype(np.int64)
+        if len(t) * 16 < at[-1]:
+            return self._summed(tilted, mean, t)
+        n, m = len(self.x), int(at[-1]) + 1
+        turn = h * spacing / (4 * np.pi)
+        chirp = np.exp(2j * np.pi * np.mod(np.arange(max(n, m), dtype=float) ** 2 * turn, 1.0))
+        size = 1 << (n + m - 1).bit_length()
+        kernel = np.zeros(size, complex)
+        kernel[:m], kernel[size - n + 1 :] = chirp[:m].conj(), chirp[1:n][::-1].conj()
+        spread = np.fft.fft(tilted * np.exp(1j * np.mod(t[0] * (self.x - self.x[0]), 2 * np.pi)) * chirp[:n], size)
+        found = np.fft.ifft(spread * np.fft.fft(kernel))[:m] * chirp[:m]
+        turned_by = np.exp(1j * t * (self.x[0] - mean))
+        return np.asarray(found[at] * turned_by - 1)

@@ -1,0 +1,158 @@
+"""Sums and worst laws of ``worst`` as laws with numbers: profiles, their pointwise maxima, and laws from these."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from service.privacy.mechanisms import DiscreteOsgt, Laplace
+from service.privacy.tight.atoms import TAIL, atoms_of, enumerated, law_from_profile, profile
+from service.privacy.tight.contour import NotTight
+from service.privacy.tight.families import Doubles
+from service.privacy.tight.laws import Atoms, Ladder, Law
+from service.privacy.tight.lines import Lines
+from service.privacy.tight.worst import Sum, Worst
+
+FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one beside noise with a density
+FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
+GRID = 1 << 14  # points on which other profiles are evaluated
+RUNGS = 1 << 10  # steps by which a Laplace law is replaced below a choice
+LARGEST_LOSS = 600.0  # nats, of a profile on a grid: its slopes stay inside the doubles
+LINES, LINE_POINTS = 64, 1 << 12  # by which a branch is evaluated, and how long they may be
+
+
+def realised(one: Sum) -> tuple[dict[Law, int], float]:
+    """A sum's laws, each ``Worst`` evaluated, and log of the probability that no loss is infinite (rounded down).
+
+    Raises:
+        NotTight: beyond the bounds on time and memory.
+    """
+    laws, kept = _finite((evaluated(law) if isinstance(law, Worst) else law, count) for law, count in one.items)
+    return laws, kept + one.kept * (1 + 1e-15)
+
+
+def lines_of(laws: Mapping[Law, int]) -> tuple[Lines, float]:
+    """Lines of a composition, and log of the probability that no loss is infinite.
+
+    Discrete OSGT noise, whose cumulant function has no short form, goes in by its atoms, by its profile if they
+    are many.
+
+    Raises:
+        NotTight: beyond the bounds on time and memory.
+    """
+    if not any(isinstance(law, DiscreteOsgt) for law in laws):
+        return Lines.of(laws), 0.0
+    tabled, kept = _finite((_table(law) if isinstance(law, DiscreteOsgt) else law, n) for law, n in laws.items())
+    return Lines.of(tabled), kept
+
+
+def _finite(laws: Iterable[tuple[Law, int]]) -> tuple[dict[Law, int], float]:
+    """Distinct laws, given that no loss is infinite, and log of the probability of that, rounded down."""
+    finite: dict[Law, int] = {}
+    kept = 0.0
+    for law, count in laws:
+        if not isinstance(law, Atoms):
+            finite[law] = count
+        elif law.infinite < 1:
+            kept += count * math.log1p(-law.infinite) * (1 + 1e-15)
+            # not by the sum of p: a law from bounds that are not quite a profile may sum to more than 1
+            finite[replace(law, p=law.p / (1 - law.infinite), infinite=0.0)] = count
+        else:
+            kept = -math.inf
+    return finite, kept
+
+
+def _table(law: DiscreteOsgt) -> Atoms:
+    atoms = atoms_of(law)
+    return atoms if len(atoms.x) <= FEW_OSGT else _on_grid([_Branch(atoms, None, 0.0)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """One branch's profile: by its atoms, or where those are none or too many, along lines."""
+
+    atoms: Atoms | None
+    lines: Lines | None
+    kept: float
+
+    @classmethod
+    def of(cls, one: Sum) -> "_Branch":
+        laws, kept = realised(one)
+        if not laws:
+            return cls(Atoms(np.zeros(1), np.ones(1)), None, kept)
+        try:
+            return cls(enumerated({_with_rungs(law): count for law, count in laws.items()}), None, kept)
+        except NotTight:
+            lines, finite = lines_of(laws)
+            return cls(None, lines, kept + finite)
+
+    def profile(self, epsilons: Doubles) -> Doubles:
+        """Upper bounds on delta."""
+        if self.atoms is not None:
+            found = profile(self.atoms, epsilons)
+        elif self.lines is not None:
+            found = np.concatenate([_along(self.lines, some) for some in np.array_split(epsilons, LINES)])
+        return np.asarray(np.minimum(-math.expm1(self.kept) + math.exp(self.kept) * found, 1.0))
+
+    def reach(self) -> float:
+        """Beyond it the profile is next to nothing but what is infinite."""
+        if self.atoms is not None:
+            return float(self.atoms.x[-1])
+        high = 1.0
+        if self.lines is not None:
+            log_tail = math.log(TAIL)
+            while self.lines.at(high, rough=True)[0].log_delta(high)[0] > log_tail:
+                high *= 1.25
+                if high > LARGEST_LOSS:
+                    raise NotTight
+        return high
+
+
+def _along(lines: Lines, epsilons: Doubles) -> Doubles:
+    """Bounds on delta at a few epsilons, by the line for their middle."""
+    if len(epsilons) == 0:
+        return epsilons
+    line, _ = lines.at(float(epsilons[len(epsilons) // 2]), rough=True)
+    if len(line.t) > LINE_POINTS:
+        raise NotTight
+    return np.asarray(np.exp(np.minimum(line.log_deltas(epsilons)[0], 0.0)))
+
+
+def _with_rungs(law: Law) -> Law:
+    return Ladder.of_laplace(law, RUNGS) if isinstance(law, Laplace) else law
+
+
+def evaluated(worst: Worst) -> Atoms:
+    """The law whose profile is the pointwise maximum of the branches', joined linearly between its points."""
+    branches = [_Branch.of(one) for one in sorted(worst.branches, key=repr)]
+    every = [branch.atoms for branch in branches]
+    losses = np.unique(np.concatenate([a.x[a.x > 0] for a in every if a is not None] or [np.zeros(0)]))
+    if None in every or len(losses) > FEW_ATOMS or losses.max(initial=0.0) > LARGEST_LOSS:
+        return _on_grid(branches)
+    points = np.append(0.0, losses)
+    profiles = np.stack([branch.profile(points) for branch in branches])
+    points = np.union1d(points, _crossings(points, profiles))
+    return law_from_profile(points, np.max([branch.profile(points) for branch in branches], axis=0))
+
+
+def _on_grid(branches: Sequence[_Branch]) -> Atoms:
+    reach = max(branch.reach() for branch in branches)
+    if reach > LARGEST_LOSS:
+        raise NotTight
+    points = np.linspace(0.0, reach * (1 + 1e-12), GRID + 1)
+    deltas = np.max([branch.profile(points) for branch in branches], axis=0)
+    return law_from_profile(points, deltas, float(points[1]))
+
+
+def _crossings(points: Doubles, profiles: Doubles) -> Doubles:
+    """Where the two that are largest at the ends of an interval cross; both are linear in exp(epsilon) there."""
+    top = profiles.argmax(axis=0)
+    place = np.flatnonzero(top[:-1] != top[1:])
+    low, high = top[place], top[place + 1]
+    ahead = profiles[low, place] - profiles[high, place]
+    behind = profiles[high, place + 1] - profiles[low, place + 1]
+    some = (ahead > 0) & (behind > 0)
+    share = ahead[some] / (ahead[some] + behind[some])
+    width = np.expm1(np.diff(points)[place[some]])
+    return np.asarray(points[:-1][place[some]] + np.log1p(share * width))

@@ -1,0 +1,79 @@
+"""epsilon at a given delta: a search whose result is a bound that was evaluated, whatever the search did."""
+
+import math
+from typing import Protocol
+
+from service.privacy.tight.contour import Composition, NotTight, best_c, chernoff
+
+
+class Bound(Protocol):
+    """An upper bound on log delta, good near one epsilon and true everywhere."""
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """The bound, and about its slope."""
+
+
+class Analysis(Protocol):
+    """Bounds near any epsilon."""
+
+    @property
+    def sketch(self) -> Composition:
+        """About the composition, to choose by."""
+
+    def at(self, epsilon: float, rough: bool = False) -> tuple[Bound, str]:
+        """The bound near epsilon, and the method's name; a rough one is quicker and further above."""
+
+
+def near(analysis: Analysis, epsilon: float) -> tuple[Bound, str]:
+    """The bound near epsilon; where that takes too long the rough one, a little above, but as much a bound.
+
+    Raises:
+        NotTight: even that takes too long.
+    """
+    try:
+        return analysis.at(epsilon)
+    except NotTight:
+        return analysis.at(epsilon, rough=True)
+
+
+_STEPS = 60
+CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may stop, in log delta
+
+
+def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | None:
+    """About the least epsilon >= 0 that holds at log delta, and the method; None where none is found."""
+    epsilon = chernoff(analysis.sketch, log_delta)
+    found: tuple[float, str] | None = None
+    for _ in range(3):
+        bound, method = analysis.at(epsilon, rough=True)
+        before, reached = epsilon, _root(bound, log_delta, epsilon, ROUGHLY)
+        if reached is None:
+            break
+        epsilon, found = reached, (reached, method)
+        if abs(math.log(best_c(analysis.sketch, epsilon) / best_c(analysis.sketch, before))) < 0.3:
+            break
+    bound, method = near(analysis, epsilon)
+    reached = _root(bound, log_delta, epsilon, CLOSE)
+    return found if reached is None else (reached, method)
+
+
+def _root(bound: Bound, log_delta: float, start: float, close: float) -> float | None:
+    """An epsilon at which the bound is at most log delta, by at most ``close``: Newton's steps inside a bracket."""
+    low, high = -1.0, math.inf  # the bound holds at high, not at low
+    epsilon = start
+    for _ in range(_STEPS):
+        value, slope = bound.log_delta(epsilon)
+        if value <= log_delta:
+            high = min(high, epsilon)
+        else:
+            low = max(low, epsilon)
+        if log_delta - close <= value <= log_delta or high <= max(low, 0.0) * (1 + 4e-14):
+            break
+        step = epsilon - (value - log_delta + close / 2) / slope if slope < 0 else math.nan
+        step = max(step, 0.0)
+        if not low < step < high:
+            step = (max(low, 0.0) + high) / 2 if math.isfinite(high) else 2 * epsilon + 1e-300
+        if not step < 1e30 or step == epsilon:
+            break
+        epsilon = step
+    return high if math.isfinite(high) else None

@@ -1,0 +1,132 @@
+"""What composes in a plan, and the worst of several: the law with the largest profile at every epsilon.
+
+An adversary who picks the next mechanism by earlier outcomes can do as much harm as one that faces, each time, the
+law whose privacy profile is the pointwise maximum; the maximum over whole fixed combinations would understate
+(privacy.md section 4.3 has the example).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from service.privacy.mechanisms import Gaussian, Laplace, Mechanism
+from service.privacy.plan import Neighbouring, Notion, Priced, evaluate, outline
+from service.privacy.pure import mechanism_delta
+from service.privacy.tight.contour import NotTight
+from service.privacy.tight.laws import Ladder, Law, law_of, total_rho
+from service.privacy.zcdp import plan_rho
+
+MOST_BRANCHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Laws composed.
+
+    Attributes:
+        items: laws with their counts, each law once.
+        kept: log of the probability that no declared delta strikes, at most 0.
+    """
+
+    items: tuple[tuple["Law | Worst", int], ...]
+    kept: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The worst of at least two sums, at every epsilon by itself."""
+
+    branches: frozenset[Sum]
+
+
+def plan_sum(plan: Priced, neighbouring: Neighbouring) -> Sum:
+    """What a plan composes (privacy.md section 3, whose rules ``outline`` holds).
+
+    Continuous Gaussians compose to one, and are totally ordered by rho: for them the fold of rho says it all.
+
+    Raises:
+        NotTight: a mechanism without a law, or a group whose profile is not known to be that of its mechanisms.
+    """
+    outlined = outline(plan, neighbouring, profiles=True)
+    if all(isinstance(mechanism, Gaussian) for mechanism in outlined.mechanisms):
+        rho = plan_rho(plan, neighbouring).nats
+        return Sum(((Gaussian(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
+    if not outlined.groups_compose:
+        raise NotTight
+    return evaluate(outlined, Notion(_of_mechanism, _total, _largest))
+
+
+def _of_mechanism(mechanism: Mechanism) -> Sum:
+    delta = mechanism_delta(mechanism).nats or 0
+    law = law_of(mechanism)
+    kept = -math.inf if delta >= 1 else math.log1p(-float(delta))
+    return Sum(() if law is None else ((law, 1),), kept)
+
+
+def _total(weighted: Iterable[tuple[Sum, int]]) -> Sum:
+    counts: Counter[Law | Worst] = Counter()
+    kept, listed = 0.0, list(weighted)
+    if len(listed) == 1:
+        ((part, count),) = listed
+        return Sum(tuple((law, times * count) for law, times in part.items), part.kept * count)
+    for part, count in listed:
+        kept += part.kept * count
+        for law, times in part.items:
+            counts[law] += times * count
+    return Sum(tuple(counts.items()), kept)
+
+
+def _largest(weighted: Iterable[tuple[Sum, int]], how_many: int) -> Sum:
+    """All, where there are no more than may be; else the worst as often as may be."""
+    listed = list(weighted)
+    if sum(count for _, count in listed) <= how_many:
+        return _total(listed)
+    branches: set[Sum] = set()
+    for part, _ in listed:
+        (only, *others) = part.items or [(None, 0)]
+        nested = not others and part.kept == 0 and isinstance(only[0], Worst) and only[1] == 1
+        branches |= only[0].branches if nested and isinstance(only[0], Worst) else {part}
+    worst = _undominated(branches)
+    one = worst[0] if len(worst) == 1 else Sum(((Worst(frozenset(worst)), 1),))
+    return _total([(one, how_many)])
+
+
+def _undominated(sums: Iterable[Sum]) -> list[Sum]:
+    """The sums without those that another is certainly worse than: of the same kind and larger, or containing it."""
+    largest: dict[object, tuple[object, Sum]] = {}
+    for one in sums:
+        kind, size = _rank(one)
+        if kind not in largest or largest[kind][0] < size:  # type: ignore[operator]  # of one kind: both Fractions
+            largest[kind] = size, one
+    left = [one for _, one in largest.values()]
+    if len(left) > MOST_BRANCHES:
+        raise NotTight
+    for one in list(left):  # of equal ones the last stays
+        if any(_contains(two, one) for two in left if two is not one):
+            left.remove(one)
+    return left
+
+
+def _rank(one: Sum) -> tuple[object, object]:
+    """A kind in which laws are totally ordered, and where in it this one stands.
+
+    Gaussians by rho; Laplace by e, geometric of equal steps and responses of equal many values likewise: less noise
+    becomes more by adding independent noise, or by answering at random.
+    """
+    laws = {law: count for law, count in one.items if not isinstance(law, Worst)}
+    if len(laws) == len(one.items) and all(isinstance(law, Gaussian) for law in laws):
+        return ("gaussian", one.kept), total_rho(laws)
+    if len(one.items) == 1:
+        ((law, count),) = one.items
+        if isinstance(law, Laplace):
+            return ("laplace", count, one.kept), law.sensitivity / law.scale
+        if isinstance(law, Ladder):
+            return ("ladder", law.s, law.values, count, one.kept), law.e
+    return one, 0
+
+
+def _contains(two: Sum, one: Sum) -> bool:
+    """Whether composing more makes ``two`` of ``one``."""
+    counts = dict(two.items)
+    return two.kept <= one.kept and all(counts.get(law, 0) >= count for law, count in one.items)
