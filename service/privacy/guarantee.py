@@ -84,6 +84,7 @@ def guarantee(
     deltas: Sequence[Fraction] = (USUAL_DELTA,),
     orders: Sequence[Fraction] = USUAL_ORDERS,
     adaptive: bool = True,
+    tight: bool = True,
 ) -> Guarantee:
     """What a plan costs.
 
@@ -94,10 +95,12 @@ def guarantee(
         orders: each above 1; for the ``rdp`` figures only, conversions search all orders.
         adaptive: False where the plan is a ledger's history: figures converted from what turned out
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
+        tight: False leaves the tight statement out, which no adaptive one needs.
     """
     spent = _Spent.of(plan, neighbouring)
-    profile = Tight.of(plan, neighbouring) if deltas else None
-    approximate = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
+    profile = Tight.of(plan, neighbouring) if deltas and tight else None
+    statements = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
+    approximate = [statement for statement in statements if tight or statement.via != "tight"]
     return Guarantee(
         epsilon=spent.epsilon,
         rho=spent.rho,

@@ -229,3 +229,10 @@ def test_more_noise_never_costs_more_in_any_statement() -> None:
     louder = replace(plan, scale=Fraction("2.01"))
     for less, more in zip(guarantee(louder, ADD).approximate, guarantee(plan, ADD).approximate, strict=True):
         assert nats(less.epsilon) <= nats(more.epsilon)
+
+
+def test_the_tight_statement_can_be_left_out_and_nothing_else_changes() -> None:
+    plan = Sequence(parts=(Geometric(scale=Fraction(3)), Gaussian(sigma_squared=Fraction(5))))
+    whole, adaptive = guarantee(plan, ADD), guarantee(plan, ADD, tight=False)
+    assert [one.via for one in whole.approximate if one not in adaptive.approximate] == ["tight"]
+    assert adaptive.best[0].fixed == adaptive.best[0].adaptive == whole.best[0].adaptive

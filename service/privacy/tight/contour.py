@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Lattice:
         return np.array([float(one) for one in off])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Composition:
     """Independent losses: members of families, and continuous Gaussians of total ``rho``.
 
@@ -138,6 +139,7 @@ def sketched(composition: Composition) -> Composition:
     return replace(composition, families=tuple(family.thinned() for family in composition.families))
 
 
+@lru_cache(maxsize=8)  # a search asks again where it stands
 def best_c(cumulant: Composition, epsilon: float) -> float:
     """The c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least: there the line passes the saddle point."""
 
