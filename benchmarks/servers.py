@@ -44,7 +44,7 @@ def sqlite_database() -> Iterator[str]:
 def postgresql_database(server: str) -> Iterator[str]:
     """The URL of a migrated database on a server."""
     name = f"bench_{uuid4().hex}"
-    with psycopg.connect(_plain(server), autocommit=True) as connection:
+    with psycopg.connect(plain(server), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     url = make_url(server).set(database=name).render_as_string(hide_password=False)
     migrate(url)
@@ -117,5 +117,6 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     raise RuntimeError(f"a server did not start:\n{log.read_text(encoding='utf-8', errors='replace')}")
 
 
-def _plain(url: str) -> str:
+def plain(url: str) -> str:
+    """The URL as the driver itself reads it."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
