@@ -83,6 +83,24 @@ def test_a_conversion_to_zcdp_is_rounded_down(still: Client) -> None:
     assert Fraction(repr(by_zcdp["epsilon"])) <= 17 * (1 + Fraction(1, 10**14))
 
 
+def test_conversions_say_what_every_analysis_gives(still: Client) -> None:
+    plan = {"type": "discrete_osgt", "sigma_squared": "40", "m": "3"}
+    found = json_of(still.post("/v1/conversions", json={"plan": plan, "epsilon": "0.5"}))
+    assert [one["via"] for one in found["analyses"]] == ["tight", "rdp", "zcdp", "analytic"]  # none of them is pure
+    deltas = [one["delta"] for one in found["analyses"]]
+    assert deltas == sorted(deltas)
+    assert {name: found[name] for name in ("delta", "via", "method")} == found["analyses"][0]
+    back = json_of(still.post("/v1/conversions", json={"plan": plan, "delta": str(found["delta"])}))
+    (tight,) = [statement for statement in back["approximate"] if statement["via"] == "tight"]
+    assert tight["epsilon"] == pytest.approx(0.5, rel=1e-6)
+    implied = json_of(still.post("/v1/conversions", json={"epsilon": "1", "delta": "1e-10", "to": "zcdp"}))
+    rhos = {one["via"]: one["rho"] for one in implied["analyses"]}
+    assert rhos["analytic"] < rhos["zcdp"] == implied["rho"] < rhos["tight"]  # the last of Gaussian noise only
+    of_noise = _compose(still, concentrated(rhos["tight"]), deltas=["1e-10"])
+    (tight,) = [statement for statement in of_noise["approximate"] if statement["via"] == "tight"]
+    assert tight["epsilon"] == pytest.approx(1, rel=1e-9)
+
+
 def test_deltas_and_orders_are_echoed_as_asked(still: Client) -> None:
     found = _compose(still, pure("0.1"), deltas=["1e-10", "1e-6", 0.5], orders=["2", 1.5, "1000000000000", "1e400"])
     assert [best["delta"] for best in found["best"]] == [1e-10, 1e-6, 0.5]

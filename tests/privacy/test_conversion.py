@@ -13,10 +13,12 @@ from service.privacy.arithmetic import Doubles
 from service.privacy.conversion import (
     best_order,
     conversion,
+    epsilon_to_rho_analytic,
     epsilon_to_rho_at,
     pure_to_delta,
     rdp_to_delta,
     rdp_to_epsilon,
+    rho_to_delta_analytic,
     rho_to_epsilon_analytic,
 )
 from service.privacy.loss import INFINITE, Loss
@@ -301,3 +303,19 @@ def test_pure_loss_gives_the_delta_of_the_response_that_dominates(pure: str) -> 
             found = nats(pure_to_delta(Fraction(pure), epsilon))
             assert truth * (1 - Fraction(1, 10**30)) <= found <= min(truth * (1 + Fraction(1, 10**25)), Fraction(1))
     assert nats(pure_to_delta(Fraction(pure), Fraction(pure))) == 0
+
+
+@pytest.mark.parametrize("rho", ["1e-12", "0.003", "1/3", "7", "1e4"])
+@pytest.mark.parametrize("delta", ["1e-300", "1e-10", "0.5"])
+def test_the_analytic_conversion_has_its_inverses(rho: str, delta: str) -> None:
+    epsilon = nats(rho_to_epsilon_analytic(Fraction(rho), Fraction(delta)))
+    reached = nats(rho_to_delta_analytic(Fraction(rho), epsilon))
+    assert Fraction(delta) * (1 - Fraction(1, 10**20)) <= reached <= Fraction(delta)  # epsilon was rounded up
+    back = epsilon_to_rho_analytic(epsilon, Fraction(delta))
+    assert abs(back / Fraction(rho) - 1) < Fraction(1, 10**15)
+    assert nats(rho_to_epsilon_analytic(back, Fraction(delta))) <= epsilon * (1 + Fraction(1, 2**95))
+
+
+def test_the_analytic_delta_is_1_where_epsilon_is_below_rho_and_0_where_nothing_is_lost() -> None:
+    assert nats(rho_to_delta_analytic(Fraction(2), Fraction(2))) == 1
+    assert nats(rho_to_delta_analytic(Fraction(0), Fraction(0))) == 0

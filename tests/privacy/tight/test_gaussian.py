@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
+from service.privacy.conversion import epsilon_to_rho_analytic
+from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon, gaussian_rho_at
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
 
 
@@ -53,3 +54,12 @@ def test_other_noise_has_no_closed_form() -> None:
     beyond = range(int(mp.ceil(crossing)), max(law))
     truth = mp.fsum(law[x] - mp.exp(oracle.number(closed)) * law[x + 1] for x in beyond)
     assert truth > mp.mpf("1.03e-10")
+
+
+@pytest.mark.parametrize("epsilon", ["1e-12", "0.01", "1", "1000", "1e4"])
+@pytest.mark.parametrize("delta", ["1e-300", "1e-10", "0.4", "0.999"])
+def test_the_largest_rho_keeps_what_was_asked_for_and_hardly_more_would(epsilon: str, delta: str) -> None:
+    target, share = Fraction(epsilon), Fraction(delta)
+    rho = gaussian_rho_at(target, share, epsilon_to_rho_analytic(target, share))
+    assert nats(gaussian_delta(rho, target)) <= share
+    assert nats(gaussian_delta(rho * (1 + Fraction(1, 10**12)), target)) > share
