@@ -83,7 +83,10 @@ class DiscreteGaussians(Members):
             bottom = bottom + 2 * np.exp(fall) * cosine
         x = x / bottom
         size = size + log_1p(x.real, x.imag)
-        return size, turned(size, angle) + (angle > 3) * np.abs(rho * moved * (2 * c + 1))
+        error = turned(size, angle) + np.exp(
+            -2 * np.pi**2 * v
+        )  # of the theta function's terms, less what they are at c
+        return size, error + (angle > 3) * (rho * (2 * c + 1) * t)  # the angle's error moves by c, too
 
     def _direct(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         v, s = self.v[:, None], self.s[:, None]
@@ -151,7 +154,8 @@ class Osgts(Members):
         value = self._log(z, scale)
         size = log_1p(value.real - 1, value.imag)
         e = (self.s * (self.s + 2 * self.m) / (2 * self.v))[:, None]
-        return size, np.abs(size) + (1 + e * (1 + t + c)) * np.exp(-size.real) * 8
+        # exponents of the size of K(c) and of e c are taken from one another
+        return size, np.abs(size) + (8 + 8 * e * (1 + t + c) + np.abs(scale)) * np.exp(-size.real)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,40 @@ def test_osgt_is_the_integral(v: float, m: float, s: float) -> None:
         assert abs(found / truth - 1) <= 1e-13 + UNIT * error[0, 0]
 
 
+def test_osgt_far_out_is_as_near_as_it_says() -> None:
+    """Where exponents of thousands are taken from one another."""
+    v, m, c, t = 300.0, 0.01, 20000.7, 1.0
+    density, sigma = oracle.osgt_density(str(v), str(m))
+    points = [-c + k * sigma for k in range(-20, 24, 4)]  # the tilted density lies about -c s
+
+    def transform(z: Any) -> Any:
+        with mp.workdps(40):
+            return mp.quad(lambda y: mp.exp((1 + z) * mp.log(density(y)) - z * mp.log(density(y - 1))), points)
+
+    change, error = Osgts(array(1), array(v), array(m), array(1.0)).along(c, array(t))
+    with mp.workdps(40):
+        assert (
+            abs(mp.exp(mp.mpc(change[0, 0])) * transform(mp.mpf(c)) / transform(mp.mpc(c, t)) - 1) <= UNIT * error[0, 0]
+        )
+
+
+@pytest.mark.parametrize(("v", "s", "c", "t"), [(1.67, 5, 1334.11, 127848.05), (0.35, 1, 0.0527, 6.5e-6)])
+def test_the_discrete_gaussian_is_as_near_as_it_says(v: float, s: int, c: float, t: float) -> None:
+    """After thousands of turns, and where hardly anything has turned yet."""
+    with mp.workdps(60):
+        reach = range(-20, 21)  # from the tilted mass's middle
+
+        def transform(z: Any) -> Any:
+            """Sums over the noise at x of exp(-x²/2v + zL), L = (s² - 2sx)/2v."""
+            middle = int(mp.nint(-c * s))
+            noise = (mp.mpf(middle + x) for x in reach)
+            return mp.fsum(mp.exp((z * (s * s - 2 * s * x) - x * x) / (2 * mp.mpf(v))) for x in noise)
+
+        change, error = DiscreteGaussians(array(1), array(v), array(s)).along(c, array(t))
+        truth = transform(mp.mpc(c, t)) / transform(mp.mpf(c))
+        assert abs(mp.exp(mp.mpc(change[0, 0])) / truth - 1) <= UNIT * error[0, 0]
+
+
 @pytest.mark.parametrize("spacing", [None, 0.01])
 def test_a_table_is_the_sum_over_its_atoms(spacing: float | None) -> None:
     """Also by the transform, at enough points that it is taken."""
