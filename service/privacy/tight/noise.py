@@ -48,10 +48,10 @@ class DiscreteGaussians(Members):
         wiggle = np.log1p(top / bottom)
         if (self.v < DUAL).any():
             off = moved - np.rint(moved)
-            narrow = np.minimum(v, DUAL)
-            direct = np.log(sum(np.exp(-((j + off) ** 2) / (2 * narrow)) for j in range(-8, 9)))
+            narrow = np.minimum(v, DUAL)  # the largest term is taken out: at sigma = 0.01 none of them is a double
+            direct = np.log(sum(np.exp(-(j * j + 2 * j * off) / (2 * narrow)) for j in range(-8, 9)))
             centred = np.log(sum(np.exp(-(j**2) / (2 * narrow)) for j in range(-8, 9)))
-            wiggle = np.where(v < DUAL, direct - centred, wiggle)
+            wiggle = np.where(v < DUAL, direct - centred - off * off / (2 * narrow), wiggle)
         return np.asarray(s * s / (2 * v) * c * (c + 1) + wiggle)
 
     def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
@@ -93,7 +93,7 @@ class DiscreteGaussians(Members):
         angle, at = t * (s / v), np.rint(c * s)
         total, x, y = np.zeros_like(v), np.zeros_like(angle), np.zeros_like(angle)
         for j in range(-8, 9):
-            mass = np.exp(-((j + c * s - at) ** 2) / (2 * v))
+            mass = np.exp(-(j * j + 2 * j * (c * s - at)) / (2 * v))  # by the largest
             total = total + mass
             x -= 2 * mass * np.sin(angle * j / 2) ** 2
             y -= mass * np.sin(angle * j)

@@ -69,7 +69,7 @@ def test_laplace(e: float) -> None:
         assert_is(Laplaces(array(1), array(e)), transform)
 
 
-@pytest.mark.parametrize("v", ["0.05", "0.29", "0.31", "1", "1.3", "9.4", "140"])
+@pytest.mark.parametrize("v", ["1e-6", "0.000169", "0.05", "0.29", "0.31", "1", "1.3", "9.4", "140"])
 @pytest.mark.parametrize("s", [1, 3])
 def test_discrete_gaussian(v: str, s: int) -> None:
     with mp.workdps(60):
