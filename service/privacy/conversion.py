@@ -68,6 +68,7 @@ def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
             vertex, finer = best + (step * (left - right) / (2 * bend) if bend > 0 else 0), step / 64
             if at(vertex + finer * _AROUND[3:6])[0] == 1:
                 best, step = vertex, finer
+    best = np.clip(best, _LOWEST, _HIGHEST)  # an objective that falls for ever draws a search from ``near`` past it
     return 1 + Fraction(float(np.exp(np.rint(best / _GRAIN) * _GRAIN)))
 
 

@@ -189,6 +189,15 @@ def test_delta_at_an_epsilon_comes_from_the_best_analysis(plan: Plan, epsilon: F
     assert Fraction(1, 8) <= nats(more) <= nats(delta) + Fraction(1, 8) + Fraction(1, 20)
 
 
+def test_above_the_pure_epsilon_every_order_is_better_than_the_last() -> None:
+    """The search for an order, from a near one, has no minimum to find."""
+    found = {
+        one.via: nats(one.delta)
+        for one in deltas_at(Geometric(scale=Fraction(3), sensitivity=3), REPLACE, Fraction("2.3"))
+    }
+    assert found["pure"] == 0 < found["rdp"] < Fraction(1, 10**300)
+
+
 def test_a_delta_never_exceeds_1() -> None:
     plan = Repeat(part=declared(epsilon=Fraction(1), delta=Fraction(1, 3)), count=10**12)
     assert nats(deltas_at(plan, ADD, Fraction(10**13))[0].delta) == 1

@@ -48,10 +48,10 @@ class DiscreteGaussians(Members):
         wiggle = np.log1p(top / bottom)
         if (self.v < DUAL).any():
             off = moved - np.rint(moved)
-            narrow = np.minimum(v, DUAL)
-            direct = np.log(sum(np.exp(-((j + off) ** 2) / (2 * narrow)) for j in range(-8, 9)))
+            narrow = np.minimum(v, DUAL)  # the largest term is taken out: at sigma = 0.01 none of them is a double
+            direct = np.log(sum(np.exp(-(j * j + 2 * j * off) / (2 * narrow)) for j in range(-8, 9)))
             centred = np.log(sum(np.exp(-(j**2) / (2 * narrow)) for j in range(-8, 9)))
-            wiggle = np.where(v < DUAL, direct - centred, wiggle)
+            wiggle = np.where(v < DUAL, direct - centred - off * off / (2 * narrow), wiggle)
         return np.asarray(s * s / (2 * v) * c * (c + 1) + wiggle)
 
     def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
@@ -83,14 +83,17 @@ class DiscreteGaussians(Members):
             bottom = bottom + 2 * np.exp(fall) * cosine
         x = x / bottom
         size = size + log_1p(x.real, x.imag)
-        return size, turned(size, angle) + (angle > 3) * np.abs(rho * moved * (2 * c + 1))
+        error = turned(size, angle) + np.exp(
+            -2 * np.pi**2 * v
+        )  # of the theta function's terms, less what they are at c
+        return size, error + (angle > 3) * (rho * (2 * c + 1) * t)  # the angle's error moves by c, too
 
     def _direct(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         v, s = self.v[:, None], self.s[:, None]
         angle, at = t * (s / v), np.rint(c * s)
         total, x, y = np.zeros_like(v), np.zeros_like(angle), np.zeros_like(angle)
         for j in range(-8, 9):
-            mass = np.exp(-((j + c * s - at) ** 2) / (2 * v))
+            mass = np.exp(-(j * j + 2 * j * (c * s - at)) / (2 * v))  # by the largest
             total = total + mass
             x -= 2 * mass * np.sin(angle * j / 2) ** 2
             y -= mass * np.sin(angle * j)
@@ -151,7 +154,8 @@ class Osgts(Members):
         value = self._log(z, scale)
         size = log_1p(value.real - 1, value.imag)
         e = (self.s * (self.s + 2 * self.m) / (2 * self.v))[:, None]
-        return size, np.abs(size) + (1 + e * (1 + t + c)) * np.exp(-size.real) * 8
+        # exponents of the size of K(c) and of e c are taken from one another
+        return size, np.abs(size) + (8 + 8 * e * (1 + t + c) + np.abs(scale)) * np.exp(-size.real)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from service.privacy.mechanisms import Gaussian, Laplace, Mechanism
+from service.privacy.numbers import double_up
 from service.privacy.plan import Neighbouring, Notion, Priced, evaluate, outline
 from service.privacy.pure import mechanism_delta
 from service.privacy.tight.contour import NotTight
@@ -60,21 +62,21 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> Sum:
 def _of_mechanism(mechanism: Mechanism) -> Sum:
     delta = mechanism_delta(mechanism).nats or 0
     law = law_of(mechanism)
-    kept = -math.inf if delta >= 1 else math.log1p(-float(delta))
+    above = double_up(Fraction(delta))  # never 0 of a delta that is not: doubles end before the figures declared
+    kept = -math.inf if above >= 1 else math.log1p(-above)
     return Sum(() if law is None else ((law, 1),), kept)
 
 
 def _total(weighted: Iterable[tuple[Sum, int]]) -> Sum:
     counts: Counter[Law | Worst] = Counter()
-    kept, listed = 0.0, list(weighted)
+    listed = list(weighted)
     if len(listed) == 1:
         ((part, count),) = listed
         return Sum(tuple((law, times * count) for law, times in part.items), part.kept * count)
     for part, count in listed:
-        kept += part.kept * count
         for law, times in part.items:
             counts[law] += times * count
-    return Sum(tuple(counts.items()), kept)
+    return Sum(tuple(counts.items()), math.fsum(part.kept * count for part, count in listed))
 
 
 def _largest(weighted: Iterable[tuple[Sum, int]], how_many: int) -> Sum:

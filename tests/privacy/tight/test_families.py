@@ -69,7 +69,7 @@ def test_laplace(e: float) -> None:
         assert_is(Laplaces(array(1), array(e)), transform)
 
 
-@pytest.mark.parametrize("v", ["0.05", "0.29", "0.31", "1", "1.3", "9.4", "140"])
+@pytest.mark.parametrize("v", ["1e-6", "0.000169", "0.05", "0.29", "0.31", "1", "1.3", "9.4", "140"])
 @pytest.mark.parametrize("s", [1, 3])
 def test_discrete_gaussian(v: str, s: int) -> None:
     with mp.workdps(60):
@@ -99,6 +99,40 @@ def test_osgt_is_the_integral(v: float, m: float, s: float) -> None:
         change, error = family.along(c, array(t))
         found = mp.exp(mp.mpc(change[0, 0]) + family.cumulant(array(c))[0, 0])
         assert abs(found / truth - 1) <= 1e-13 + UNIT * error[0, 0]
+
+
+def test_osgt_far_out_is_as_near_as_it_says() -> None:
+    """Where exponents of thousands are taken from one another."""
+    v, m, c, t = 300.0, 0.01, 20000.7, 1.0
+    density, sigma = oracle.osgt_density(str(v), str(m))
+    points = [-c + k * sigma for k in range(-20, 24, 4)]  # the tilted density lies about -c s
+
+    def transform(z: Any) -> Any:
+        with mp.workdps(40):
+            return mp.quad(lambda y: mp.exp((1 + z) * mp.log(density(y)) - z * mp.log(density(y - 1))), points)
+
+    change, error = Osgts(array(1), array(v), array(m), array(1.0)).along(c, array(t))
+    with mp.workdps(40):
+        assert (
+            abs(mp.exp(mp.mpc(change[0, 0])) * transform(mp.mpf(c)) / transform(mp.mpc(c, t)) - 1) <= UNIT * error[0, 0]
+        )
+
+
+@pytest.mark.parametrize(("v", "s", "c", "t"), [(1.67, 5, 1334.11, 127848.05), (0.35, 1, 0.0527, 6.5e-6)])
+def test_the_discrete_gaussian_is_as_near_as_it_says(v: float, s: int, c: float, t: float) -> None:
+    """After thousands of turns, and where hardly anything has turned yet."""
+    with mp.workdps(60):
+        reach = range(-20, 21)  # from the tilted mass's middle
+
+        def transform(z: Any) -> Any:
+            """Sums over the noise at x of exp(-x²/2v + zL), L = (s² - 2sx)/2v."""
+            middle = int(mp.nint(-c * s))
+            noise = (mp.mpf(middle + x) for x in reach)
+            return mp.fsum(mp.exp((z * (s * s - 2 * s * x) - x * x) / (2 * mp.mpf(v))) for x in noise)
+
+        change, error = DiscreteGaussians(array(1), array(v), array(s)).along(c, array(t))
+        truth = transform(mp.mpc(c, t)) / transform(mp.mpf(c))
+        assert abs(mp.exp(mp.mpc(change[0, 0])) / truth - 1) <= UNIT * error[0, 0]
 
 
 @pytest.mark.parametrize("spacing", [None, 0.01])

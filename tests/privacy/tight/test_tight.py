@@ -243,6 +243,13 @@ def test_declared_deltas_are_lost() -> None:
     assert tight(sure).epsilon(Fraction(99, 100)) is None
 
 
+@pytest.mark.parametrize("lost", ["1e-330", "1e-300", "0.99999999999999999999"])
+def test_a_declared_delta_that_no_double_is_is_not_forgotten(lost: str) -> None:
+    pair = Declared(guarantee=Declaration(epsilon=Fraction(1), delta=Fraction(lost)), reference="a proof")
+    assert delta(pair, Fraction(2)) >= Fraction(lost)
+    assert nats(deltas_at(pair, ADD, Fraction(2))[0].delta) >= Fraction(lost)
+
+
 def test_a_declared_rho_has_no_tight_figure() -> None:
     rho = Declared(guarantee=Declaration(rho=Fraction(1)), reference="a proof")
     assert Tight.of(Sequence(parts=(rho, geometric("1"))), ADD) is None
