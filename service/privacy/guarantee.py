@@ -96,7 +96,7 @@ def guarantee(
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
     """
     spent = _Spent.of(plan, neighbouring)
-    profile = Tight.of(plan, neighbouring) if deltas else None
+    profile = Tight.of(plan, neighbouring, len(deltas)) if deltas else None
     approximate = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
     return Guarantee(
         epsilon=spent.epsilon,
