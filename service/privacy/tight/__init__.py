@@ -78,7 +78,9 @@ class Tight:
                 if all(isinstance(law, Gaussian) for law in laws):
                     return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)
-                return cls(laws, kept + finite, analysis, largest_loss(laws), min(MOST_WORK, MOST_TOGETHER / max(figures, 1)))
+                return cls(
+                    laws, kept + finite, analysis, largest_loss(laws), min(MOST_WORK, MOST_TOGETHER / max(figures, 1))
+                )
         except (NotTight, OverflowError):  # counts can be beyond the doubles
             return None
 
