@@ -50,6 +50,7 @@ class Settings(BaseSettings):
     max_json_bytes: _Count = Field(64 * 2**20, description="Largest JSON body, in bytes.")
     max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
+    max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")
     writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(

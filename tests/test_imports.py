@@ -29,7 +29,7 @@ def _layer(*service: str, packages: set[str] | None = None, pure: bool = False, 
 
 
 _LAYERS = {
-    "__init__": _layer(packages=set(), pure=True),
+    "__init__": _layer(packages=set()),
     "errors": _layer(packages=set(), pure=True),
     "privacy": _layer("errors", packages={"flint", "numpy", "scipy"}, pure=True),
     "noise": _layer("errors", "privacy", packages={"flint", "numpy"}, pure=True),

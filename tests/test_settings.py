@@ -27,7 +27,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     assert settings.bootstrap_key is None
     assert settings.lock_timeout_seconds == 30
     assert settings.max_json_bytes == 64 * 1024 * 1024
-    assert (settings.max_plan_nodes, settings.max_plan_depth) == (100_000, 32)
+    assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (100_000, 32, 100)
 
 
 def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -40,6 +40,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "MAX_JSON_BYTES": "1000",
         "MAX_PLAN_NODES": "10",
         "MAX_PLAN_DEPTH": "3",
+        "MAX_PLAN_OSGT": "5",
         "WRITER_THREADS": "2",
         "SHUTDOWN_SECONDS": "7",
         "LOG_LEVEL": "WARNING",
@@ -54,7 +55,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert settings.bootstrap_key.get_secret_value() == "k" * 32
     assert settings.lock_timeout_seconds == 0.5
     assert settings.max_json_bytes == 1000
-    assert (settings.max_plan_nodes, settings.max_plan_depth) == (10, 3)
+    assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (10, 3, 5)
     assert (settings.writer_threads, settings.shutdown_seconds) == (2, 7)
     assert settings.log_level == "warning"
 

@@ -35,7 +35,7 @@ class StrictRoute(APIRoute):
             _check_address(request, known)
             if reads_body:
                 settings = request.app.state.settings
-                plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth))
+                plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
                 _check_media_type(request)
                 body = await _whole_body(request)
                 parsed = await to_thread.run_sync(parse, body) if len(body) > _LARGE else parse(body)

@@ -33,10 +33,18 @@ RELEASE = {
     "tags": ["pl94"],
     "delta": "1e-10",
 }
+_OFFSET_TAILS = [
+    {"type": "discrete_osgt", "name": "persons", "sigma_squared": "1600", "m": "18"},
+    {"type": "osgt", "name": "income", "sigma_squared": "2500", "m": "22.5", "sensitivity": "0.5"},
+]
 BATCH = {
     "releases": [
         {"name": "first table", "plan": {"type": "geometric", "epsilon": "0.1"}},
         {"name": "second table", "plan": {"type": "discrete_gaussian", "rho": "0.01", "cells": 2}},
+        {
+            "name": "households of four",
+            "plan": {"type": "group", "size": 4, "part": {"type": "sequence", "parts": _OFFSET_TAILS}},
+        },
     ]
 }
 DRAW = {

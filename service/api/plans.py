@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
 from service.api.exact import Exact, Label, Positive, Strict, Tags
-from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.errors import InvalidInput
+from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Mechanism as MechanismValue, Osgt as OsgtValue
 from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, read_plan
-from service.privacy.plan import Plan as PlanValue, mechanisms_of
+from service.privacy.plan import Plan as PlanValue, condense, leaves, mechanisms_of
 
 
 class Limits(NamedTuple):
@@ -18,9 +20,10 @@ class Limits(NamedTuple):
 
     nodes: int
     depth: int
+    osgt: int
 
 
-_USUAL = Limits(100_000, 32)
+_USUAL = Limits(100_000, 32, 100)
 plan_limits: ContextVar[Limits] = ContextVar("plan_limits", default=_USUAL)
 
 
@@ -251,9 +254,21 @@ def plan_of(model: Any, pointer: str) -> PlanValue:
     """The value of a plan or mechanism model; faults are below ``pointer``.
 
     Raises:
-        InvalidInput: it has no meaning.
+        InvalidInput: it has no meaning, or takes too long to price.
     """
-    return read_plan(document_of(model), pointer)
+    plan = read_plan(document_of(model), pointer)
+    if any(isinstance(one, OsgtValue | DiscreteOsgtValue) for one in mechanisms_of(plan)):
+        _check_osgt(plan, pointer)
+    return plan
+
+
+def _check_osgt(plan: PlanValue, pointer: str) -> None:
+    """Each distinct one takes tens of milliseconds, and on an (epsilon, delta) account up to half a second."""
+    most = plan_limits.get().osgt
+    some = (one for one in leaves(condense(plan)) if isinstance(one, OsgtValue | DiscreteOsgtValue))
+    if len({replace(one, cells=None, cells_added=None) for one in some}) > most:
+        detail = f"expected at most {most} osgt and discrete_osgt mechanisms of unlike noise or sensitivity"
+        raise InvalidInput.at(pointer, detail)
 
 
 def mechanism_of(model: Any, pointer: str) -> MechanismValue:

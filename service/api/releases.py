@@ -25,10 +25,9 @@ from service.api.paging import Cursor, Limit, page, read_seq
 from service.api.plans import BoundedPlan, Plan, document_of, plan_of
 from service.ledger import accounts, charges, releases
 from service.ledger.accounts import AccountRecord
-from service.ledger.charges import NewRelease, Registered
+from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.releases import ReleaseRecord
 from service.privacy.numbers import exact_text
-from service.privacy.plan import Plan as PlanValue
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", tags=["releases"], route_class=StrictRoute)
 
@@ -101,13 +100,18 @@ def register_release(
     """
     require(change.principal, "pipeline", account)
     new = charges.prepare(change.database, account, [_new(body, "")])
+    costs = _costs(new)
     if dry_run:
         (rehearsed,) = charges.dry_run(change.database, change.request, account, new)
         with change.database.read() as connection:
             head = accounts.read_account(connection, account).head
-        body_of_run = _registered_body(rehearsed) | {"id": None, "created_at": None, "head": head_body(head)}
+        body_of_run = _registered_body(rehearsed, costs[0]) | {"id": None, "created_at": None, "head": head_body(head)}
         return ok(body_of_run)
-    return respond(charges.register(change.database, change.request, account, new, _render_one))
+    return respond(
+        charges.register(
+            change.database, change.request, account, new, lambda done: json.dumps(_registered_body(done[0], costs[0]))
+        )
+    )
 
 
 @router.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
@@ -120,7 +124,12 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     require(change.principal, "pipeline", account)
     stated = [_new(release, f"/releases/{number}") for number, release in enumerate(body.releases)]
     new = charges.prepare(change.database, account, stated)
-    return respond(charges.register(change.database, change.request, account, new, _render_batch))
+    costs = _costs(new)
+
+    def render(done: list[Registered]) -> str:
+        return json.dumps({"releases": [_registered_body(one, cost) for one, cost in zip(done, costs, strict=True)]})
+
+    return respond(charges.register(change.database, change.request, account, new, render))
 
 
 @router.get("", response_model=ReleasePage)
@@ -167,15 +176,12 @@ def _new(body: RegisterRelease, pointer: str) -> NewRelease:
     return NewRelease(body.name, plan, document_of(body.plan), tuple(body.tags), delta, f"{pointer}/plan")
 
 
-def _render_one(done: list[Registered]) -> str:
-    return json.dumps(_registered_body(done[0]))
+def _costs(prepared: list[Prepared]) -> list[dict[str, Any]]:
+    """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
+    return [cost_of(one.release.plan, one.neighbouring, (one.release.delta,)) for one in prepared]
 
 
-def _render_batch(done: list[Registered]) -> str:
-    return json.dumps({"releases": [_registered_body(registered) for registered in done]})
-
-
-def _registered_body(registered: Registered) -> dict[str, Any]:
+def _registered_body(registered: Registered, cost: dict[str, Any]) -> dict[str, Any]:
     release = registered.release
     record = ReleaseRecord(
         id=registered.id,
@@ -187,14 +193,14 @@ def _registered_body(registered: Registered) -> dict[str, Any]:
         created_at=registered.created_at,
         head=registered.account.head,
     )
-    return _body(record, release.plan, registered.account)
+    return _body(record, cost, registered.account)
 
 
 def _stored_body(record: ReleaseRecord, account: AccountRecord) -> dict[str, Any]:
-    return _body(record, record.plan, account)
+    return _body(record, cost_of(record.plan, account.neighbouring, (record.delta,)), account)
 
 
-def _body(record: ReleaseRecord, plan: PlanValue, account: AccountRecord) -> dict[str, Any]:
+def _body(record: ReleaseRecord, cost: dict[str, Any], account: AccountRecord) -> dict[str, Any]:
     return {
         "id": record.id,
         "account": account.name,
@@ -203,7 +209,7 @@ def _body(record: ReleaseRecord, plan: PlanValue, account: AccountRecord) -> dic
         "plan": record.document,
         "tags": list(record.tags),
         "delta": exact_text(record.delta),
-        "cost": cost_of(plan, account.neighbouring, (record.delta,)),
+        "cost": cost,
         "remaining": remaining_body(account),
         "head": head_body(record.head),
         "created_at": record.created_at,

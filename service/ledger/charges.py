@@ -51,12 +51,14 @@ class Prepared:
 
     Attributes:
         account: the name of the one that it was prepared for, under whose relation and orders it is priced.
+        neighbouring: that relation.
         tags: those of the release and of every node of its plan.
         subplans: what the account's spending counts.
     """
 
     release: NewRelease
     account: str
+    neighbouring: Neighbouring
     price: Price
     tags: tuple[str, ...]
     subplans: Counter[str]
@@ -92,7 +94,7 @@ def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> li
         tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
         subplans = spending.subplans_of(release.plan, release.tags)
         asked = price(release.plan, neighbouring, orders)
-        prepared.append(Prepared(release, name, asked, tuple(sorted(tags)), subplans))
+        prepared.append(Prepared(release, name, neighbouring, asked, tuple(sorted(tags)), subplans))
     return prepared
 
 

@@ -98,7 +98,7 @@ def guarantee(
         tight: False leaves the tight statement out, which no adaptive one needs.
     """
     spent = _Spent.of(plan, neighbouring)
-    profile = Tight.of(plan, neighbouring) if deltas and tight else None
+    profile = Tight.of(plan, neighbouring, len(deltas)) if deltas and tight else None
     statements = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
     approximate = [statement for statement in statements if tight or statement.via != "tight"]
     return Guarantee(

@@ -310,11 +310,23 @@ class _Lines:
             halves = [(self.cost(part, True), count) for part, count in node.parts]
             if self._profiles and sum(count for _, count in halves) > node.degree:
                 halves = [(self._step(1, halves), 1)] * len(halves)
-            apart = [self._step(None, [(half, 2)]) for half, _ in halves]
-            costs = [
-                (self._step(1, [(one, 1), (two, 1)]), count) for (one, count), two in zip(costs, apart, strict=True)
-            ]
+            costs = [(self._worse(one, half), count) for (one, count), (half, _) in zip(costs, halves, strict=True)]
         return self._step(node.degree, costs)
+
+    def _worse(self, one: int, half: int) -> int:
+        """The larger of a cost and of twice another; no step where one of them composes all that the other does."""
+        once, twice = self._steps[~one], self._steps[~half]
+        if once.how_many is None and twice.how_many is None:
+            counts, doubled = Counter[int](), Counter[int]()
+            for place, count in once.pairs:
+                counts[place] += count
+            for place, count in twice.pairs:
+                doubled[place] += 2 * count
+            if doubled <= counts:
+                return one
+            if counts <= doubled:
+                return self._step(None, [(half, 2)])
+        return self._step(1, [(one, 1), (self._step(None, [(half, 2)]), 1)])
 
     def _composed(self, parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
         for part, count in parts:

@@ -224,7 +224,7 @@ def narrow(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[Tes
     """A steward of a service with small limits."""
     path = tmp_path / "narrow.db"
     path.write_bytes(_sqlite_template.read_bytes())
-    limits = {"max_json_bytes": 2000, "max_plan_nodes": 10, "max_plan_depth": 4}
+    limits = {"max_json_bytes": 2000, "max_plan_nodes": 10, "max_plan_depth": 4, "max_plan_osgt": 3}
     with client_of(application(open_database(f"sqlite:///{path}"), secret, **limits)) as opened:
         yield opened
 
@@ -252,6 +252,21 @@ def _nested(depth: int) -> dict[str, Any]:
     for level in range(depth - 1):
         plan = {"type": "repeat", "count": 1, "part": plan} if level % 2 else {"type": "sequence", "parts": [plan]}
     return plan
+
+
+def _offset_tails(*m: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"type": "discrete_osgt", "sigma_squared": "40", "m": each} | fields for each in m]
+
+
+def test_unlike_mechanisms_with_offset_tails_beyond_the_limit(narrow: Client) -> None:
+    groups = [{"type": "group", "size": size, "part": _offset_tails(1)[0]} for size in (1, 2, 3, 4)]
+    for parts in (_offset_tails(1, 2, 3, 3) + _offset_tails(1, cells=5), groups[:3]):
+        json_of(narrow.post("/v1/compositions", json={"plan": {"type": "sequence", "parts": parts}}))
+    for parts in ([*_offset_tails(1, 2, 3), {"type": "osgt", "sigma_squared": "40", "m": 3}], groups):
+        answer = narrow.post("/v1/compositions", json={"plan": {"type": "choice", "parts": parts}})
+        (fault,) = problem_of(answer, "validation")["errors"]
+        assert fault["pointer"] == "/plan"
+        assert "at most 3" in fault["detail"]
 
 
 def test_a_plan_beyond_the_limits(narrow: Client) -> None:

@@ -289,6 +289,23 @@ def test_the_search_curve_in_doubles_is_the_certified_one(plan: Plan) -> None:
         assert float(value) == (pytest.approx(float(exact), rel=1e-9) if exact is not None else float("inf"))
 
 
+@pytest.mark.parametrize(("cells", "cells_added", "worst"), [(2, 1, 2), (3, 1, 3), (2, 2, 4), (4, 3, 6)])
+def test_a_part_is_compared_with_twice_its_one_sided_change_only_where_neither_is_all_of_the_other(
+    cells: int, cells_added: int, worst: int
+) -> None:
+    parts = [Geometric(scale=Fraction(k), cells=cells, cells_added=cells_added) for k in (1, 2, 3)]
+    outlined = outline(Parallel(parts=tuple(parts), max_degree=2), Neighbouring.REPLACE_ONE)
+    assert [step.how_many for step in outlined.steps if step.how_many is not None] == [2]
+    assert nats(plan_epsilon(outlined, Neighbouring.REPLACE_ONE)) == worst * (1 + Fraction(1, 2))
+
+
+def test_unlike_changes_of_a_part_are_compared() -> None:
+    first, second = (Geometric(scale=Fraction(1), sensitivity=s, cells=c, cells_added=1) for s, c in ((1, 1), (5, 9)))
+    outlined = outline(Choice(parts=(Sequence(parts=(first, second)),)), Neighbouring.REPLACE_ONE)
+    assert [step.how_many for step in outlined.steps].count(1) == 2
+    assert nats(plan_epsilon(outlined, Neighbouring.REPLACE_ONE)) == 1 + 9 * 5  # once; twice one-sided is 2 + 2 * 5
+
+
 def test_names_and_tags_cost_nothing_and_equal_parts_are_priced_once() -> None:
     parts = tuple(Geometric(name=f"query {k}", tags=(str(k),), scale=Fraction(k % 3 + 1)) for k in range(3000))
     plan = Sequence(parts=(Parallel(parts=parts, max_degree=1000), Repeat(part=Sequence(parts=parts), count=2), *parts))

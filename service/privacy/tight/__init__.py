@@ -23,11 +23,11 @@ from service.privacy.mechanisms import Gaussian
 from service.privacy.numbers import ball, ceiling, double_down, floor
 from service.privacy.plan import Neighbouring, Priced
 from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
-from service.privacy.tight.contour import NotTight
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import Law, largest_loss, lattice_of, total_rho
 from service.privacy.tight.profiles import lines_of, realised
 from service.privacy.tight.search import Analysis, least_epsilon, near
+from service.privacy.tight.work import NotTight, at_most
 from service.privacy.tight.worst import plan_sum
 
 FEW, MANY = 1 << 12, 1 << 19
@@ -35,6 +35,8 @@ FEW, MANY = 1 << 12, 1 << 19
 ROUNDED = Fraction(1, 10**14)
 """What covers the rounding of a few doubles."""
 FURTHEST = Fraction(10) ** 30
+MOST_WORK, MOST_TOGETHER = 1 << 25, 1 << 26
+"""For reading the laws and for one figure, some two seconds each; and for all figures that are asked for together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +60,27 @@ class Tight:
         kept: log of the probability that the loss is finite, rounded down.
         analysis: of the laws; None where they are continuous Gaussians, or nothing.
         largest: above it there is no finite loss, nats; None where there is no such bound.
+        work: what one figure may take.
     """
 
     laws: Mapping[Law, int]
     kept: float
     analysis: Analysis | None
     largest: Fraction | None
+    work: float = MOST_WORK
 
     @classmethod
-    def of(cls, plan: Priced, neighbouring: Neighbouring) -> "Tight | None":
-        """None where no tight figure is known, or it would take too long."""
+    def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "Tight | None":
+        """None where no tight figure is known, or it would take too long; ``figures``: how many will be asked for."""
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), at_most(MOST_WORK):
                 laws, kept = realised(plan_sum(plan, neighbouring))
                 if all(isinstance(law, Gaussian) for law in laws):
                     return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)
-                return cls(laws, kept + finite, analysis, largest_loss(laws))
+                return cls(
+                    laws, kept + finite, analysis, largest_loss(laws), min(MOST_WORK, MOST_TOGETHER / max(figures, 1))
+                )
         except (NotTight, OverflowError):  # counts can be beyond the doubles
             return None
 
@@ -91,7 +97,7 @@ class Tight:
             above = rho_to_epsilon_analytic(rho, left).nats
             return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
         bounds = [] if self.largest is None else [Bounded(Loss(self.largest, rational=False), "pure")]
-        with suppress(NotTight, OverflowError), np.errstate(all="ignore"):
+        with suppress(NotTight, OverflowError), np.errstate(all="ignore"), at_most(self.work):
             found = least_epsilon(self.analysis, double_down(floor(lambda: ball(left).log())))
             if found is not None:
                 bounds.append(Bounded(Loss(Fraction(found[0]), rational=False), found[1]))
@@ -106,7 +112,7 @@ class Tight:
         elif self.largest is not None and self.largest <= epsilon:
             beside, method = Fraction(0), "pure"
         elif epsilon <= FURTHEST:
-            with suppress(NotTight, OverflowError), np.errstate(all="ignore"):
+            with suppress(NotTight, OverflowError), np.errstate(all="ignore"), at_most(self.work):
                 bound, method = near(self.analysis, float(epsilon))
                 value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
                 beside = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))

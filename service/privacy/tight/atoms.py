@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt
-from service.privacy.tight.contour import Composition, NotTight, sketched
+from service.privacy.tight.contour import Composition, sketched
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.laws import Atoms, Ladder, Law, composition_of
+from service.privacy.tight.work import NotTight, spend
 
 TAIL = 1e-130
 """Losses that are rarer than this are taken for infinite: far below the least delta that is promised."""
@@ -60,6 +61,7 @@ def compose(one: Atoms, two: Atoms) -> Atoms:
     """
     if len(one.x) * len(two.x) > MOST:
         raise NotTight
+    spend(2 * len(one.x) * len(two.x))
     x, p = np.add.outer(one.x, two.x).ravel(), np.multiply.outer(one.p, two.p).ravel()
     infinite = one.infinite + two.infinite - one.infinite * two.infinite
     return gathered(x, p, infinite * (1 + 1e-15), one.rounding + two.rounding + 1e-14)
@@ -120,6 +122,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
         epsilons: nats, ascending; multiples of ``spacing`` where it is given.
         deltas: the bounds, descending.
     """
+    spend(16 * len(epsilons))
     corners, slopes = _lower_hull(epsilons.tolist(), deltas.tolist())
     beside = np.zeros(len(epsilons))  # the probability of each loss under the other neighbour
     beside[corners[1:]] = np.diff(slopes, append=0.0)

@@ -18,18 +18,14 @@ from functools import lru_cache
 import numpy as np
 
 from service.privacy.tight.families import Complexes, Doubles, Family, expm1
+from service.privacy.tight.work import spend
 
 UNIT = 64 * 2.0**-53
 """An error of a cumulant function is below this times the figure that comes with it (64 is above what tests find)."""
 NEGLIGIBLE = 34.0  # nats: 2e-15
 ALIASED = 27.0  # nats: how far below the answer the repetitions of the trapezoid rule are to be
 SMALL_BLOCK = 1 << 18  # numbers in one array
-MOST_WORK = 1 << 24  # cumulants along one line: about a second
 FEW = 256  # points of a line that are not worth dropping one by one
-
-
-class NotTight(Exception):
-    """There is no tight figure: no law is known to have the loss, or it is beyond the bounds on time and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +60,7 @@ class Composition:
             step = max(1, SMALL_BLOCK // len(c))
             for start in range(0, len(family.count), step):
                 some = family.take(np.arange(start, min(start + step, len(family.count))))
+                spend(len(some.count) * len(c) * some.cost)
                 total = total + some.count @ some.cumulant(c)
         return np.asarray(total)
 
@@ -109,6 +106,7 @@ class Line:
 
     def log_deltas(self, epsilons: Doubles) -> tuple[Doubles, Doubles]:
         """Upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
+        spend(len(self.t) * len(epsilons))
         kernel, falling = self._kernels(epsilons)
         turned = np.exp(self.change[:, None] - 1j * np.outer(self.t, epsilons))
         weights = np.full(len(self.t), self.h / math.pi)
@@ -227,22 +225,19 @@ def line(composition: Composition, c: float, h: float, points: int, beyond: floa
     Raises:
         NotTight: it would take too long.
     """
-    block, work = 1 << 14, 0
+    block = 1 << 14
     found: list[_Points] = []
     left_out = beyond
     for start in range(0, points, block):
-        kept, dropped, steps = _along(composition, c, np.asarray(h * np.arange(start, min(start + block, points))))
+        kept, dropped = _along(composition, c, np.asarray(h * np.arange(start, min(start + block, points))))
         found.append(kept)
         left_out += dropped * h / math.pi
-        work += steps
-        if work > MOST_WORK:
-            raise NotTight
     t, change, error = (np.concatenate(parts) for parts in zip(*found, strict=True))
     at_c = float(composition.cumulant(np.array([c]))[0])
     return Line(c, at_c, composition.floor, h, t, change, error, left_out, composition.lattice)
 
 
-def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, float, int]:
+def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, float]:
     kernel = np.zeros_like(t)  # log of the kernel's size, as a part of that at t = 0
     if composition.lattice is None:
         kernel = -np.log(np.abs((1 + 1j * t / c) * (1 + 1j * t / (c + 1))))
@@ -250,7 +245,7 @@ def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, flo
     error: Doubles = np.abs(change)
     dropped = 0.0
     members = _Members(composition.families)
-    looked_at = work = 0
+    looked_at = 0
     while len(t):
         level = change.real + kernel
         small = level < -NEGLIGIBLE
@@ -262,10 +257,10 @@ def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, flo
         family = members.next(room if len(t) <= FEW else min(room, max(2, looked_at)))
         if family is None:
             break
+        spend(len(family.count) * len(t) * family.cost)
         more, uncertain = family.along(c, t)
         looked_at += len(family.count)
-        work += more.size * family.cost
         with np.errstate(over="ignore", invalid="ignore"):
             change = change + family.count @ more
             error = error + family.count @ uncertain
-    return (t, change, error), dropped, work
+    return (t, change, error), dropped

@@ -23,7 +23,7 @@ class Family(Protocol):
 
     @property
     def cost(self) -> int:
-        """How much a value of one member takes, as a multiple of what it takes by a short formula."""
+        """How much a value of one member takes, as a multiple of what it takes by a short formula (``work.spend``)."""
 
     @property
     def spread(self) -> Doubles:

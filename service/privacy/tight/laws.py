@@ -22,9 +22,10 @@ from service.privacy.mechanisms import (
     Osgt,
     RandomizedResponse,
 )
-from service.privacy.tight.contour import Composition, Lattice, NotTight
+from service.privacy.tight.contour import Composition, Lattice
 from service.privacy.tight.families import Doubles, Family, Ladders, Laplaces
 from service.privacy.tight.noise import DUAL, WIDE, DiscreteGaussians, Osgts, Table
+from service.privacy.tight.work import NotTight
 
 LARGEST, SMALLEST = 1e40, 1e-40
 """Figures beyond these are left to other analyses: squares and products stay far inside the doubles."""

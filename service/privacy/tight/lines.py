@@ -18,13 +18,13 @@ from service.privacy.tight.contour import (
     Composition,
     Lattice,
     Line,
-    NotTight,
     best_c,
     line,
     period,
     sketched,
 )
 from service.privacy.tight.laws import Ladder, Law, composition_of, gcd, lattice_of, merged
+from service.privacy.tight.work import NotTight
 
 LONGEST, LONGEST_ROUGH = 1 << 18, 1 << 13  # points of a line
 HOPELESS = 1e8  # of c epsilon: the phases of the integrand have too few digits left

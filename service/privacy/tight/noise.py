@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import wofz  # type: ignore[import-untyped]  # it publishes no types
 
 from service.privacy.tight.families import Complexes, Doubles, Members, log_1p, turned
+from service.privacy.tight.work import CALL, spend
 
 DIRECT = 1 << 17
 """Terms that are summed one by one where a transform would do."""
@@ -116,6 +117,11 @@ class Osgts(Members):
     s: Doubles
 
     @property
+    def cost(self) -> int:
+        """Five error functions of complex numbers."""
+        return 8
+
+    @property
     def spread(self) -> Doubles:
         return np.asarray(self.s / np.sqrt(self.v))
 
@@ -176,8 +182,8 @@ class Table:
 
     @property
     def cost(self) -> int:
-        """A sum's, or a transform's."""
-        return min(len(self.x), 8 if self.spacing else FEW_ATOMS)
+        """Nothing beside what it counts itself, by its atoms."""
+        return 0
 
     @property
     def spread(self) -> Doubles:
@@ -201,6 +207,7 @@ class Table:
         return Table(self.count, np.add.reduceat((self.p * self.x)[kept], starts) / p, p)
 
     def cumulant(self, c: Doubles) -> Doubles:
+        spend(CALL + len(c) * len(self.x) / 2)
         power = np.log(np.maximum(self.p, 1e-320)) + c[:, None] * self.x
         top = power.max(axis=1, keepdims=True)
         grown = np.expm1(np.minimum(c[:, None] * np.abs(self.x).max(), 1.0) * self.x / np.abs(self.x).max())
@@ -225,6 +232,7 @@ class Table:
 
     def _summed(self, tilted: Doubles, mean: float, t: Doubles) -> Complexes:
         """The sum of tilted (exp(it(x - mean)) - 1)."""
+        spend(CALL + len(t) * len(self.x) / 2)
         value = np.empty(len(t), complex)
         step = max(1, DIRECT // len(self.x))
         for start in range(0, len(t), step):
@@ -243,6 +251,7 @@ class Table:
         turn = h * spacing / (4 * np.pi)
         chirp = np.exp(2j * np.pi * np.mod(np.arange(max(n, m), dtype=float) ** 2 * turn, 1.0))
         size = 1 << (n + m - 1).bit_length()
+        spend(CALL + 2 * size)
         kernel = np.zeros(size, complex)
         kernel[:m], kernel[size - n + 1 :] = chirp[:m].conj(), chirp[1:n][::-1].conj()
         spread = np.fft.fft(tilted * np.exp(1j * np.mod(t[0] * (self.x - self.x[0]), 2 * np.pi)) * chirp[:n], size)

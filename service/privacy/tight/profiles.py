@@ -8,10 +8,10 @@ import numpy as np
 
 from service.privacy.mechanisms import DiscreteOsgt, Laplace
 from service.privacy.tight.atoms import TAIL, atoms_of, enumerated, law_from_profile, profile
-from service.privacy.tight.contour import NotTight
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.laws import Atoms, Ladder, Law
 from service.privacy.tight.lines import Lines
+from service.privacy.tight.work import CALL, NotTight, spend
 from service.privacy.tight.worst import Sum, Worst
 
 FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one beside noise with a density
@@ -125,6 +125,7 @@ def _with_rungs(law: Law) -> Law:
 
 def evaluated(worst: Worst) -> Atoms:
     """The law whose profile is the pointwise maximum of the branches', joined linearly between its points."""
+    spend(CALL * len(worst.branches))
     branches = [_Branch.of(one) for one in sorted(worst.branches, key=repr)]
     every = [branch.atoms for branch in branches]
     losses = np.unique(np.concatenate([a.x[a.x > 0] for a in every if a is not None] or [np.zeros(0)]))

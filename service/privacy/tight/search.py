@@ -1,9 +1,11 @@
 """epsilon at a given delta: a search whose result is a bound that was evaluated, whatever the search did."""
 
 import math
+from contextlib import suppress
 from typing import Protocol
 
-from service.privacy.tight.contour import Composition, NotTight, best_c, chernoff
+from service.privacy.tight.contour import Composition, best_c, chernoff
+from service.privacy.tight.work import NotTight, at_most, most
 
 
 class Bound(Protocol):
@@ -31,7 +33,8 @@ def near(analysis: Analysis, epsilon: float) -> tuple[Bound, str]:
         NotTight: even that takes too long.
     """
     try:
-        return analysis.at(epsilon)
+        with at_most(most()):
+            return analysis.at(epsilon)
     except NotTight:
         return analysis.at(epsilon, rough=True)
 
@@ -41,20 +44,30 @@ CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may
 
 
 def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | None:
-    """About the least epsilon >= 0 that holds at log delta, and the method; None where none is found."""
+    """About the least epsilon >= 0 that holds at log delta, and the method; None where none is found.
+
+    The rough bounds, by which the exact one is placed, answer for it where that takes too long.
+
+    Raises:
+        NotTight: even they take too long.
+    """
     epsilon = chernoff(analysis.sketch, log_delta)
+    bound, method = analysis.at(epsilon, rough=True)
     found: tuple[float, str] | None = None
-    for _ in range(3):
-        bound, method = analysis.at(epsilon, rough=True)
-        before, reached = epsilon, _root(bound, log_delta, epsilon, ROUGHLY)
-        if reached is None:
-            break
-        epsilon, found = reached, (reached, method)
-        if abs(math.log(best_c(analysis.sketch, epsilon) / best_c(analysis.sketch, before))) < 0.3:
-            break
-    bound, method = near(analysis, epsilon)
-    reached = _root(bound, log_delta, epsilon, CLOSE)
-    return found if reached is None else (reached, method)
+    with suppress(NotTight):
+        for _ in range(3):
+            before, reached = epsilon, _root(bound, log_delta, epsilon, ROUGHLY)
+            if reached is None:
+                break
+            epsilon, found = reached, (reached, method)
+            if abs(math.log(best_c(analysis.sketch, epsilon) / best_c(analysis.sketch, before))) < 0.3:
+                break
+            bound, method = analysis.at(epsilon, rough=True)
+        with suppress(NotTight), at_most(most()):
+            bound, method = analysis.at(epsilon)
+        reached = _root(bound, log_delta, epsilon, CLOSE)
+        found = found if reached is None else (reached, method)
+    return found
 
 
 def _root(bound: Bound, log_delta: float, start: float, close: float) -> float | None:

@@ -15,8 +15,8 @@ from service.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from service.privacy.numbers import double_up
 from service.privacy.plan import Neighbouring, Notion, Priced, evaluate, outline
 from service.privacy.pure import mechanism_delta
-from service.privacy.tight.contour import NotTight
 from service.privacy.tight.laws import Ladder, Law, law_of, total_rho
+from service.privacy.tight.work import NotTight
 from service.privacy.zcdp import plan_rho
 
 MOST_BRANCHES = 64
