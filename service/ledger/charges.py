@@ -21,9 +21,10 @@ from service.ledger.once import Answer, has_entry, once, rehearse
 from service.ledger.tables import Release, ReleaseTag
 from service.privacy.filter import ACCOUNTANT, Price, Shortfall, add, charged, estimate, price, shortfall
 from service.privacy.fitting import noise_multiplier
+from service.privacy.mechanisms import DiscreteOsgt, Osgt
 from service.privacy.notation import check_relation, walk
 from service.privacy.numbers import double_down, double_up, exact_text
-from service.privacy.plan import Neighbouring, Plan
+from service.privacy.plan import Neighbouring, Plan, condense, leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +217,17 @@ def _refusal(account: AccountRecord, release: NewRelease, gap: Shortfall) -> Bud
     )
 
 
+_FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
+
+
 def multiplier(account: AccountRecord, release: NewRelease) -> float | None:
-    """The smallest factor on the plan's noise scales with which the release would have fitted."""
+    """The smallest factor on the plan's noise scales with which the release would have fitted.
+
+    None where there is none, and where the search would take far longer than the refusal that it explains.
+    """
+    tails = {one for one in leaves(condense(release.plan)) if isinstance(one, Osgt | DiscreteOsgt)}
+    if len(tails) > _FEW_OFFSET_TAILS:
+        return None
 
     def fits(plan: Plan) -> bool:
         asked = estimate(plan, account.neighbouring, account.weights.orders)

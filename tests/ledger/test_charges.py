@@ -208,3 +208,12 @@ def test_a_charge_runs_the_same_statements_however_long_the_ledger_is(database: 
 def _kind(statement: str) -> str:
     """The statement without the time that is left, which PostgreSQL is told as a number."""
     return " ".join(word for word in statement.split() if not any(map(str.isdigit, word)))
+
+
+def test_a_refusal_of_many_unlike_offset_tails_does_not_search_for_seconds(database: Database) -> None:
+    open_account(database, rho="1e-9", definition="zcdp")
+    parts = [{"type": "osgt", "sigma_squared": str(40 + number), "m": "3"} for number in range(4)]
+    for few, expected in ((parts[:1], True), (parts, False)):
+        with pytest.raises(BudgetExceeded) as refused:
+            charge(database, {"type": "sequence", "parts": few})
+        assert (refused.value.noise_multiplier() is not None) is expected
