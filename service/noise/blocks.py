@@ -18,7 +18,7 @@ from flint import arb
 from numpy.typing import NDArray
 
 from service.noise.keystream import Keystream
-from service.noise.table import Table
+from service.noise.table import CHUNK, Table, chunks
 from service.noise.uniform import WORD, Uniform
 from service.privacy.law import Law
 from service.privacy.numbers import ball
@@ -37,7 +37,8 @@ class Blocks:
 
     Args:
         law: the law of the values.
-        shift: 0 to 61; a block should be narrow beside sigma and scale (a 32nd or less), else few places are kept.
+        shift: 0 to 45; a block should be narrow beside sigma and scale (a 32nd to a 64th): if wider few places are kept,
+            if narrower their number makes the table long.
     """
 
     def __init__(self, law: Law, shift: int) -> None:
@@ -49,10 +50,11 @@ class Blocks:
                 scale=None if law.scale is None else law.scale / width,
             ),
             one_sided=True,
+            largest=2 ** (63 - shift) - 1,
         )
         self._place_bits = next(bits for bits in (8, 16, 32, 64) if bits > shift)  # one more than the place: the side
         self._squeeze = _squeeze(law, width)
-        # Rounded to the nearest double; where that is subnormal the term that it stands in is below 2^-900.
+        # Rounded to the nearest double; where that is subnormal the term that it stands in is below 2^-890.
         self._quadratic, self._linear = float(law.quadratic), float(law.linear)
 
     def draw(self, out: NDArray[np.int64], keystream: Keystream) -> None:
@@ -61,21 +63,25 @@ class Blocks:
         Raises:
             OverflowError: a value that has more than 64 bits.
         """
+        dropped = [number * CHUNK + self._draw_chunk(part, keystream) for number, part in enumerate(chunks(out))]
+        again = np.concatenate(dropped) if dropped else np.empty(0, np.int64)
+        if again.size:
+            anew = np.empty(again.size, np.int64)
+            self.draw(anew, keystream)
+            out[again] = anew
+
+    def _draw_chunk(self, out: NDArray[np.int64], keystream: Keystream) -> NDArray[np.int64]:
+        """Fill ``out``, and say which places of it were not kept."""
         self._table.draw(out, keystream)
-        if out.size and int(out.max()) >> (63 - self._shift):
-            raise OverflowError("a value of the noise does not fit 64 bits")
         uniform = keystream.words(out.size, "u1")
         doubtful = np.flatnonzero(uniform >= self._squeeze.take(out, mode="clip"))
         out <<= self._shift
         place = keystream.words(out.size, f"<i{self._place_bits // 8}")
         out |= place & ((1 << self._shift) - 1)
         out ^= place >> (self._place_bits - 1)  # -1 - y where the side is 1
-        if doubtful.size:
-            dropped = doubtful[~self._kept(out[doubtful], uniform[doubtful], keystream)]
-            if dropped.size:
-                anew = np.empty(dropped.size, np.int64)
-                self.draw(anew, keystream)
-                out[dropped] = anew
+        if not doubtful.size:
+            return doubtful
+        return doubtful[~self._kept(out[doubtful], uniform[doubtful], keystream)]
 
     def _kept(self, values: NDArray[np.int64], top: NDArray[Any], keystream: Keystream) -> NDArray[np.bool_]:
         """Whether a uniform U of first byte ``top`` is below p = exp(-t), t = g(x) - g(jB).

@@ -1,6 +1,6 @@
 """Exact samples of integer noise, many at a time, and noisy counts.
 
-Given uniform bits the law is the stated one to the last bit: what is decided in integers and doubles is proven there, and
+Given uniform bits the law is the stated one to the last bit: what integers and doubles decide is proven there, and
 what they cannot decide is left to ball arithmetic. Noise formed in floating point leaks the count that it should
 hide (Mironov 2012). Table look-ups and rejections do not take the same time for every value: do not let a
 caller draw one value at a time against a clock.
@@ -23,7 +23,6 @@ MAX_SIGMA_SQUARED = 2**100
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-_CHUNK = 1 << 15  # values: what they need besides the result stays in a core's cache
 _NARROW = 8  # bits: from a width of 2^8 on blocks are as fast as the table and sooner built
 _BLOCK_LAW = 5  # bits: the block law's width is 2^5 to 2^6
 _KEPT_LAWS = 64  # with 0.2 to 0.5 MB each
@@ -38,10 +37,8 @@ def sample(law: Law, size: int, keystream: Keystream) -> NDArray[np.int64]:
     """
     if size < 0:
         raise ValueError(f"expected a size of at least 0, got {size}")
-    prepared = _prepared(law)
     values = np.empty(size, np.int64)
-    for start in range(0, size, _CHUNK):
-        prepared.draw(values[start : start + _CHUNK], keystream)
+    _prepared(law).draw(values, keystream)
     return values
 
 

@@ -11,6 +11,7 @@ So w decides unless low_k <= w <= high_k for some k, and then more bits do, agai
 but finitely many k lies within 2^-64 of 0 or 1: those share the first and the last word, which never decide.
 """
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,13 @@ _FIXED = 96  # bits after the point of F's bounds
 _BEYOND = 130  # the sums are cut where 2^-130 is left, and that is in the balls
 _UNDECIDED = -(2**15)  # in the guide table, whose values are 16 bits long
 _LAST_WORD = 2**WORD - 1
+CHUNK = 1 << 16  # values
+
+
+def chunks(values: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """``values`` in views so short that what is computed of one stays in a core's cache."""
+    for start in range(0, values.size, CHUNK):
+        yield values[start : start + CHUNK]
 
 
 class Table:
@@ -42,10 +50,11 @@ class Table:
         law: its width (the smaller of sigma and scale) should be at most some hundreds: building takes
             microseconds for each value that has a word of its own.
         one_sided: whether the law is restricted to the integers from 0 on.
+        largest: values above this, or below -1 - largest, are an overflow; far beyond those that have words of their own.
     """
 
-    def __init__(self, law: Law, *, one_sided: bool = False) -> None:
-        self._law, self._one_sided = law, one_sided
+    def __init__(self, law: Law, *, one_sided: bool = False, largest: int = 2**63 - 1) -> None:
+        self._law, self._one_sided, self._largest = law, one_sided, largest
         upper = _upper_tails(law, one_sided=one_sided)  # of k = 1, 2, ...
         self._first = 0 if one_sided else -len(upper)
         # F(-k) = P(X >= k) by symmetry, F(k - 1) = 1 - P(X >= k).
@@ -67,8 +76,12 @@ class Table:
         Raises:
             OverflowError: a value that has more than 64 bits.
         """
-        top = keystream.words(len(out), "<u2")
-        values = self._guide[top]
+        for part in chunks(out):
+            self._draw_chunk(part, keystream)
+
+    def _draw_chunk(self, out: NDArray[np.int64], keystream: Keystream) -> None:
+        top = keystream.words(out.size, "<u2")
+        values = self._guide.take(top, mode="wrap")  # no index is outside: this mode is the one that checks least
         out[:] = values
         rest = np.flatnonzero(values == _UNDECIDED)
         if not rest.size:
@@ -92,7 +105,10 @@ class Table:
 
     def _refine(self, word: int, guess: int, keystream: Keystream) -> int:
         uniform = Uniform(word, keystream)
-        return smallest(lambda k: uniform.below(lambda: self._distribution(k)), guess)
+        value = smallest(lambda k: uniform.below(lambda: self._distribution(k)), guess)
+        if not -1 - self._largest <= value <= self._largest:
+            raise OverflowError("a value of the noise does not fit 64 bits")
+        return value
 
     def _distribution(self, k: int) -> arb:
         """F(k). With S(k) the mass from k on, the restricted law has all of S(0) = (1 + P(X = 0))/2."""
