@@ -37,8 +37,8 @@ class Blocks:
 
     Args:
         law: the law of the values.
-        shift: 0 to 45; a block should be narrow beside sigma and scale (a 32nd to a 64th): if wider few places are kept,
-            if narrower their number makes the table long.
+        shift: 0 to 45; a block should be a 32nd to a 64th of sigma or scale, whichever is smaller: of wider ones few
+            places are kept, of narrower ones the table is long.
     """
 
     def __init__(self, law: Law, shift: int) -> None:

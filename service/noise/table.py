@@ -50,7 +50,8 @@ class Table:
         law: its width (the smaller of sigma and scale) should be at most some hundreds: building takes
             microseconds for each value that has a word of its own.
         one_sided: whether the law is restricted to the integers from 0 on.
-        largest: values above this, or below -1 - largest, are an overflow; far beyond those that have words of their own.
+        largest: values above this, or below -1 - largest, are an overflow. It must be far beyond all that have words
+            of their own.
     """
 
     def __init__(self, law: Law, *, one_sided: bool = False, largest: int = 2**63 - 1) -> None:
