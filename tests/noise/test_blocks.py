@@ -8,7 +8,7 @@ import pytest
 from flint import arb
 
 from service.noise.blocks import Blocks, _squeeze
-from service.noise.table import Table
+from service.noise.table import CHUNK, Table
 from service.privacy.law import Law
 from tests.noise.reference import Scripted, gaussian, geometric, mp, number, osgt, weight
 
@@ -116,6 +116,35 @@ def test_places_sides_and_a_place_that_is_drawn_anew() -> None:
     assert script.script == []
 
 
+def test_only_bytes_below_the_squeeze_are_kept_unseen() -> None:
+    blocks = Blocks(gaussian(10**4), 2)
+    limit = int(blocks._squeeze[20])
+    assert 0 < limit < 255
+    for byte, seen in [(limit - 1, 0), (limit, 1), (255, 1)]:
+        _fixed(blocks, [20], [0])
+        script = Scripted([byte], [3], *[[0]] * seen, [0], [0])
+        blocks.draw(np.empty(1, np.int64), script)
+        assert len(script.script) == (0 if byte == 255 else 2)  # only the last is not kept, and drawn anew
+
+
+def test_what_is_not_kept_is_drawn_anew_in_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    drops = [[3, 7], [], [0, 7], [1, 2], []]  # of three chunks, of the four values drawn anew, of the last two
+    calls: list[int] = []
+
+    def chunk(self: Blocks, out: Any, keystream: Any) -> Any:
+        out[:] = 10 * len(calls) + np.arange(out.size)
+        calls.append(out.size)
+        return np.array(drops[len(calls) - 1], np.int64)
+
+    monkeypatch.setattr(Blocks, "_draw_chunk", chunk)
+    out = np.empty(2 * CHUNK + 8, np.int64)
+    Blocks(gaussian(10**4), 2).draw(out, Scripted())
+    assert calls == [CHUNK, CHUNK, 8, 4, 2]
+    expected = np.concatenate([np.arange(CHUNK), 10 + np.arange(CHUNK), 20 + np.arange(8)])
+    expected[[3, 7, 2 * CHUNK, 2 * CHUNK + 7]] = [30, 40, 41, 33]
+    assert np.array_equal(out, expected)
+
+
 @pytest.mark.parametrize("shift", [6, 7, 14, 15, 30, 31, 44])
 def test_places_of_all_sizes_reach_both_ends_of_their_block(shift: int) -> None:
     width = 1 << shift
@@ -139,7 +168,7 @@ def test_acceptance_in_doubles_agrees_with_mpmath_for_wide_laws(law: Law) -> Non
         x = generator.choice([x, -1 - x])
         t = number(law.quadratic) * (x * x - block * block) + number(law.linear) * (abs(x) - block)
         word = int(mp.floor(mp.exp(-t) * _WORD))
-        for step in (1, 2**19, 2**20 + 1, 2**21, 2**30):
+        for step in (1, 2**10, 2**11 + 1, 2**12 + 1, 2**13, 2**19, 2**20 + 1, 2**21, 2**30):
             assert _accepts(blocks, x, word - step)
             assert word + step >= _WORD or not _accepts(blocks, x, word + step)
 

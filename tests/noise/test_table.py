@@ -130,6 +130,13 @@ def test_a_threshold_on_the_edge_of_a_bucket_leaves_its_bucket_undecided(
     assert [_draw(drawn, (65531 << 48) + step) for step in (-1, 0, 1)] == [1000 if slack else 0, 1000, 1]
 
 
+def test_values_that_the_guide_is_too_narrow_for_come_from_the_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 0 nearly always, else a value of a hundred buckets that has more than 16 bits.
+    monkeypatch.setattr(table, "_upper_tails", lambda law, one_sided: [(100 << 80, 100 << 80)] * 40_000)
+    drawn = Table(geometric(1))
+    assert [_draw(drawn, bucket << 48) for bucket in (50, 200, 65_535 - 50)] == [-40_000, 0, 40_000]
+
+
 def test_a_value_beyond_64_bits_is_an_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Table(geometric(2))
     monkeypatch.setattr(Table, "_distribution", lambda self, k: arb(1 if k >= 2**63 else 0))
