@@ -14,7 +14,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from flint import arb
 from numpy.typing import NDArray
 
 from service.noise.keystream import Keystream
@@ -114,11 +113,7 @@ class Blocks:
 
     def _exactly_kept(self, value: int, block: int, word: int, keystream: Keystream) -> bool:
         t = _exponent(self._law, abs(value)) - _exponent(self._law, block)
-        return Uniform(word, keystream).below(lambda: _exp_minus(t))
-
-
-def _exp_minus(t: Fraction) -> arb:
-    return (-ball(t)).exp()
+        return Uniform(word, keystream).below(lambda: (-ball(t)).exp())
 
 
 def _exponent(law: Law, size: int) -> Fraction:
