@@ -13,16 +13,19 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt openapi bench lock clean
+.PHONY: help serve test test-statistics check fmt openapi bench lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
 serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./data
 	exec $(BIN)/python -m service serve
 
 test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
 	$(BIN)/python -m pytest
+
+test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of each law
+	$(BIN)/python -m pytest -m statistics tests/noise
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract, the Dockerfile
 	$(BIN)/ruff check

@@ -1,12 +1,13 @@
 """Noisy counts: drawing them, once, and reading them again."""
 
 import json
-import secrets
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Path, Response
+from numpy.typing import NDArray
 from pydantic import BaseModel, FailFast, Field
 
 from service.api import examples
@@ -23,7 +24,7 @@ from service.errors import InvalidInput
 from service.ledger import accounts, charges, draws, releases
 from service.ledger.charges import NewRelease
 from service.ledger.draws import WHOLE, DrawRecord, Turn
-from service.noise.sampler import add_noise
+from service.noise import Keystream, add_noise
 from service.privacy.accuracy import margin_of_error
 from service.privacy.law import Law
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism as MechanismValue
@@ -174,10 +175,10 @@ def read_draw(account: AccountPath, draw: DrawPath, database: CurrentDatabase, p
         return ok(draw_body(draws.read_draw(connection, owner.id, draw)))
 
 
-def _noisy(counts: Sequence[int], mechanism: MechanismValue) -> list[int]:
+def _noisy(counts: Sequence[int], mechanism: MechanismValue) -> NDArray[np.int64]:
     law = law_of(mechanism, "/mechanism")
     try:
-        return add_noise(counts, law, secrets.randbits)
+        return add_noise(counts, law, Keystream())
     except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at("/mechanism", str(error)) from None
 

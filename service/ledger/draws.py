@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, select
 
 from service.errors import AlreadyDrawn, InvalidInput, NotFound
@@ -106,7 +107,7 @@ def draw(
     plan: Plan,
     mechanism: Mechanism,
     turn: Turn,
-    noisy: Sequence[int],
+    noisy: Sequence[int] | NDArray[np.int64],
     render: Render,
 ) -> Answer:
     """Store the noisy counts of one mechanism of a release's plan, once.
@@ -134,7 +135,7 @@ def register_and_draw(
     request: Request,
     account_name: str,
     prepared: Prepared,
-    noisy: Sequence[int],
+    noisy: Sequence[int] | NDArray[np.int64],
     render: Render,
 ) -> Answer:
     """Charge a release of a single mechanism and store its draw, in one transaction.
@@ -181,13 +182,14 @@ def list_draws(connection: Connection, release_id: str, after: int, limit: int, 
     return page
 
 
-def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: Sequence[int]) -> _Sealed:
-    packed = np.asarray(noisy, dtype="<i8").tobytes()
+def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: Sequence[int] | NDArray[np.int64]) -> _Sealed:
+    values = np.asarray(noisy, dtype="<i8")
+    packed = values.tobytes()
     return _Sealed(
         mechanism=mechanism,
         turn=turn,
         forks=_forks(plan, mechanism, turn.repetition),
-        noisy=list(noisy),
+        noisy=values.tolist(),
         packed=zlib.compress(packed, 1),
         digest=hashlib.sha256(packed).hexdigest(),
     )

@@ -26,7 +26,7 @@ from service.api import draws
 
 add_noise = draws.add_noise
 
-def failing(counts, law, entropy):
+def failing(counts, law, keystream):
     if len(counts) == 3:
         raise RuntimeError(f"cannot draw {counts}")
     if len(counts) == 4:
@@ -38,7 +38,7 @@ def failing(counts, law, entropy):
         return [str(count) + "?" for count in counts]
     if len(counts) == 6:
         raise ExceptionGroup(f"{counts}", [RuntimeError(f"{counts}")])
-    return add_noise(counts, law, entropy)
+    return add_noise(counts, law, keystream)
 
 draws.add_noise = failing
 from service.__main__ import main

@@ -1,281 +1,291 @@
-"""The sampler against masses from first principles: exactly where all bit strings can be tried, else by chi-square."""
+"""Samples against the laws: frequencies, tails, moments, independence at fixed keys; and what draws must hold to."""
 
-import random
-import secrets
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
-import mpmath  # type: ignore[import-untyped]  # it publishes no types
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from service.noise import sampler
-from service.noise.sampler import Entropy, add_noise, bernoulli_exp, sample
-from service.privacy.law import Law
-
-T = TypeVar("T", bound=Hashable)
-mp: Any = mpmath.MPContext()  # a context of our own: precision is not shared with other tests
-mp.dps = 50
-
-
-def number(value: Fraction) -> Any:
-    return mp.mpf(value.numerator) / value.denominator
-
-
-def weight(law: Law, x: int) -> Any:
-    slope = 0 if law.scale is None else abs(x) / number(law.scale)
-    square = 0 if law.sigma_squared is None else mp.mpf(x) ** 2 / (2 * number(law.sigma_squared))
-    return mp.exp(-slope - square)
-
-
-def masses(law: Law, reach: int) -> dict[int, Any]:
-    """The masses of -reach..reach, where ``reach`` is far enough for all the mass that matters."""
-    weights = {x: weight(law, x) for x in range(-reach, reach + 1)}
-    total = mp.fsum(weights.values())
-    return {x: w / total for x, w in weights.items()}
-
-
-class MoreBits(Exception):
-    """A run of the sampler asked for bits beyond those it was given."""
-
-
-def enumerate_exactly(draw: Callable[[Entropy], T], depth: int) -> tuple[dict[T, Fraction], Fraction]:
-    """The exact probability of each result over all bit strings of at most ``depth`` bits, and that of none yet."""
-    found: dict[T, Fraction] = {}
-    undecided = Fraction(0)
-    pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
-    while pending:
-        answers, used = pending.pop()
-        left = iter(answers)
-        asked: list[int] = []
-
-        def entropy(bits: int, left: Any = left, asked: list[int] = asked) -> int:
-            for answer in left:
-                return int(answer)
-            asked.append(bits)
-            raise MoreBits
-
-        try:
-            result = draw(entropy)
-        except MoreBits:
-            if used + asked[0] > depth:
-                undecided += Fraction(1, 2**used)
-            else:
-                pending += [((*answers, value), used + asked[0]) for value in range(2 ** asked[0])]
-        else:
-            found[result] = found.get(result, Fraction(0)) + Fraction(1, 2**used)
-    return found, undecided
-
-
-@pytest.mark.parametrize("gamma", [Fraction(0), Fraction(1, 7), Fraction(1, 2), Fraction(1), Fraction(7, 3)], ids=str)
-def test_bernoulli_exp_has_exactly_its_probability(gamma: Fraction) -> None:
-    found, undecided = enumerate_exactly(
-        lambda entropy: bernoulli_exp(gamma.numerator, gamma.denominator, entropy), depth=16
-    )
-    assert undecided < Fraction(1, 25)
-    true = number(found.get(True, Fraction(0)))
-    assert true <= mp.exp(-number(gamma)) <= true + number(undecided)
-    assert sum(found.values()) + undecided == 1
-
-
-@pytest.mark.parametrize("scale", [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2), Fraction(2, 3)], ids=str)
-def test_every_bit_string_together_gives_the_exact_geometric_law(scale: Fraction) -> None:
-    found, undecided = enumerate_exactly(lambda entropy: sample(Law(scale=scale), 1, entropy)[0], depth=17)
-    assert undecided < Fraction(1, 2)
-    true = masses(Law(scale=scale), 150)
-    assert set(found) <= set(true)
-    for x, p in true.items():
-        exact = number(found.get(x, Fraction(0)))
-        assert exact <= p <= exact + number(undecided)
-    assert all(found[x] == found[-x] for x in found)
-
-
-@pytest.mark.parametrize("sigma_squared", [Fraction("0.001"), Fraction(1, 2), Fraction("9.375"), Fraction(2**100, 3)])
-@pytest.mark.parametrize("scale", [None, Fraction(1, 7), Fraction(40, 3), Fraction(10**30)])
-def test_the_gaussian_keeps_each_geometric_value_with_exactly_the_right_probability(
-    sigma_squared: Fraction, scale: Fraction | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A value of mass exp(-|y|/t), kept with probability exp(-g(y)), has the law exp(-y²/(2 sigma²) - |y|/b)
-    # if and only if |y|/t + g(y) - y²/(2 sigma²) - |y|/b does not depend on y: a check in exact rationals.
-    candidates = [0, 1, -1, 2, -2, 3, 17, -1000, 2**60]
-    script, scales, kept_with = iter(candidates), [], []
-
-    def geometric(t: int, s: int, entropy: Entropy) -> int:
-        scales.append(Fraction(t, s))
-        return next(script)
-
-    def accept(numerator: int, denominator: int, entropy: Entropy) -> bool:
-        kept_with.append(Fraction(numerator, denominator))
-        return True
-
-    monkeypatch.setattr(sampler, "_geometric", geometric)
-    monkeypatch.setattr(sampler, "bernoulli_exp", accept)
-    law, slope = Law(sigma_squared=sigma_squared, scale=scale), 1 / scale if scale else 0
-    assert sample(law, len(candidates), random.Random(1).getrandbits) == candidates
-    constants = {
-        abs(y) / t + g - y * y / (2 * sigma_squared) - abs(y) * slope
-        for y, t, g in zip(candidates, scales, kept_with, strict=True)
-    }
-    assert len(constants) == 1
-    assert all(g >= 0 for g in kept_with)
-
-
-RARE = 1e-4  # seeds are fixed, and there are some fifteen such tests: a right sampler hardly ever fails one
-
-
-def chi_square_p(observed: Sequence[int], expected: Sequence[Any]) -> Any:
-    statistic = mp.fsum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
-    return mp.gammainc(mp.mpf(len(observed) - 1) / 2, statistic / 2, mp.inf, regularized=True)
-
+from service.noise import Keystream, Law, add_noise, sample, sampler
+from service.noise.blocks import Blocks
+from service.noise.table import Table
+from tests.noise.reference import KEY, RARE, chi_square_p, gaussian, geometric, osgt, upper_tail
 
 LONG = Fraction(1, 10**200)  # too small to be seen in a law, but every integer of it is 660 bits long
 
+_SHORT = [
+    *(geometric(scale) for scale in ("0.01", "0.25", "2.336", "104/7", 100, 255, 256, 3000, 10**6)),
+    *(gaussian(v) for v in ("0.01", "0.3", "9.375", 10**4, 255**2, 256**2, 10**7, 10**12)),
+    *(osgt(*both) for both in ((40, "40/3"), (10**4, "2.5"), (10**4, 10**5), (10**6, 700), (10**11, 4 * 10**5))),
+    Law(scale=Fraction("2.336") + LONG),
+]
+# Three mechanisms over scales from 0.01 to a million.
+_SIZES = [Fraction(size) for size in ("0.01", "0.3", 1, "2.7", 11, 90, 200, 400, 1023, 1024, 10**4, 10**5, "999999.5")]
+_LONG = [
+    *(geometric(size) for size in _SIZES),
+    *(gaussian(size * size) for size in _SIZES),
+    *(osgt(size * size, size) for size in _SIZES),
+    *(osgt(size * size, size / 20) for size in _SIZES[4:]),
+    *(osgt(size * size, size * 20) for size in _SIZES[4:]),
+]
+
+
+class _Truth:
+    """The law by mass (width up to 2,000) or by density: probabilities of cells, and moments."""
+
+    def __init__(self, law: Law) -> None:
+        sizes = [float(law.sigma_squared) ** 0.5] if law.sigma_squared is not None else []
+        self.width = min(sizes + ([float(law.scale)] if law.scale is not None else []))
+        self.law, self.discrete = law, self.width < 2000
+        reach = int(self.width * 60) + 60
+        step = 1 if self.discrete else self.width / 2000
+        x = np.arange(-reach, reach + 1) if self.discrete else np.arange(-60, 60, 1 / 2000) * self.width
+        mass = np.exp(-(x * x) * float(law.quadratic) - abs(x) * float(law.linear))
+        self.points, self.masses, self.step = x, mass / mass.sum(), step
+        self.above = np.cumsum(self.masses[::-1])[::-1]  # P(X >= x)
+
+    def at_least(self, edges: NDArray[np.int64]) -> NDArray[np.float64]:
+        """P(X >= edge) for edges above 0."""
+        if not self.discrete:
+            return upper_tail(self.law, edges - 0.5)
+        return np.asarray(self.above[np.searchsorted(self.points, edges)])
+
+    def moment(self, power: int) -> float:
+        return float(np.sum(self.masses * self.points.astype(float) ** power))
+
+    def edges(self, smallest: float) -> NDArray[np.int64]:
+        """Positive edges of cells that each hold at least about ``smallest``, the last reaching to infinity."""
+        edges, at = [1], 1
+        while True:
+            step = max(1, int(self.width / 40))
+            here = self.at_least(np.array([at]))[0]
+            while here - self.at_least(np.array([at + step]))[0] < smallest:
+                if self.at_least(np.array([at + step]))[0] < smallest:
+                    return np.array(edges)
+                step *= 2
+            at += step
+            if self.at_least(np.array([at]))[0] < smallest:
+                return np.array(edges)
+            edges.append(at)
+
+
+def _cells(values: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many values lie in each cell, from the most negative to the most positive; 0 alone in the middle."""
+    bounds = np.concatenate([-edges[::-1] + 1, edges])
+    return np.bincount(np.searchsorted(bounds, values, side="right"), minlength=len(bounds) + 1)
+
+
+def _check_frequencies(law: Law, size: int) -> None:
+    values, truth = sample(law, size, Keystream(KEY)), _Truth(law)
+    if truth.at_least(np.array([1]))[0] * size < 1e-6:
+        assert not values.any()
+        return
+    edges = truth.edges(20 / size)
+    tails = truth.at_least(edges)
+    side = tails - np.append(tails[1:], 0)
+    expected = size * np.concatenate([side[::-1], [1 - 2 * tails[0]], side])
+    keep = expected > 5  # 0 may be rarer
+    observed = _cells(values, edges)
+    assert observed.sum() == size
+    assert chi_square_p(observed[keep], expected[keep]) > RARE
+    # The two tails of about 20 values, by themselves.
+    strays = np.count_nonzero(abs(values) >= edges[-1])
+    assert abs(strays - 2 * size * tails[-1]) < 4.5 * (2 * size * tails[-1]) ** 0.5
+    variance, fourth = truth.moment(2), truth.moment(4)
+    assert abs(values.mean()) < 4.5 * (variance / size) ** 0.5
+    square = (values.astype(float) ** 2).mean()
+    assert abs(square - variance) < 4.5 * ((fourth - variance**2) / size) ** 0.5
+    if truth.width > 500:  # the last bits are as random as the first
+        assert chi_square_p(np.bincount(values & 63, minlength=64), [size / 64] * 64) > RARE
+
+
+@pytest.mark.parametrize("law", _SHORT, ids=lambda law: str(law)[:90])
+def test_frequencies_tails_and_moments(law: Law) -> None:
+    _check_frequencies(law, 400_000)
+
+
+@pytest.mark.statistics
+@pytest.mark.parametrize("law", _LONG, ids=str)
+def test_frequencies_tails_and_moments_of_ten_million(law: Law) -> None:
+    _check_frequencies(law, 10**7)
+
+
+@pytest.mark.parametrize("law", [geometric(2**50), gaussian(2**100), Law(scale=Fraction(2**50) - LONG)], ids=str)
+def test_the_widest_laws(law: Law) -> None:
+    _check_frequencies(law, 100_000)
+
+
+def _independent(values: NDArray[np.int64], lag: int) -> float:
+    """The p-value of a table of eighths by eighths of values and those ``lag`` later."""
+    ranks = np.searchsorted(np.quantile(values, np.arange(1, 8) / 8), values, side="right")
+    counts = np.bincount(ranks[:-lag] * 8 + ranks[lag:], minlength=64).reshape(8, 8)
+    expected = np.outer(counts.sum(1), counts.sum(0)) / counts.sum()
+    filled = expected.ravel() > 5
+    return chi_square_p(counts.ravel()[filled], expected.ravel()[filled])
+
+
+_LAGS = (1, 2, 3, 8, 64, 1 << 15, (1 << 15) + 1)
+_UNLIKE = [geometric(3), gaussian(400), geometric(10**5), gaussian(10**10), osgt(10**8, 10**4)]
+
+
+@pytest.mark.parametrize("law", _UNLIKE, ids=str)
+def test_values_tell_nothing_of_later_ones(law: Law) -> None:
+    values = sample(law, 400_000, Keystream(KEY))
+    assert all(_independent(values, lag) > RARE for lag in _LAGS)
+
+
+@pytest.mark.statistics
+@pytest.mark.parametrize("law", _UNLIKE, ids=str)
+def test_ten_million_values_tell_nothing_of_later_ones(law: Law) -> None:
+    values = sample(law, 10**7, Keystream(KEY))
+    assert all(_independent(values, lag) > RARE for lag in _LAGS)
+
+
+def test_neighbouring_laws_by_table_and_by_blocks_agree() -> None:
+    # One law by both ways: the frequencies differ as two samples of one law do.
+    law, size = gaussian(200**2), 400_000
+    one, two = np.empty(size, np.int64), np.empty(size, np.int64)
+    Table(law).draw(one, Keystream(KEY))
+    Blocks(law, 2).draw(two, Keystream(KEY[::-1]))
+    cells = [np.bincount(np.clip(values // 16, -40, 40) + 40, minlength=81) for values in (one, two)]
+    both, difference = cells[0] + cells[1], cells[0] - cells[1]
+    filled = both > 10
+    assert chi_square_p(difference[filled] + both[filled], both[filled]) > RARE  # (o - e)²/e, e the sum
+
 
 @pytest.mark.parametrize(
-    ("law", "reach"),
+    ("law", "kind"),
     [
-        (Law(scale=Fraction("0.25")), 60),
-        (Law(scale=Fraction("2.336")), 250),
-        (Law(scale=Fraction("2.336") + LONG), 250),
-        (Law(scale=Fraction(17)), 1500),
-        (Law(scale=Fraction(104, 7)), 1500),
-        (Law(sigma_squared=Fraction("0.3")), 20),
-        (Law(sigma_squared=Fraction("9.375")), 60),
-        (Law(sigma_squared=Fraction("9.375") + LONG), 60),
-        (Law(sigma_squared=Fraction(10000)), 1500),
-        (Law(sigma_squared=Fraction(40), scale=Fraction(40, 3)), 120),
-        (Law(sigma_squared=Fraction(10000), scale=Fraction("2.5")), 250),
+        (gaussian(255**2), Table),
+        (gaussian(256**2), Blocks),
+        (geometric(256 - LONG), Table),
+        (geometric(256), Blocks),
+        (osgt(10**30, 255), Table),
+        (osgt(256**2, 10**40), Blocks),
     ],
-    ids=lambda value: str(value)[:60],
 )
-def test_frequencies_follow_the_mass_function(law: Law, reach: int) -> None:
-    size = 200_000
-    values = sample(law, size, random.Random(20).getrandbits)
-    counts, true = Counter(values), masses(law, reach)
-    # Cells of at least 20 expected values, from left to right; the last takes the rest.
-    observed, expected = [0], [mp.mpf(0)]
-    for x, p in true.items():
-        if expected[-1] >= 20:
-            observed.append(0)
-            expected.append(mp.mpf(0))
-        observed[-1] += counts[x]
-        expected[-1] += size * p
-    observed[-2:], expected[-2:] = [sum(observed[-2:])], [mp.fsum(expected[-2:])]
-    assert sum(observed) == size
-    assert chi_square_p(observed, expected) > RARE
-
-    variance = mp.fsum(p * x * x for x, p in true.items())
-    fourth = mp.fsum(p * x**4 for x, p in true.items())
-    mean_square = mp.mpf(sum(x * x for x in values)) / size
-    assert abs(mp.mpf(sum(values)) / size) < 4 * mp.sqrt(variance / size)
-    assert abs(mean_square - variance) < 4 * mp.sqrt((fourth - variance**2) / size)
+def test_wide_laws_are_drawn_by_blocks(law: Law, kind: type[Any]) -> None:
+    assert isinstance(sampler._prepared(law), kind)
 
 
-@pytest.mark.parametrize(
-    ("law", "margins"),
-    [
-        (Law(scale=Fraction("2.336")), (10, 15, 20)),
-        (Law(sigma_squared=Fraction("9.375")), (8, 10, 12)),
-    ],
-    ids=str,
-)
-def test_tails_have_their_mass(law: Law, margins: tuple[int, ...]) -> None:
-    size = 300_000
-    values = sample(law, size, random.Random(4).getrandbits)
-    true = masses(law, 250)
-    for margin in margins:
-        expected = size * mp.fsum(p for x, p in true.items() if abs(x) > margin)
-        beyond = sum(abs(x) > margin for x in values)
-        assert expected > 5
-        assert abs(beyond - expected) < 4 * mp.sqrt(expected)
-
-
-def laplace_distribution(x: int) -> Any:
-    y = mp.mpf(x) / 2**50
-    return mp.exp(y) / 2 if y < 0 else 1 - mp.exp(-y) / 2
-
-
-def normal_distribution(x: int) -> Any:
-    return mp.ncdf(mp.mpf(x) / 2**50)
-
-
-@pytest.mark.parametrize(
-    ("law", "distribution"),
-    [
-        (Law(scale=Fraction(2**50)), laplace_distribution),
-        (Law(sigma_squared=Fraction(2**100)), normal_distribution),
-        (Law(scale=Fraction(2**50) - LONG), laplace_distribution),
-    ],
-    ids=["geometric", "discrete Gaussian", "geometric, long ratio"],
-)
-def test_the_widest_laws_follow_their_continuous_limits(law: Law, distribution: Callable[[int], Any]) -> None:
-    size, cells = 20_000, 50
-    values = sample(law, size, random.Random(9).getrandbits)
-    quantiles = Counter(min(cells - 1, int(distribution(x) * cells)) for x in values)
-    assert chi_square_p([quantiles[k] for k in range(cells)], [mp.mpf(size) / cells] * cells) > RARE
-    # The last bits are as random as the first: nothing passed through 53-bit numbers.
-    last = Counter(x % 64 for x in values)
-    assert chi_square_p([last[k] for k in range(64)], [mp.mpf(size) / 64] * 64) > RARE
-
-
-@pytest.mark.parametrize("law", [Law(scale=Fraction(1, 1000)), Law(sigma_squared=Fraction(1, 1000))], ids=str)
+@pytest.mark.parametrize("law", [geometric("0.001"), gaussian("0.000001"), osgt("0.001", 10**300)], ids=str)
 def test_the_narrowest_laws_are_zero(law: Law) -> None:
     # The mass away from 0 is below exp(-499).
-    assert set(sample(law, 5_000, random.Random(1).getrandbits)) == {0}
+    assert not sample(law, 5_000, Keystream(KEY)).any()
 
 
-def test_the_operating_system_is_an_entropy_source() -> None:
-    values = sample(Law(scale=Fraction(2**50)), 100, secrets.randbits)
-    assert len(set(values)) == 100  # two equal ones have probability below 1e-11
-    assert all(type(value) is int for value in values)
+@pytest.mark.parametrize(
+    ("sigma_squared", "scale"), [(Fraction(10**300), Fraction(1000)), (Fraction(10**6), Fraction(10**300))], ids=str
+)
+def test_a_part_that_is_far_too_wide_is_as_good_as_absent(sigma_squared: Fraction, scale: Fraction) -> None:
+    alone = geometric(scale) if scale < sigma_squared else gaussian(sigma_squared)
+    both = sample(Law(sigma_squared=sigma_squared, scale=scale), 100_000, Keystream(KEY))
+    assert both.tolist() == sample(alone, 100_000, Keystream(KEY)).tolist()
 
 
-def test_the_same_bits_give_the_same_values() -> None:
-    law = Law(sigma_squared=Fraction("9.375"))
-    first, second = (sample(law, 50, random.Random(3).getrandbits) for _ in range(2))
-    assert first == second
-    assert sample(law, 50, random.Random(4).getrandbits) != first
+@pytest.mark.parametrize("law", _UNLIKE, ids=str)
+def test_the_same_key_gives_the_same_values(law: Law) -> None:
+    size = 100_000
+    first = sample(law, size, Keystream(KEY))
+    assert first.dtype == np.int64
+    assert first.shape == (size,)
+    assert np.array_equal(first, sample(law, size, Keystream(KEY)))
+    assert not np.array_equal(first, sample(law, size, Keystream(KEY[::-1])))
+    assert not np.array_equal(first, sample(law, size, Keystream()))
+
+
+def test_a_keystream_goes_on_where_it_was() -> None:
+    stream = Keystream(KEY)
+    one, two = (sample(geometric(10**9), 100, stream) for _ in range(2))
+    assert not set(one.tolist()) & set(two.tolist())
+
+
+def _fresh(law: Law) -> bytes:
+    return sample(law, 50_000, Keystream(KEY)).tobytes()
+
+
+def test_threads_share_the_tables() -> None:
+    laws = [geometric(7), gaussian(10**9), osgt(10**8, 10**4), gaussian(30)] * 4
+    alone = [_fresh(law) for law in laws]
+    sampler._prepared.cache_clear()  # so that the tables are built by threads too
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(_fresh, laws)) == alone
+
+
+def test_the_kept_tables_are_bounded() -> None:
+    for scale in range(1, sampler._KEPT_LAWS + 20):
+        sample(geometric(Fraction(scale, 1000)), 1, Keystream(KEY))
+    assert sampler._prepared.cache_info().currsize == sampler._KEPT_LAWS
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("law", [geometric(3), gaussian(250**2), gaussian(10**15), geometric(2**50)], ids=str)
+def test_memory_is_the_result_and_little_more(law: Law, traced: None) -> None:
+    sample(law, 1, Keystream(KEY))  # builds the tables
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    values = sample(law, 2_000_000, Keystream(KEY))
+    _, peak = tracemalloc.get_traced_memory()
+    assert peak - before < values.nbytes + 2_000_000
+
+
+def test_tables_take_little_memory(traced: None) -> None:
+    before, _ = tracemalloc.get_traced_memory()
+    built = [Table(geometric(255)), Blocks(gaussian(10**12), 14)]
+    after, _ = tracemalloc.get_traced_memory()
+    assert after - before < 600_000 * len(built)
 
 
 def test_no_values() -> None:
-    assert sample(Law(scale=Fraction(1)), 0, random.Random(1).getrandbits) == []
-    assert add_noise([], Law(scale=Fraction(1)), random.Random(1).getrandbits) == []
+    assert sample(geometric(1), 0, Keystream(KEY)).shape == (0,)
+    assert sample(geometric(10**6), 0, Keystream(KEY)).shape == (0,)
+    assert add_noise([], geometric(1), Keystream(KEY)).shape == (0,)
 
 
 @pytest.mark.parametrize(
     ("law", "limit"),
     [
-        (Law(scale=2**50 + LONG), r"scale of at most 2\^50"),
-        (Law(scale=Fraction(10**400)), r"scale of at most 2\^50"),
-        (Law(sigma_squared=2**100 + LONG), r"sigma_squared of at most 2\^100"),
+        (geometric(2**50 + LONG), r"scale of at most 2\^50"),
+        (geometric(10**400), r"scale of at most 2\^50"),
+        (gaussian(2**100 + LONG), r"sigma_squared of at most 2\^100"),
+        (osgt(2**100 + LONG, 2**50 + LONG), r"sigma_squared of at most 2\^100"),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_laws_too_wide_for_64_bits_are_refused_even_for_no_values(law: Law, limit: str) -> None:
     with pytest.raises(ValueError, match=limit):
-        sample(law, 0, random.Random(1).getrandbits)
+        sample(law, 0, Keystream(KEY))
 
 
 def test_a_negative_size_is_refused() -> None:
     with pytest.raises(ValueError, match="size of at least 0, got -1"):
-        sample(Law(scale=Fraction(1)), -1, random.Random(1).getrandbits)
+        sample(geometric(1), -1, Keystream(KEY))
 
 
 def test_noise_is_added_count_by_count() -> None:
-    law, counts = Law(scale=Fraction("2.336")), [0, 7, -3, 2**40, 10**18]
-    noise = sample(law, len(counts), random.Random(8).getrandbits)
-    assert any(noise)
-    noisy = add_noise(counts, law, random.Random(8).getrandbits)
-    assert [after - before for before, after in zip(counts, noisy, strict=True)] == noise
+    law, counts = geometric("2.336"), [0, 7, -3, 2**40, 10**18]
+    noise = sample(law, len(counts), Keystream(KEY))
+    assert noise.any()
+    noisy = add_noise(counts, law, Keystream(KEY))
+    assert [int(after) - before for before, after in zip(counts, noisy, strict=True)] == noise.tolist()
 
 
 def test_noisy_counts_stop_at_the_limits_of_64_bits() -> None:
-    law = Law(scale=Fraction(2**50))
+    law = geometric(2**50)
     top, bottom = 2**63 - 1, -(2**63)
-    noise = sample(law, 200, random.Random(2).getrandbits)
-    upper = add_noise([top] * 200, law, random.Random(2).getrandbits)
-    lower = add_noise([bottom] * 200, law, random.Random(2).getrandbits)
+    noise = sample(law, 200, Keystream(KEY)).tolist()
+    upper = add_noise([top] * 200, law, Keystream(KEY)).tolist()
+    lower = add_noise([bottom] * 200, law, Keystream(KEY)).tolist()
     assert upper == [top + min(value, 0) for value in noise]
     assert lower == [bottom + max(value, 0) for value in noise]
 
@@ -283,5 +293,5 @@ def test_noisy_counts_stop_at_the_limits_of_64_bits() -> None:
 @pytest.mark.parametrize("count", [2**63, -(2**63) - 1])
 def test_a_count_beyond_64_bits_is_refused_and_not_repeated(count: int) -> None:
     with pytest.raises(ValueError, match="64-bit") as refusal:
-        add_noise([1, count], Law(scale=Fraction(1)), random.Random(1).getrandbits)
+        add_noise([1, count], geometric(1), Keystream(KEY))
     assert str(abs(count)) not in str(refusal.value)

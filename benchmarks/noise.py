@@ -1,0 +1,90 @@
+"""Exact noise, in values a second of processor time, beside an exact sampler in Python and numpy's inexact ones."""
+
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from statistics import median
+
+import numpy as np
+
+from benchmarks import exact
+from service.noise import Keystream, Law, sample, sampler
+
+_ROUNDS = 5
+_OURS, _NUMPY, _PYTHON = 2_000_000, 500_000, 2_000  # values a round
+_SINGLE = 2_000
+_READ = 1 << 22  # bytes
+_TARGET = 1000  # times the exact peer
+_SCALES = [Fraction(1, 2), Fraction(10), Fraction(200), Fraction(1000), Fraction(10**5), Fraction(10**9)]
+
+
+class _Repeated(Keystream):
+    """Bits that cost nothing, and are not random: what is left is our own work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes, self._at = super().read(_READ), 0
+
+    def read(self, count: int) -> bytes:
+        """Some of the same bytes, from a place that moves."""
+        self._at = (self._at + 7919 * count) % (_READ - count)
+        return self._bytes[self._at : self._at + count]
+
+
+def run() -> None:
+    """Print a line for each law: rates, and the ratio to each peer."""
+    speed = _READ / _seconds(lambda: Keystream().read(_READ)) / 1e9
+    print(
+        f"Noise, millions of values a second (target: {_TARGET:,} times the exact peer); the keystream {speed:.2f} GB/s"
+    )
+    header = f"{'ours':>8}{'bits given':>12}{'CKS, Python':>13}{'ratio':>9}{'numpy, inexact':>16}{'ratio':>7}"
+    print(f"  {'':<30}{header}{'tables, ms':>12}{'one, us':>9}")
+    generator = np.random.default_rng(1)
+    for size in _SCALES:
+        _line(f"geometric, scale {float(size):g}", Law(scale=size), _two_sided(generator, float(size)))
+    for size in _SCALES:
+        name = f"discrete Gaussian, sigma {float(size):g}"
+        _line(name, Law(sigma_squared=size * size), _rounded(generator, float(size)))
+    for size in _SCALES[1:]:
+        _line(f"discrete OSGT, both {float(size):g}", Law(sigma_squared=size * size, scale=size), None)
+
+
+def _two_sided(generator: np.random.Generator, scale: float) -> Callable[[], object]:
+    p = -np.expm1(-1 / scale)
+    return lambda: generator.geometric(p, _NUMPY) - generator.geometric(p, _NUMPY)
+
+
+def _rounded(generator: np.random.Generator, sigma: float) -> Callable[[], object]:
+    return lambda: np.rint(generator.normal(0.0, sigma, _NUMPY)).astype(np.int64)
+
+
+def _line(name: str, law: Law, inexact: Callable[[], object] | None) -> None:
+    sampler._prepared.cache_clear()
+    built = _seconds(lambda: sampler._prepared(law))
+    keystream, repeated = Keystream(), _Repeated()
+    work: list[tuple[int, Callable[[], object]]] = [
+        (_OURS, lambda: sample(law, _OURS, keystream)),
+        (_OURS, lambda: sample(law, _OURS, repeated)),
+        (_PYTHON, lambda: exact.sample(law, _PYTHON)),
+    ]
+    if inexact is not None:
+        work.append((_NUMPY, inexact))
+    rounds = [[size / _seconds(one) / 1e6 for size, one in work] for _ in range(_ROUNDS)]
+    ours, given, python, *others = (median(rates) for rates in zip(*rounds, strict=True))
+    ratio = median(rates[0] / rates[2] for rates in rounds)
+    beside = " " * 23
+    if others:
+        beside = f"{others[0]:16.0f}{median(rates[0] / rates[3] for rates in rounds):7.1f}"
+    single = median(_seconds(lambda: sample(law, 1, Keystream())) for _ in range(_SINGLE))
+    figures = f"{ours:8.0f}{given:12.0f}{python:13.4f}{ratio:9,.0f}{beside}"
+    print(f"  {name:<30}{figures}{built * 1e3:12.1f}{single * 1e6:9.1f}", flush=True)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.thread_time()
+    work()
+    return time.thread_time() - started
+
+
+if __name__ == "__main__":
+    run()
