@@ -39,7 +39,9 @@ _LAYERS = {
     "__init__": _layer(packages=set()),
     "errors": _layer(packages=set(), pure=True),
     "privacy": _layer("errors", packages={"flint", "numpy", "scipy"}, pure=True),
-    "noise": _layer("errors", "privacy", packages={"flint", "numpy"}, pure=True, but=frozenset({"secrets"})),
+    "noise": _layer(
+        "errors", "privacy", packages={"cryptography", "flint", "numpy"}, pure=True, but=frozenset({"secrets"})
+    ),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
     "api": _layer("__init__", "errors", "ledger", "noise", "privacy", "settings", web=True),
