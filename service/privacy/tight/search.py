@@ -2,7 +2,7 @@
 
 import math
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, cast
 
 from service.privacy.tight.contour import Composition, best_c, chernoff
 from service.privacy.tight.work import NotTight, at_most, most
@@ -53,6 +53,9 @@ def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | N
     """
     epsilon = chernoff(analysis.sketch, log_delta)
     bound, method = analysis.at(epsilon, rough=True)
+    if cast("object", bound) is analysis:  # it is as good everywhere
+        reached = _root(bound, log_delta, epsilon, CLOSE)
+        return None if reached is None else (reached, method)
     found: tuple[float, str] | None = None
     with suppress(NotTight):
         for _ in range(3):
