@@ -37,6 +37,8 @@ def total(weighted: Iterable[tuple[Loss, int]]) -> Loss:
     """
     top, bottom, rational = 0, 1, True  # unreduced: most denominators are unlike, and dividing out takes longest
     for loss, count in weighted:
+        if loss is ZERO:  # as are the deltas of thousands of mechanisms
+            continue
         if loss.nats is None:
             return INFINITE
         part, of = loss.nats.numerator * count, loss.nats.denominator

@@ -171,10 +171,13 @@ def _condense(plan: Plan, size: int) -> Condensed:
     match plan:
         case Mechanism():
             nameless = replace(plan, name=None, tags=()) if plan.name is not None or plan.tags else plan
-            mechanism, times = grouped(simplest(nameless), size)
+            mechanism, times = simplest(nameless), 1
+            if size > 1:
+                mechanism, times = grouped(mechanism, size)
             if isinstance(mechanism, Declared):
                 mechanism = replace(mechanism, reference="")
-            group = size if isinstance(mechanism, Additive) else 1  # of others, all that a group does is known
+            # Of others than additive noise, all that a group does is known.
+            group = 1 if size == 1 or not isinstance(mechanism, Additive) else size
             leaf = Condensed(mechanism, None, (), group, 1, hash(mechanism))
             return leaf if times == 1 else _composed([(leaf, times)])
         case Group():
