@@ -14,10 +14,10 @@ from service.privacy.conversion import (
     rho_to_epsilon_analytic,
 )
 from service.privacy.loss import INFINITE, Loss, least
-from service.privacy.plan import Neighbouring, Priced, condense, outline
+from service.privacy.plan import Condensed, Neighbouring, Priced, condense, outline
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.renyi import Renyi, declared_orders
-from service.privacy.tight import Tight
+from service.privacy.tight import Bounded, Tight
 from service.privacy.zcdp import certified_rho
 
 USUAL_ORDERS = tuple(
@@ -97,8 +97,9 @@ def guarantee(
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
         tight: False leaves the tight statement out, which no adaptive one needs.
     """
-    spent = _Spent.of(plan, neighbouring)
-    profile = Tight.of(plan, neighbouring, len(deltas)) if deltas and tight else None
+    condensed = condense(plan)
+    spent = _Spent.of(condensed, neighbouring)
+    profile = Tight.of(condensed, neighbouring, len(deltas)) if deltas and tight else None
     statements = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
     approximate = [statement for statement in statements if tight or statement.via != "tight"]
     return Guarantee(
@@ -128,8 +129,7 @@ class _Spent:
     orders: set[Fraction]
 
     @classmethod
-    def of(cls, plan: Priced, neighbouring: Neighbouring) -> "_Spent":
-        plan = condense(plan)
+    def of(cls, plan: Condensed, neighbouring: Neighbouring) -> "_Spent":
         outlined = outline(plan, neighbouring)
         curve = Renyi(outlined)
         return cls(
@@ -169,18 +169,15 @@ def _at_delta(spent: _Spent, profile: Tight | None, delta: Fraction, adaptive: b
     if left > 0 and rho is not None:
         yield Approximate(delta, least([rho_to_epsilon_analytic(rho, left), pure]), "analytic", None, adaptive)
     others = [(pure if left >= 0 else INFINITE, "pure"), (by_rdp.loss, "rdp"), (by_zcdp.loss, "zcdp")]
-    tight = _tight(profile, delta, others)
-    if tight.epsilon.nats is not None:
-        yield tight
+    loss, method = _least_known(None if profile is None else profile.epsilon(delta), others)
+    if loss.nats is not None:
+        yield Approximate(delta, loss, "tight", None, adaptive=False, method=method)
 
 
-def _tight(profile: Tight | None, delta: Fraction, others: Iterable[tuple[Loss, str]]) -> Approximate:
+def _least_known(tight: Bounded | None, others: Iterable[tuple[Loss, str]]) -> tuple[Loss, str]:
     """The least that is known of a plan in full: its own profile's, or another analysis's where that is not above."""
     loss, method = min(others, key=lambda pair: pair[0])
-    found = None if profile is None else profile.epsilon(delta)
-    if found is not None and found.loss < loss:
-        loss, method = found.loss, found.method
-    return Approximate(delta, loss, "tight", None, adaptive=False, method=method)
+    return (tight.loss, tight.method) if tight is not None and tight.loss < loss else (loss, method)
 
 
 def _line(slope: Fraction) -> Callable[[Doubles], Doubles]:
@@ -195,7 +192,8 @@ def _best(delta: Fraction, statements: Iterable[Approximate]) -> Best:
 
 def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[AtEpsilon]:
     """The delta at which a plan is (epsilon, delta)-private, at most 1, by each analysis; the least first."""
-    spent = _Spent.of(plan, neighbouring)
+    condensed = condense(plan)
+    spent = _Spent.of(condensed, neighbouring)
     found: list[AtEpsilon] = []
 
     def add(loss: Loss, via: str) -> None:
@@ -213,11 +211,8 @@ def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> li
     add(rdp_to_delta(spent.tau, spent.curve.rough, epsilon, spent.orders, near).loss, "rdp")
     if spent.rho.nats is not None:
         add(rho_to_delta_analytic(spent.rho.nats, epsilon), "analytic")
-    profile = Tight.of(plan, neighbouring)
-    tight = None if profile is None else profile.delta(epsilon)
-    least_other = min(found, key=lambda one: one.delta)
-    if tight is not None and tight.loss < least_other.delta:
-        found.append(AtEpsilon(tight.loss, "tight", tight.method))
-    else:
-        found.append(AtEpsilon(least_other.delta, "tight", least_other.via))
+    profile = Tight.of(condensed, neighbouring)
+    others = [(one.delta, one.via) for one in found]
+    loss, method = _least_known(None if profile is None else profile.delta(epsilon), others)
+    found.append(AtEpsilon(loss, "tight", method))
     return sorted(found, key=lambda one: one.delta)

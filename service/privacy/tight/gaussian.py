@@ -5,6 +5,7 @@ The closed form must not stand in for the discrete Gaussian, for which it unders
 delta = 1e-10 it gives 1.04987 where the truth is 1.05104 (privacy.md section 4).
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 
 from flint import arb
@@ -37,10 +38,7 @@ def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:
     low, high = Fraction(0), above
     if _holds(rho, low, delta):
         return Loss(low, rational=False)
-    while high - low > high / (1 << 42):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _holds(rho, middle, delta) else (middle, high)
-    return Loss(high, rational=False)
+    return Loss(_edge(lambda epsilon: _holds(rho, epsilon, delta), high, low), rational=False)
 
 
 def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Fraction:
@@ -52,10 +50,15 @@ def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Frac
     low, high = below, 2 * below
     while _holds(high, epsilon, delta):
         low, high = high, 2 * high
-    while high - low > high / (1 << 42):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _holds(middle, epsilon, delta) else (low, middle)
-    return low
+    return _edge(lambda rho: _holds(rho, epsilon, delta), low, high)
+
+
+def _edge(holds: Callable[[Fraction], bool], inside: Fraction, outside: Fraction) -> Fraction:
+    """Where it ceases to hold, by bisection, from the side on which it does."""
+    while abs(outside - inside) > max(inside, outside) / (1 << 42):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+    return inside
 
 
 def _holds(rho: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
