@@ -38,7 +38,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "BOOTSTRAP_KEY": "k" * 32,
         "LOCK_TIMEOUT_SECONDS": "0.5",
         "MAX_JSON_BYTES": "1000",
-            "MAX_ARROW_BYTES": "2000",
+        "MAX_ARROW_BYTES": "2000",
         "MAX_PLAN_NODES": "10",
         "MAX_PLAN_DEPTH": "3",
         "MAX_PLAN_OSGT": "5",

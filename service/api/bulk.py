@@ -113,8 +113,9 @@ def _in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
 
 def _noisy(counts: CountStream, law: Law) -> NDArray[np.int64]:
     noisy, keystream, first = np.empty(counts.rows, np.int64), Keystream(), 0
-    for part in counts.counts:
-        add_noise(part, law, keystream, out=noisy[first : first + part.size])
+    for batch in counts.batches:
+        part = noisy[first : first + batch.counts.size]
+        add_noise(batch.counts, law, keystream, out=part)
         first += part.size
     return noisy
 

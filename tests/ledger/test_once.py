@@ -88,9 +88,7 @@ def test_a_result_is_loaded_again_where_its_answer_is_not_kept(database: Databas
         return read_key(connection, loaded[-1])
 
     reload: Reload[KeyRecord] = Reload(lambda record: Source(api_key_id=record.id), load)
-    first, again = (
-        once_reloaded(database, _REQUEST, work, status=201, landed=_never, reload=reload) for _ in range(2)
-    )
+    first, again = (once_reloaded(database, _REQUEST, work, status=201, landed=_never, reload=reload) for _ in range(2))
     assert (first.status, first.replayed, loaded) == (201, False, [first.result.id])
     assert again == Outcome(201, first.result, replayed=True)
     with database.read() as connection:
