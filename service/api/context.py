@@ -58,7 +58,7 @@ async def _change(
             raise InvalidInput.at("/header/Idempotency-Key", "expected 1 to 255 printable ASCII characters")
         path = request.scope["path"] + "?" + request.scope["query_string"].decode("latin-1")
         digest = idempotency.request_digest(secret, request.method, path, await request.body())
-    identity = idempotency.Request(principal.name, idempotency_key, digest)
+    identity = idempotency.Request(principal.name, idempotency_key, digest, getattr(request.state, "kept", None))
     return Change(state.database, secret, principal, identity, state.writers)
 
 

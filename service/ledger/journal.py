@@ -7,12 +7,14 @@ before it was changed.
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
-from service.ledger.tables import Entry
+from service.errors import LedgerRolledBack
+from service.ledger.tables import Account, Entry
 
 Kind = Literal["account_opened", "budget_changed", "account_closed", "account_reopened", "committed", "drawn"]
 
@@ -30,6 +32,24 @@ class Head:
 
 
 BEFORE_FIRST = Head(0, "00" * 32)
+_HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
+
+
+def read_head(text: str) -> Head:
+    """A head as people keep it and clients send it, ``seq:hash``.
+
+    Raises:
+        ValueError: it is no such text; what it is does not stand in the message.
+    """
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        raise ValueError("expected seq:hash, a number from 1 and 64 lower-case hexadecimal digits")
+    return Head(int(found[1]), found[2])
+
+
+def write_head(head: Head) -> str:
+    """The same as text."""
+    return f"{head.seq}:{head.hash}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +70,14 @@ class JournalEntry:
     release_id: str | None
     body: str
     hash: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An entry that a client has seen in an account's journal, and that must be there still."""
+
+    account: str
+    head: Head
 
 
 @dataclass(frozen=True)
@@ -87,11 +115,11 @@ def _ordered(value: object) -> object:
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
             raise TypeError("expected text as the names of an object")
-        return {name: _ordered(value[name]) for name in sorted(value, key=_utf_16_units)}
+        return {name: _ordered(value[name]) for name in sorted(value, key=utf_16_units)}
     raise TypeError(f"expected text, an integer, a boolean, null, a list or an object, got {type(value).__name__}")
 
 
-def _utf_16_units(name: str) -> bytes:
+def utf_16_units(name: str) -> bytes:
     """Big-endian, so that bytes compare as code units do; ASCII compares the same without."""
     return name.encode("utf-16-be", "surrogatepass")
 
@@ -145,6 +173,28 @@ def entries(connection: Connection, account_id: int, after_seq: int, limit: int)
         .limit(limit)
     )
     return [JournalEntry(*row) for row in rows]
+
+
+def require_kept(connection: Connection, kept: Kept) -> None:
+    """Refuse to go on where an entry that was seen is not in the journal: then an old backup was restored.
+
+    Raises:
+        LedgerRolledBack: the account's journal does not hold it, or there is no such account.
+    """
+    asked = {"account": kept.account, "seq": kept.head.seq, "hash": kept.head.hash}
+    if connection.execute(_KEPT, asked).first() is None:
+        raise LedgerRolledBack(kept.account)
+
+
+_KEPT = (
+    select(Entry.seq)
+    .join(Account, Account.id == Entry.account_id)
+    .where(
+        Account.name == bindparam("account"),
+        Entry.seq == bindparam("seq"),
+        Entry.hash == bindparam("hash"),
+    )
+)
 
 
 def hash_before(connection: Connection, account_id: int, seq: int) -> str:
