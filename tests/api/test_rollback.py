@@ -23,7 +23,6 @@ from tests.api.calls import (
     open_account,
     pointers_of,
     problem_of,
-    pure,
     release,
 )
 
@@ -111,7 +110,7 @@ def test_an_account_that_was_forgotten_altogether_is_refused_too(client: Client)
     ],
 )  # fmt: skip
 def test_a_malformed_header_is_explained(still: Client, value: str) -> None:
-    answer = still.get("/v1/accounts/anybody", headers={"If-Ledger-Includes": value.encode()})
+    answer = still.get("/v1/accounts/anybody", headers=[(b"If-Ledger-Includes", value.encode())])
     assert pointers_of(answer) == ["/header/If-Ledger-Includes"]
     assert "0000" not in answer.text
 
