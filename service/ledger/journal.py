@@ -16,7 +16,22 @@ from sqlalchemy import Connection, bindparam, insert, select
 from service.errors import LedgerRolledBack
 from service.ledger.tables import Account, Entry
 
-Kind = Literal["account_opened", "budget_changed", "account_closed", "account_reopened", "committed", "drawn"]
+Kind = Literal[
+    "account_opened",
+    "budget_changed",
+    "account_closed",
+    "account_reopened",
+    "metadata_changed",
+    "proposed",
+    "approved",
+    "reserved",
+    "committed",
+    "voided",
+    "expired",
+    "drawn",
+    "repriced",
+    "refused",
+]
 
 LARGEST_INTEGER = 2**53  # beyond it a double, and so RFC 8785, no longer tells integers apart
 _PAGE = 500
