@@ -1,19 +1,238 @@
-"""The journal replayed: what an account was at any of its entries."""
+"""The journal replayed: what an account was at any of its entries, from nothing else.
+
+Balances of the past, verification, recomputation and imports follow a chain by the one class here. It
+keeps what is held and what is distinct, never a release: a chain of a million entries of a thousand
+distinct plans is a thousand counts.
+"""
 
 import json
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import Connection
 
 from service.ledger import budgets, journal, spending
 from service.ledger.accounts import AccountRecord
-from service.ledger.journal import Head
-from service.privacy.filter import Totals, add
+from service.ledger.journal import BEFORE_FIRST, Broken, Head
+from service.privacy.filter import Budget, Price, Totals, Weights, add_all
 from service.privacy.notation import read_plan
-from service.privacy.plan import Plan
+from service.privacy.numbers import parse_exact
+from service.privacy.plan import Neighbouring, Plan
 
 _PAGE = 500
+_DISTINCT = 4096  # amounts and plans that are counted before they are added up
+_VOLUME = 1 << 26  # characters of plans, likewise
+_SHORT = 1 << 12  # characters of a plan that is remembered with its subplans
+_VOLUME = 1 << 26  # characters
+_SHORT = 1 << 12  # characters of a plan that is worth remembering
+
+Said = dict[str, Any]
+"""What a journal entry says."""
+
+Amount = tuple[str | None, str | None, str, str, tuple[str | None, ...]]
+"""A price as the journal writes it, to be counted: epsilon, rho, delta, linear, quanta."""
+
+Subject = tuple[str, tuple[str, ...]]
+"""What a release spends on: its plan as text, and its own tags."""
+
+_write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=True).encode
+
+
+@dataclass(slots=True)
+class Held:
+    """A release that is proposed or reserved."""
+
+    state: str
+    amount: Amount
+    subject: Subject
+    expires_at: str | None
+
+
+class Chain:
+    """An account as its journal has it so far; it follows one entry after the other."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.head = BEFORE_FIRST
+        self.opened: Said = {}  # the first entry
+        self.neighbouring = Neighbouring.ADD_REMOVE
+        self.weights = Weights()
+        self.budget: Budget | None = None
+        self.state = "open"
+        self.approval_above: Fraction | None = None
+        self.committed = 0  # releases
+        self.held: dict[str, Held] = {}
+        self._totals = Totals()  # of what is committed, but for what is counted in _amounts
+        self._amounts: Counter[Amount] = Counter()
+        self._spent: Counter[str] = Counter()  # subplans, but for those of what is counted in _subjects
+        self._subjects: Counter[Subject] = Counter()
+        self._volume = 0  # characters of the plans that are counted
+
+    def follow(self, said: Said, head: Head) -> str | None:
+        """Take the next entry, and return the state that it brings its release to; None where it brings none.
+
+        Raises:
+            Broken: an entry of this kind does not say this here.
+        """
+        try:
+            state = self._follow(said)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+            raise Broken("the entry does not say what one of its kind says") from None
+        self.head = head
+        return state
+
+    def _follow(self, said: Said) -> str | None:
+        kind, content = said["kind"], said["content"]
+        if (kind == "account_opened") != (self.head == BEFORE_FIRST):
+            raise Broken("an account is opened by its first entry, and by no other")
+        match kind:
+            case "committed" | "reserved" | "proposed" if "plan" in content:
+                return self._register(said["release"], kind, content)
+            case "committed" | "approved" | "voided" | "expired":
+                return self._step(said["release"], content["to"] if kind == "approved" else kind)
+            case "repriced":
+                self._reprice(said["release"], amount_of(content["was"]), amount_of(content["price"]))
+            case "account_opened":
+                self._open(said)
+            case "budget_changed":
+                self.budget = budgets.read_budget(content["budget"])
+            case "account_closed" | "account_reopened":
+                self.state = "closed" if kind == "account_closed" else "open"
+            case "metadata_changed":
+                self.approval_above = _threshold(content)
+            case "drawn" | "refused":
+                pass
+            case _:
+                raise Broken("the entry is of no known kind")
+        return None
+
+    def _open(self, said: Said) -> None:
+        content = said["content"]
+        self.opened = said
+        self.neighbouring = Neighbouring(content["neighbouring"])
+        self.weights = budgets.read_weights(json.dumps(content["admission"]))
+        self.budget = budgets.read_budget(content["budget"])
+        self.approval_above = _threshold(content)
+
+    def _register(self, release: str, kind: str, content: Said) -> str:
+        amount, subject = amount_of(content["price"]), subject_of(content)
+        if kind == "committed":
+            self._commit(amount, subject)
+        elif release in self.held:
+            raise Broken("the release is held already")
+        else:
+            read_amount(amount)
+            self.held[release] = Held(kind, amount, subject, content["expires_at"])
+        return kind
+
+    def _commit(self, amount: Amount, subject: Subject) -> None:
+        self.committed += 1
+        self._amounts[amount] += 1
+        self._subjects[subject] += 1
+        if self._subjects[subject] == 1:
+            self._volume += len(subject[0])
+        if len(self._amounts) > _DISTINCT or len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
+            self._add_up()
+
+    def _step(self, release: str, state: str) -> str:
+        held = self.held.get(release)
+        if held is None:
+            raise Broken("the release is not held")
+        if state == "reserved":
+            held.state = state
+            return state
+        if state not in ("committed", "voided", "expired"):
+            raise Broken("a release comes to no such state")
+        del self.held[release]
+        if state == "committed":
+            self._commit(held.amount, held.subject)
+        return state
+
+    def _reprice(self, release: str, was: Amount, amount: Amount) -> None:
+        held = self.held.get(release)
+        if held is None:
+            self._amounts[was] -= 1
+            self._amounts[amount] += 1
+        elif held.amount != was:
+            raise Broken("the release had another price")
+        else:
+            held.amount = amount
+
+    def _add_up(self) -> None:
+        self._totals = add_all(self._totals, _prices(self._amounts))
+        self._amounts.clear()
+        for subject, count in self._subjects.items():
+            for subplan, times in subplans_of(subject).items():
+                self._spent[subplan] += times * count
+        self._subjects.clear()
+        self._volume = 0
+
+    @property
+    def totals(self) -> Totals:
+        """The sum of what is committed and held."""
+        self._add_up()
+        return add_all(self._totals, _prices(Counter(held.amount for held in self.held.values())))
+
+    @property
+    def spent(self) -> Counter[str]:
+        """The subplans of what is committed."""
+        self._add_up()
+        return self._spent
+
+    @property
+    def reserved(self) -> Counter[str]:
+        """The subplans of what is held."""
+        subplans: Counter[str] = Counter()
+        for held in self.held.values():
+            subplans.update(subplans_of(held.subject))
+        return subplans
+
+
+def amount_of(price: Mapping[str, Any]) -> Amount:
+    """A price as its entry writes it."""
+    return price["epsilon"], price["rho"], price["delta"], price["linear"], tuple(price["quanta"])
+
+
+@lru_cache(maxsize=1024)
+def read_amount(amount: Amount) -> Price:
+    """The price that it is.
+
+    Raises:
+        TypeError, ValueError: the service writes none like it.
+    """
+    return budgets.read_price(dict(zip(_FIGURES, amount, strict=True)))
+
+
+_FIGURES = ("epsilon", "rho", "delta", "linear", "quanta")
+
+
+def _prices(counts: Mapping[Amount, int]) -> Iterator[tuple[Price, int]]:
+    return ((read_amount(amount), count) for amount, count in counts.items())
+
+
+def subject_of(content: Said) -> Subject:
+    """What an entry that registers a release spends on."""
+    return _write(content["plan"]), tuple(content["tags"])
+
+
+def subplans_of(subject: Subject) -> Counter[str]:
+    """The priced subplans of a release, by their text."""
+    return (_subplans if len(subject[0]) < _SHORT else _subplans.__wrapped__)(subject)
+
+
+@lru_cache(maxsize=_DISTINCT)
+def _subplans(subject: Subject) -> Counter[str]:
+    plan, tags = subject
+    return spending.subplans_of(read_plan(json.loads(plan)), tags)
+
+
+def _threshold(content: Said) -> Fraction | None:
+    stated = content.get("approval_above")
+    return None if stated is None else parse_exact(stated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +249,14 @@ def replay(connection: Connection, account: AccountRecord, until: int, tag: str 
 
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
     """
-    moment, releases = replace(account, totals=Totals(), state="open", head=journal.BEFORE_FIRST), 0
-    subplans: Counter[str] = Counter()
-    while moment.head.seq < until:
-        page = journal.entries(connection, account.id, moment.head.seq, min(_PAGE, until - moment.head.seq))
+    chain = Chain(account.name)
+    while chain.head.seq < until:
+        page = journal.entries(connection, account.id, chain.head.seq, min(_PAGE, until - chain.head.seq))
         if not page:
             break
         for entry in page:
-            content = json.loads(entry.body)["content"]
-            moment = replace(_after(moment, entry.kind, content), head=Head(entry.seq, entry.hash))
-            if entry.kind == "committed":
-                releases += 1
-                subplans.update(spending.subplans_of(read_plan(content["plan"]), content["tags"]))
-    return Moment(moment, spending.composed(subplans.items(), tag), releases)
-
-
-def _after(account: AccountRecord, kind: str, content: dict[str, object]) -> AccountRecord:
-    match kind, content:
-        case "committed", {"price": dict(price)}:
-            return replace(account, totals=add(account.totals, budgets.read_price(price)))
-        case "account_opened" | "budget_changed", {"budget": dict(budget)}:
-            return replace(account, budget=budgets.read_budget(budget))
-        case "account_closed", _:
-            return replace(account, state="closed")
-        case "account_reopened", _:
-            return replace(account, state="open")
-        case _:
-            return account
+            chain.follow(json.loads(entry.body), Head(entry.seq, entry.hash))
+    if chain.budget is None:
+        raise Broken(journal.MISSING)
+    moment = replace(account, budget=chain.budget, totals=chain.totals, state=chain.state, head=chain.head)
+    return Moment(moment, spending.composed(chain.spent.items(), tag), chain.committed + len(chain.held))

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, insert, select
 
@@ -223,31 +223,75 @@ def verify_chain(connection: Connection, account: AccountHead) -> BadEntry | Non
     head = BEFORE_FIRST
     while page := entries(connection, account.id, head.seq, _PAGE):
         for entry in page:
-            reason = _fault(account.name, head, entry)
-            if reason is not None:
-                return BadEntry(head.seq + 1, reason)
+            try:
+                read_entry(account.name, head, entry)
+            except Broken as broken:
+                return BadEntry(head.seq + 1, str(broken))
             head = Head(entry.seq, entry.hash)
     if head.seq < account.head.seq:
-        return BadEntry(head.seq + 1, "the entry is missing")
+        return BadEntry(head.seq + 1, MISSING)
     if head != account.head:
         return BadEntry(head.seq, "the account's head is not the last entry")
     return None
 
 
-def _fault(account: str, previous: Head, entry: JournalEntry) -> str | None:
-    """What is wrong with an entry, given the head that it should follow."""
+MISSING = "the entry is missing"
+
+
+class Broken(ValueError):
+    """An entry is not what its chain or its account says it is; the text says how."""
+
+
+def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, Any]:
+    """What an entry says, given the head that it follows.
+
+    Raises:
+        Broken: it is not the next one, not what was hashed, or filed under something else.
+    """
     if entry.seq != previous.seq + 1:
-        return "the entry is missing"
+        raise Broken(MISSING)
     if entry_hash(previous.hash, entry.body) != entry.hash:
-        return "the hash is not that of the entry and the hash before it"
+        raise Broken("the hash is not that of the entry and the hash before it")
+    said = read_body(entry.body)
+    if (said.get("account"), said.get("seq"), said.get("kind"), said.get("release")) != (
+        account,
+        entry.seq,
+        entry.kind,
+        entry.release_id,
+    ):
+        raise Broken("the entry is filed under another account, number, kind or release than it states")
+    return said
+
+
+def read_body(body: str) -> dict[str, Any]:
+    """What an entry's text says.
+
+    Raises:
+        Broken: it is not the canonical JSON of an object.
+    """
     try:
-        said = json.loads(entry.body)
-        rewritten = canonical(said)
-    except (TypeError, ValueError):
-        return "the entry is not canonical JSON"
-    if rewritten != entry.body or not isinstance(said, dict):
-        return "the entry is not canonical JSON"
-    columns = {"account": account, "seq": entry.seq, "kind": entry.kind, "release": entry.release_id}
-    if {name: said.get(name) for name in columns} != columns:
-        return "the entry is filed under another account, number, kind or release than it states"
-    return None
+        said = _DECODER.decode(body)
+        # Where all is ASCII, names in the order of their characters are in that of their UTF-16 code units.
+        rewritten = _SORTING_ENCODER.encode(said) if body.isascii() else canonical(said)
+    except (TypeError, ValueError, RecursionError):
+        raise Broken("the entry is not canonical JSON") from None
+    if rewritten != body or not isinstance(said, dict):
+        raise Broken("the entry is not canonical JSON")
+    return said
+
+
+def _small_integer(text: str) -> int:
+    value = int(text)
+    if abs(value) > LARGEST_INTEGER:
+        raise ValueError("expected an integer of at most 2^53 in size")
+    return value
+
+
+def _no_double(_: str) -> float:
+    raise ValueError("expected no number that is not an integer")
+
+
+_DECODER = json.JSONDecoder(parse_int=_small_integer, parse_float=_no_double, parse_constant=_no_double)
+_SORTING_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=True
+)
