@@ -57,7 +57,7 @@ class DrawRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fork:
+class Fork:
     """A ``choice`` above a mechanism: where it is, which branch leads to the mechanism, and which turn it is."""
 
     pointer: str
@@ -71,7 +71,7 @@ class _Sealed:
 
     mechanism: Mechanism
     turn: Turn
-    forks: list[_Fork]
+    forks: list[Fork]
     noisy: list[int]
     packed: bytes
     digest: str
@@ -243,7 +243,7 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
 
 
-def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[_Fork], partition: str) -> None:
+def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:
     for fork in forks:
         query = select(BranchTaken.draw_id).where(
             BranchTaken.release_id == release_id,
@@ -259,7 +259,7 @@ def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequenc
 
 
 def _take_branches(
-    connection: Connection, release_id: str, forks: Sequence[_Fork], partition: str, draw_id: str
+    connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str
 ) -> None:
     for fork in forks:
         at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
@@ -281,15 +281,31 @@ def _way(plan: Plan, mechanism: Mechanism) -> list[tuple[Plan, int]]:
     return []
 
 
-def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[_Fork]:
+def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
     """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
     way, forks, pointer = _way(plan, mechanism), [], ""
     for depth, (node, number) in enumerate(way):
         if isinstance(node, Choice):
             below = math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
-            forks.append(_Fork(pointer, number, repetition // below))
+            forks.append(Fork(pointer, number, repetition // below))
         pointer += pointer_to(node, number)
     return forks
+
+
+def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
+    """The choices above the mechanism of this name, with the branches that a draw of it takes."""
+    return _forks(plan, find_mechanism(plan, name, ""), repetition)
+
+
+def is_result(packed: bytes, size: int, digest: str) -> bool:
+    """Whether stored bytes are these many noisy counts, with this hash; however much they would unpack to."""
+    unpacking = zlib.decompressobj()
+    try:
+        counts = unpacking.decompress(packed, 8 * size + 1)
+    except zlib.error:
+        return False
+    whole = unpacking.eof and not unpacking.unused_data and len(counts) == 8 * size
+    return whole and hashlib.sha256(counts).hexdigest() == digest
 
 
 def _landed(connection: Connection, record: DrawRecord) -> bool:

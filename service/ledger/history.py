@@ -9,7 +9,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -20,15 +19,14 @@ from service.ledger.accounts import AccountRecord
 from service.ledger.journal import BEFORE_FIRST, Broken, Head
 from service.privacy.filter import Budget, Price, Totals, Weights, add_all
 from service.privacy.notation import read_plan
-from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring, Plan
 
 _PAGE = 500
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
 _VOLUME = 1 << 26  # characters of plans, likewise
-_SHORT = 1 << 12  # characters of a plan that is remembered with its subplans
+SHORT = 1 << 12  # characters of a plan that is remembered with its subplans
 _VOLUME = 1 << 26  # characters
-_SHORT = 1 << 12  # characters of a plan that is worth remembering
+SHORT = 1 << 12  # characters of a plan that is worth remembering
 
 Said = dict[str, Any]
 """What a journal entry says."""
@@ -39,7 +37,9 @@ Amount = tuple[str | None, str | None, str, str, tuple[str | None, ...]]
 Subject = tuple[str, tuple[str, ...]]
 """What a release spends on: its plan as text, and its own tags."""
 
-_write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=True).encode
+_NOTHING: Amount = ("0", "0", "0", "0", ())
+
+write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(slots=True)
@@ -63,9 +63,11 @@ class Chain:
         self.weights = Weights()
         self.budget: Budget | None = None
         self.state = "open"
-        self.approval_above: Fraction | None = None
+        self.approval_above: str | None = None
         self.committed = 0  # releases
         self.held: dict[str, Held] = {}
+        self.amount: Amount = _NOTHING  # of the last entry that registered a release
+        self.subject: Subject = ("", ())  # likewise
         self._totals = Totals()  # of what is committed, but for what is counted in _amounts
         self._amounts: Counter[Amount] = Counter()
         self._spent: Counter[str] = Counter()  # subplans, but for those of what is counted in _subjects
@@ -85,6 +87,11 @@ class Chain:
         self.head = head
         return state
 
+    def commit(self, amount: Amount, subject: Subject, head: Head) -> None:
+        """The same for the entry of a release that was registered at once."""
+        self._commit(amount, subject)
+        self.head = head
+
     def _follow(self, said: Said) -> str | None:
         kind, content = said["kind"], said["content"]
         if (kind == "account_opened") != (self.head == BEFORE_FIRST):
@@ -103,7 +110,7 @@ class Chain:
             case "account_closed" | "account_reopened":
                 self.state = "closed" if kind == "account_closed" else "open"
             case "metadata_changed":
-                self.approval_above = _threshold(content)
+                self.approval_above = content.get("approval_above", self.approval_above)
             case "drawn" | "refused":
                 pass
             case _:
@@ -116,10 +123,11 @@ class Chain:
         self.neighbouring = Neighbouring(content["neighbouring"])
         self.weights = budgets.read_weights(json.dumps(content["admission"]))
         self.budget = budgets.read_budget(content["budget"])
-        self.approval_above = _threshold(content)
+        self.approval_above = content.get("approval_above")
 
     def _register(self, release: str, kind: str, content: Said) -> str:
-        amount, subject = amount_of(content["price"]), subject_of(content)
+        self.amount = amount = amount_of(content["price"])
+        self.subject = subject = subject_of(content)
         if kind == "committed":
             self._commit(amount, subject)
         elif release in self.held:
@@ -216,23 +224,23 @@ def _prices(counts: Mapping[Amount, int]) -> Iterator[tuple[Price, int]]:
 
 def subject_of(content: Said) -> Subject:
     """What an entry that registers a release spends on."""
-    return _write(content["plan"]), tuple(content["tags"])
+    return write(content["plan"]), tuple(content["tags"])
 
 
 def subplans_of(subject: Subject) -> Counter[str]:
     """The priced subplans of a release, by their text."""
-    return (_subplans if len(subject[0]) < _SHORT else _subplans.__wrapped__)(subject)
+    return (_subplans if len(subject[0]) < SHORT else _subplans.__wrapped__)(subject)
 
 
 @lru_cache(maxsize=_DISTINCT)
 def _subplans(subject: Subject) -> Counter[str]:
     plan, tags = subject
-    return spending.subplans_of(read_plan(json.loads(plan)), tags)
+    return spending.subplans_of(read_text(plan), tags)
 
 
-def _threshold(content: Said) -> Fraction | None:
-    stated = content.get("approval_above")
-    return None if stated is None else parse_exact(stated)
+def read_text(plan: str) -> Plan:
+    """The plan that a text states."""
+    return read_plan(json.loads(plan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select
 
@@ -76,8 +76,7 @@ class AccountHead:
     head: Head
 
 
-@dataclass(frozen=True)
-class JournalEntry:
+class JournalEntry(NamedTuple):
     """One entry as it is stored; ``body`` is the canonical JSON that was hashed."""
 
     seq: int
@@ -236,6 +235,7 @@ def verify_chain(connection: Connection, account: AccountHead) -> BadEntry | Non
 
 
 MISSING = "the entry is missing"
+MISFILED = "the entry is filed under another account, number, kind or release than it states"
 
 
 class Broken(ValueError):
@@ -248,10 +248,7 @@ def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, A
     Raises:
         Broken: it is not the next one, not what was hashed, or filed under something else.
     """
-    if entry.seq != previous.seq + 1:
-        raise Broken(MISSING)
-    if entry_hash(previous.hash, entry.body) != entry.hash:
-        raise Broken("the hash is not that of the entry and the hash before it")
+    check_link(previous, entry)
     said = read_body(entry.body)
     if (said.get("account"), said.get("seq"), said.get("kind"), said.get("release")) != (
         account,
@@ -259,8 +256,20 @@ def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, A
         entry.kind,
         entry.release_id,
     ):
-        raise Broken("the entry is filed under another account, number, kind or release than it states")
+        raise Broken(MISFILED)
     return said
+
+
+def check_link(previous: Head, entry: JournalEntry) -> None:
+    """Whether an entry is the one after this head, and was not changed since.
+
+    Raises:
+        Broken: it is not, or was.
+    """
+    if entry.seq != previous.seq + 1:
+        raise Broken(MISSING)
+    if entry_hash(previous.hash, entry.body) != entry.hash:
+        raise Broken("the hash is not that of the entry and the hash before it")
 
 
 def read_body(body: str) -> dict[str, Any]:

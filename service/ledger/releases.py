@@ -11,8 +11,9 @@ from sqlalchemy import Connection, Row, select
 from service.errors import NotFound
 from service.ledger.journal import Head
 from service.ledger.tables import Entry, Release, ReleaseTag
+from service.privacy.law import noise_law
 from service.privacy.notation import read_plan
-from service.privacy.plan import Plan
+from service.privacy.plan import Plan, mechanisms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class ReleaseRecord:
     def plan(self) -> Plan:
         """The plan as a value, to be priced or drawn from."""
         return read_plan(self.document)
+
+
+def expires(plan: Plan) -> bool:
+    """Whether a reservation ends by itself: not where something could be published without the service drawing it."""
+    return all(noise_law(mechanism) is not None for mechanism in mechanisms_of(plan))
 
 
 def read_release(connection: Connection, account_id: int, release_id: str) -> ReleaseRecord:

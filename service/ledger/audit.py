@@ -1,0 +1,75 @@
+"""A chain checked entry by entry: hashes, canonical form, what each entry may say, and its price.
+
+It asks no database, so that a journal that somebody else keeps is checked by the same code.
+"""
+
+from functools import lru_cache
+
+from service.errors import ServiceError
+from service.ledger import budgets, history
+from service.ledger.history import Amount, Chain, Said, Subject
+from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_entry
+from service.privacy.filter import ACCOUNTANT, Price, is_charge_of, price
+from service.privacy.notation import check_relation
+
+_REMEMBERED = 4096  # distinct plans with their prices
+
+
+class Audit:
+    """The audit of one account's chain, from its first entry on."""
+
+    def __init__(self, account: str) -> None:
+        self.chain = Chain(account)
+        self._short = lru_cache(maxsize=_REMEMBERED)(self._priced)
+
+    def take(self, entry: JournalEntry) -> tuple[Said, str | None]:
+        """Check the next entry; what it says, and the state that it brings its release to.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        chain = self.chain
+        said = read_entry(chain.name, chain.head, entry)
+        state = chain.follow(said, Head(entry.seq, entry.hash))
+        if state is not None and "plan" in said["content"]:
+            self._check_price(said["content"]["accountant"], chain.subject[0], chain.amount)
+        return said, state
+
+    def take_committed(
+        self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject
+    ) -> None:
+        """The same for an entry whose text is known to be that of registering this release at once.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        check_link(self.chain.head, entry)
+        if (entry.kind, entry.release_id) != ("committed", release):
+            raise Broken(MISFILED)
+        self.chain.commit(amount, subject, Head(entry.seq, entry.hash))
+        self._check_price(accountant, subject[0], amount)
+
+    def check_repriced(self, said: Said, plan: str) -> None:
+        """The same for the new price of a release that was registered before, whose plan somebody has to look up."""
+        self._check_price(said["content"]["accountant"], plan, history.amount_of(said["content"]["price"]))
+
+    def _check_price(self, accountant: str, plan: str, amount: Amount) -> None:
+        """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""
+        if accountant != ACCOUNTANT:
+            return
+        try:
+            asked = self.price_of(plan)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError):
+            raise Broken("the entry's plan has no price") from None
+        if amount != asked[0] and not is_charge_of(history.read_amount(amount), asked[1]):
+            raise Broken("the price is not that of the plan")
+
+    def price_of(self, plan: str) -> tuple[Amount, Price]:
+        """What the present accountant asks of this account for a plan, as the journal writes it too."""
+        return (self._short if len(plan) < history.SHORT else self._priced)(plan)
+
+    def _priced(self, plan: str) -> tuple[Amount, Price]:
+        value = history.read_text(plan)
+        check_relation(value, self.chain.neighbouring)
+        asked = price(value, self.chain.neighbouring, self.chain.weights.orders)
+        return history.amount_of(budgets.write_price(asked)), asked

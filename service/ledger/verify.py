@@ -1,0 +1,145 @@
+"""Verification: the ledger held against its journal, and the journal against itself.
+
+Every row that an entry wrote is read beside the entry. Tables are streamed in the order of the journal,
+so that memory does not grow with the ledger, and all of it sees one moment of the database, so that
+charges go on meanwhile.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from service.errors import NotFound
+from service.ledger import budgets, journal, releases
+from service.ledger.audit import Audit
+from service.ledger.history import Chain, Held, read_text
+from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
+from service.ledger.rows import Bad, OwnRows, amount_in, stream
+from service.ledger.tables import Account, Entry, Hold, Spending
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification found: how many entries are good, and the first that is not."""
+
+    entries: int
+    first_bad: BadEntry | None = None
+
+    @property
+    def valid(self) -> bool:
+        """Whether all is as the journal says."""
+        return self.first_bad is None
+
+
+def verify(connection: Connection, name: str, kept: Head | None = None) -> Verdict:
+    """Hold an account against its journal; with ``kept``, the journal against a head that was kept elsewhere.
+
+    Raises:
+        NotFound: there is no such account.
+    """
+    account = connection.execute(select(Account.__table__).where(Account.name == name)).one_or_none()
+    if account is None:
+        raise NotFound("account", name)
+    audit = Audit(name)
+    chain = audit.chain
+    try:
+        rows = OwnRows(connection, account.id, audit)
+        for entry in _entries(connection, account.id):
+            _take(rows, chain, entry, kept)
+        _check_head(chain, Head(account.head_seq, account.head_hash), kept)
+        rows.check_end()
+        _check_account(connection, chain, account)
+        _check_holds(connection, chain, account)
+        _check_spending(connection, chain, account.id)
+    except Bad as bad:
+        return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
+    return Verdict(chain.head.seq)
+
+
+def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Head | None) -> None:
+    try:
+        rows.take(entry)
+    except Broken as broken:
+        raise Bad(chain.head.seq + 1, str(broken)) from None
+    if kept is not None and entry.seq == kept.seq and entry.hash != kept.hash:
+        raise Bad(entry.seq, "the entry is not the one that was kept")
+
+
+def _entries(connection: Connection, account_id: int) -> Iterator[JournalEntry]:
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    return map(JournalEntry._make, stream(connection, query.where(Entry.account_id == account_id).order_by(Entry.seq)))
+
+
+def _check_head(chain: Chain, stored: Head, kept: Head | None) -> None:
+    last = chain.head.seq
+    if last < max(stored.seq, kept.seq if kept else 0, 1):
+        raise Bad(last + 1, journal.MISSING)
+    if stored != chain.head:
+        raise Bad(last, "the account's head is not the last entry")
+
+
+def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> None:
+    """The account's row: what its first entry fixed, and what all entries together make of it."""
+    opened = chain.opened["content"]
+    parent = select(Account.name).where(Account.id == account.parent_id)
+    fixed = {
+        "unit": (account.unit, opened["unit"]),
+        "neighbouring": (account.neighbouring, opened["neighbouring"]),
+        "description": (account.description, opened["description"]),
+        "admission": (account.admission, budgets.write_weights(chain.weights)),
+        "created_at": (account.created_at, chain.opened["time"]),
+        "parent": (connection.execute(parent).scalar_one_or_none(), opened.get("parent")),
+    }
+    due = (ends for held in chain.held.values() if (ends := ends_by_itself(held)) is not None)
+    budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
+    present = {
+        "budget": (account.budget, budget),
+        "totals": (account.totals, budgets.write_totals(chain.totals)),
+        "state": (account.state, chain.state),
+        "approval_above": (account.approval_above, chain.approval_above),
+        "next_expiry": (account.next_expiry, min(due, default=None)),
+        "releases": (account.releases, chain.committed + len(chain.held)),
+    }
+    for seq, columns in ((1, fixed), (chain.head.seq, present)):
+        for column, (stored, journalled) in columns.items():
+            if stored != journalled:
+                raise Bad(seq, f"the account's {column} is not what the journal makes it")
+
+
+def _check_holds(connection: Connection, chain: Chain, account: Row[Any]) -> None:
+    """What is held of the account: exactly what its entries hold, at their price."""
+    query = select(Hold.release_id, Hold.price, Hold.expires_at).where(Hold.account_id == account.id)
+    missing = set(chain.held)
+    for row in stream(connection, query):
+        held = chain.held.get(row.release_id)
+        if held is None or (amount_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
+            raise Bad(chain.head.seq, "a row of holds is not what the journal makes it")
+        missing.discard(row.release_id)
+    if missing:
+        raise Bad(chain.head.seq, "a release that is held has no row in holds")
+
+
+def _check_spending(connection: Connection, chain: Chain, account_id: int) -> None:
+    """How often each distinct subplan occurs: exactly as often as the entries say, under its own digest."""
+    query = select(Spending.digest, Spending.subplan, Spending.occurrences, Spending.reserved)
+    spent, reserved = Counter(chain.spent), chain.reserved
+    for row in stream(connection, query.where(Spending.account_id == account_id)):
+        counted = (
+            hashlib.sha256(row.subplan.encode()).hexdigest(),
+            spent.pop(row.subplan, 0),
+            reserved.pop(row.subplan, 0),
+        )
+        if counted != (row.digest, row.occurrences, row.reserved):
+            raise Bad(chain.head.seq, "a row of spending is not what the journal makes it")
+    if +spent or +reserved:
+        raise Bad(chain.head.seq, "what was spent has no row in spending")
+
+
+def ends_by_itself(held: Held) -> str | None:
+    """When a hold ends although nobody says so; never where something may have been published unseen."""
+    return held.expires_at if releases.expires(read_text(held.subject[0])) else None
