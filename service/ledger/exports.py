@@ -10,7 +10,6 @@ the deepest accounts first, so that a release is known before an ancestor's entr
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,12 +18,12 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger import draws, journal
+from service.ledger import journal
 from service.ledger.audit import Audit
 from service.ledger.database import Database
 from service.ledger.history import Said
-from service.ledger.journal import BEFORE_FIRST, Broken, Head, JournalEntry
-from service.ledger.signing import BadSignature, Signer, check_signature
+from service.ledger.journal import Broken, Head, JournalEntry
+from service.ledger.signing import Signer
 from service.ledger.tables import Account, Draw
 from service.privacy.filter import ACCOUNTANT
 

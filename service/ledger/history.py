@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,8 @@ from sqlalchemy import Connection
 from service.ledger import budgets, journal, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.journal import BEFORE_FIRST, Broken, Head
+from service.ledger.releases import expires
+from service.ledger.spending import Subplans
 from service.privacy.filter import Budget, Price, Totals, Weights, add_all
 from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring, Plan
@@ -70,7 +73,7 @@ class Chain:
         self.subject: Subject = ("", ())  # likewise
         self._totals = Totals()  # of what is committed, but for what is counted in _amounts
         self._amounts: Counter[Amount] = Counter()
-        self._spent: Counter[str] = Counter()  # subplans, but for those of what is counted in _subjects
+        self._spent: Subplans = Counter()  # subplans, but for those of what is counted in _subjects
         self._subjects: Counter[Subject] = Counter()
         self._volume = 0  # characters of the plans that are counted
 
@@ -186,15 +189,25 @@ class Chain:
         return add_all(self._totals, _prices(Counter(held.amount for held in self.held.values())))
 
     @property
-    def spent(self) -> Counter[str]:
+    def releases(self) -> int:
+        """How many are committed or held."""
+        return self.committed + len(self.held)
+
+    @property
+    def next_expiry(self) -> str | None:
+        """When the first of what is held ends by itself."""
+        return min((ends for held in self.held.values() if (ends := ends_by_itself(held)) is not None), default=None)
+
+    @property
+    def spent(self) -> Subplans:
         """The subplans of what is committed."""
         self._add_up()
         return self._spent
 
     @property
-    def reserved(self) -> Counter[str]:
+    def reserved(self) -> Subplans:
         """The subplans of what is held."""
-        subplans: Counter[str] = Counter()
+        subplans: Subplans = Counter()
         for held in self.held.values():
             subplans.update(subplans_of(held.subject))
         return subplans
@@ -227,13 +240,13 @@ def subject_of(content: Said) -> Subject:
     return write(content["plan"]), tuple(content["tags"])
 
 
-def subplans_of(subject: Subject) -> Counter[str]:
+def subplans_of(subject: Subject) -> Subplans:
     """The priced subplans of a release, by their text."""
     return (_subplans if len(subject[0]) < SHORT else _subplans.__wrapped__)(subject)
 
 
 @lru_cache(maxsize=_DISTINCT)
-def _subplans(subject: Subject) -> Counter[str]:
+def _subplans(subject: Subject) -> Subplans:
     plan, tags = subject
     return spending.subplans_of(read_text(plan), tags)
 
@@ -243,17 +256,24 @@ def read_text(plan: str) -> Plan:
     return read_plan(json.loads(plan))
 
 
+def ends_by_itself(held: Held) -> str | None:
+    """When a hold ends although nobody says so; never where something may have been published unseen."""
+    if held.expires_at is None or not expires(read_text(held.subject[0])):
+        return None
+    return held.expires_at
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """An account as its journal had it: the record, what it had spent, on how many releases."""
+    """An account as its journal had it: the record, and the subplans that it had committed and held."""
 
     account: AccountRecord
-    spent: Plan
-    releases: int
+    committed: Subplans
+    reserved: Subplans
 
 
-def replay(connection: Connection, account: AccountRecord, until: int, tag: str | None = None) -> Moment:
-    """The account right after entry ``until``, from nothing but its journal; ``spent`` counts what carries ``tag``.
+def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:
+    """The account right after entry ``until``, from nothing but its journal.
 
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
     """
@@ -266,5 +286,14 @@ def replay(connection: Connection, account: AccountRecord, until: int, tag: str 
             chain.follow(json.loads(entry.body), Head(entry.seq, entry.hash))
     if chain.budget is None:
         raise Broken(journal.MISSING)
-    moment = replace(account, budget=chain.budget, totals=chain.totals, state=chain.state, head=chain.head)
-    return Moment(moment, spending.composed(chain.spent.items(), tag), chain.committed + len(chain.held))
+    moment = replace(
+        account,
+        budget=chain.budget,
+        totals=chain.totals,
+        state=chain.state,
+        head=chain.head,
+        approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),
+        next_expiry=chain.next_expiry,
+        releases=chain.releases,
+    )
+    return Moment(moment, chain.spent, chain.reserved)

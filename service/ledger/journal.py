@@ -8,12 +8,14 @@ before it was changed.
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select
 
 from service.errors import LedgerRolledBack
+from service.ledger.database import batch
 from service.ledger.tables import Account, Entry
 
 Kind = Literal[
@@ -32,6 +34,8 @@ Kind = Literal[
     "repriced",
     "refused",
 ]
+
+Row = dict[str, int | str | None]
 
 LARGEST_INTEGER = 2**53  # beyond it a double, and so RFC 8785, no longer tells integers apart
 _PAGE = 500
@@ -143,20 +147,16 @@ def entry_hash(previous: str, body: str) -> str:
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 
-def append(
-    connection: Connection,
+def following(
     account: AccountHead,
     kind: Kind,
     content: dict[str, object],
     *,
-    actor: str,
+    actor: str | None,
     release_id: str | None = None,
     at: str,
-) -> Head:
-    """Write the next entry of an account that the caller has locked, and return the new head.
-
-    The account's row is left to the caller, who changes head and totals in one statement.
-    """
+) -> tuple[Row, Head]:
+    """The next entry of an account as its row, and the head that it makes. Nobody is the actor of what time did."""
     seq = account.head.seq + 1
     body = canonical(
         {
@@ -170,8 +170,31 @@ def append(
         }
     )
     head = Head(seq, entry_hash(account.head.hash, body))
-    row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
-    connection.execute(_INSERT, {**row, "hash": head.hash})
+    row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
+    return row | {"hash": head.hash}, head
+
+
+def write(connection: Connection, rows: Sequence[Row]) -> None:
+    """Write entries of accounts that the caller has locked.
+
+    The accounts' rows are left to the caller, who changes head and totals in one statement.
+    """
+    connection.execute(_INSERT, batch(rows))
+
+
+def append(
+    connection: Connection,
+    account: AccountHead,
+    kind: Kind,
+    content: dict[str, object],
+    *,
+    actor: str,
+    release_id: str | None = None,
+    at: str,
+) -> Head:
+    """Write the next entry of an account that the caller has locked, and return the new head."""
+    row, head = following(account, kind, content, actor=actor, release_id=release_id, at=at)
+    write(connection, [row])
     return head
 
 
@@ -209,6 +232,14 @@ _KEPT = (
         Entry.hash == bindparam("hash"),
     )
 )
+
+
+def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
+    """Whether this very entry is in the journal: how an attempt is recognised whose commit was not confirmed."""
+    found = connection.execute(
+        select(Entry.seq).where(Entry.account_id == account_id, Entry.seq == head.seq, Entry.hash == head.hash)
+    )
+    return found.first() is not None
 
 
 def hash_before(connection: Connection, account_id: int, seq: int) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from service.errors import NotFound
-from service.ledger import budgets, journal, releases
+from service.ledger import budgets, journal
 from service.ledger.audit import Audit
-from service.ledger.history import Chain, Held, read_text
+from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
 from service.ledger.rows import Bad, OwnRows, amount_in, stream
 from service.ledger.tables import Account, Entry, Hold, Spending
@@ -95,15 +95,14 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
         "created_at": (account.created_at, chain.opened["time"]),
         "parent": (connection.execute(parent).scalar_one_or_none(), opened.get("parent")),
     }
-    due = (ends for held in chain.held.values() if (ends := ends_by_itself(held)) is not None)
     budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
     present = {
         "budget": (account.budget, budget),
         "totals": (account.totals, budgets.write_totals(chain.totals)),
         "state": (account.state, chain.state),
         "approval_above": (account.approval_above, chain.approval_above),
-        "next_expiry": (account.next_expiry, min(due, default=None)),
-        "releases": (account.releases, chain.committed + len(chain.held)),
+        "next_expiry": (account.next_expiry, chain.next_expiry),
+        "releases": (account.releases, chain.releases),
     }
     for seq, columns in ((1, fixed), (chain.head.seq, present)):
         for column, (stored, journalled) in columns.items():
@@ -138,8 +137,3 @@ def _check_spending(connection: Connection, chain: Chain, account_id: int) -> No
             raise Bad(chain.head.seq, "a row of spending is not what the journal makes it")
     if +spent or +reserved:
         raise Bad(chain.head.seq, "what was spent has no row in spending")
-
-
-def ends_by_itself(held: Held) -> str | None:
-    """When a hold ends although nobody says so; never where something may have been published unseen."""
-    return held.expires_at if releases.expires(read_text(held.subject[0])) else None
