@@ -8,7 +8,7 @@ from functools import lru_cache
 from service.errors import ServiceError
 from service.ledger import budgets, history
 from service.ledger.history import Amount, Chain, Said, Subject
-from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_entry
+from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_body, read_entry
 from service.privacy.filter import ACCOUNTANT, Price, is_charge_of, price
 from service.privacy.notation import check_relation
 
@@ -28,9 +28,26 @@ class Audit:
         Raises:
             Broken: it is not what it should be; the text says how.
         """
+        return self._take(read_entry(self.chain.name, self.chain.head, entry), entry.hash)
+
+    def take_text(self, body: str, said_hash: str) -> tuple[Said, str | None]:
+        """The same where nothing is known of the entry but its text and its hash.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        said = read_body(body)
+        seq, kind, release = said.get("seq"), said.get("kind"), said.get("release")
+        if not (type(seq) is int and isinstance(kind, str) and isinstance(release, str | None)):
+            raise Broken("the entry does not say what one of its kind says")
+        check_link(self.chain.head, JournalEntry(seq, kind, release, body, said_hash))
+        if said.get("account") != self.chain.name:
+            raise Broken(MISFILED)
+        return self._take(said, said_hash)
+
+    def _take(self, said: Said, said_hash: str) -> tuple[Said, str | None]:
         chain = self.chain
-        said = read_entry(chain.name, chain.head, entry)
-        state = chain.follow(said, Head(entry.seq, entry.hash))
+        state = chain.follow(said, Head(said["seq"], said_hash))
         if state is not None and "plan" in said["content"]:
             self._check_price(said["content"]["accountant"], chain.subject[0], chain.amount)
         return said, state

@@ -230,7 +230,7 @@ def _store(
             created_at=at,
         )
     )
-    _take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
+    take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
     content: dict[str, object] = {
         "draw": draw_id,
         "mechanism": name,
@@ -271,9 +271,8 @@ def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequenc
             raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
 
 
-def _take_branches(
-    connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str
-) -> None:
+def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:
+    """Note the branches that a draw is the first to take."""
     for fork in forks:
         at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
         held = select(BranchTaken.branch).where(

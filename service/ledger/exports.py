@@ -11,6 +11,7 @@ the deepest accounts first, so that a release is known before an ancestor's entr
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -18,12 +19,13 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger import journal
+from service.ledger import draws, journal
+from service.ledger.accounts import MAX_DEPTH
 from service.ledger.audit import Audit
 from service.ledger.database import Database
 from service.ledger.history import Said
-from service.ledger.journal import Broken, Head, JournalEntry
-from service.ledger.signing import Signer
+from service.ledger.journal import Broken, Head
+from service.ledger.signing import BadSignature, Signer, check_signature
 from service.ledger.tables import Account, Draw
 from service.privacy.filter import ACCOUNTANT
 
@@ -31,8 +33,6 @@ STATEMENT = "export"
 VERSION = 1
 _PAGE = 500  # entries read at a time
 _LONGEST = 1 << 31  # bytes of a line: a draw of hundreds of millions of counts
-_ONLY_ENTRY = {"entry", "hash"}
-_ONLY_DRAW = {"draw", "noisy"}
 
 
 class BadExport(ServiceError):
@@ -120,46 +120,50 @@ def _line(document: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """An entry that was read and is good; ``noisy`` are the bytes of its draw."""
+    """An entry that was read and is good.
 
-    line: int
+    Attributes:
+        audit: of its account, up to it.
+        state: what it brings its release to, if it brings it to another.
+        noisy: the stored bytes of its draw.
+        is_last: whether it is the head of its account.
+    """
+
     audit: Audit
     said: Said
-    entry: JournalEntry
+    body: str
+    hash: str
     state: str | None
     noisy: bytes | None
-    is_last: bool  # of its account
+    is_last: bool
 
 
 @dataclass(slots=True)
 class _Expected:
-    """An account that the first line names."""
+    """An account that the first line names; its audit goes when its head is reached."""
 
     head: Head
-    audit: Audit
-    parent: str | None = None
-    depth: int = 0
+    audit: Audit | None
+    opening: Said = field(default_factory=dict)
+    depth: int = 1
+    own: int = 0
+    releases: int = 0
 
 
-def read(file: BinaryIO, public_key: str) -> Iterator[Entered]:
-    """The entries of an export, each checked as ``verify`` does before it is handed out.
+class Reader:
+    """An export that is read line by line; ``line`` is the number of the last one."""
 
-    Only when the iteration ends without an error is the file whole.
-
-    Raises:
-        BadExport: which line is wrong, and how.
-    """
-    yield from _Reader(file, public_key).entries()
-
-
-@dataclass(slots=True)
-class _Reader:
-    file: BinaryIO
-    public_key: str
-    line: int = 0
-    accounts: dict[str, _Expected] = field(default_factory=dict)
+    def __init__(self, file: BinaryIO, public_key: str) -> None:
+        self.line = 0
+        self._file, self._public_key = file, public_key
+        self._accounts: dict[str, _Expected] = {}
 
     def entries(self) -> Iterator[Entered]:
+        """The entries, each checked as ``verify`` checks it; only where nothing is raised is the file whole.
+
+        Raises:
+            BadExport: which line is wrong, and how.
+        """
         self._read_heads()
         while (document := self._next()) is not None:
             try:
@@ -167,7 +171,109 @@ class _Reader:
             except Broken as broken:
                 raise BadExport(self.line, str(broken)) from None
             yield entered
-        for name, expected in self.accounts.items():
-            if expected.audit.chain.head != expected.head:
+        for name, expected in self._accounts.items():
+            if expected.audit is not None:
                 raise BadExport(self.line + 1, f"the file ends before the head of {name!r}")
         self._check_families()
+
+    @property
+    def heads(self) -> dict[str, Head]:
+        """The accounts that the first line names."""
+        return {name: expected.head for name, expected in self._accounts.items()}
+
+    def _next(self) -> dict[str, Any] | None:
+        text = self._file.readline(_LONGEST)
+        if not text:
+            return None
+        self.line += 1
+        if not text.endswith(b"\n"):
+            raise BadExport(self.line, "the line is cut off, or too long")
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            raise BadExport(self.line, "expected a JSON object") from None
+        if not isinstance(document, dict):
+            raise BadExport(self.line, "expected a JSON object")
+        return document
+
+    def _read_heads(self) -> None:
+        document = self._next()
+        if document is None:
+            raise BadExport(1, "the file is empty")
+        try:
+            check_signature(document, STATEMENT, self._public_key)
+            heads = {account["account"]: Head(account["seq"], account["hash"]) for account in document["accounts"]}
+        except BadSignature as bad:
+            raise BadExport(1, str(bad)) from None
+        except (KeyError, TypeError):
+            raise BadExport(1, "expected the heads of accounts") from None
+        if document.get("version") != VERSION:
+            raise BadExport(1, f"expected version {VERSION}")
+        self._accounts = {name: _Expected(head, Audit(name)) for name, head in heads.items()}
+
+    def _entry(self, document: dict[str, Any]) -> Entered:
+        body, digest = document.get("entry"), document.get("hash")
+        if document.keys() != {"entry", "hash"} or not (isinstance(body, str) and isinstance(digest, str)):
+            raise Broken("expected an entry and its hash")
+        expected = self._accounts.get(_account_of(body))
+        if expected is None:
+            raise Broken("the entry is of no account that the first line names")
+        if expected.audit is None:
+            raise Broken("the entry comes after its account's head")
+        audit = expected.audit
+        said, state = audit.take_text(body, digest)
+        if said["seq"] == 1:
+            self._check_parent(expected, said)
+        noisy = self._draw(said) if said["kind"] == "drawn" else None
+        is_last = audit.chain.head.seq >= expected.head.seq
+        if is_last:
+            if audit.chain.head != expected.head:
+                raise Broken("the entry is not the head that was signed")
+            expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
+        return Entered(audit, said, body, digest, state, noisy, is_last)
+
+    def _check_parent(self, expected: _Expected, said: Said) -> None:
+        expected.opening = said["content"]
+        name = expected.opening.get("parent")
+        if name is None:
+            return
+        parent = self._accounts.get(name)
+        if parent is None or not parent.opening:
+            raise Broken("the account's parent is not opened before it")
+        expected.depth = parent.depth + 1
+        same = all(parent.opening[field] == expected.opening[field] for field in ("unit", "neighbouring"))
+        if not same or expected.depth > MAX_DEPTH:
+            raise Broken("the account cannot be under its parent")
+
+    def _draw(self, said: Said) -> bytes:
+        """The line after the entry of a draw: its stored bytes."""
+        document = self._next()
+        if document is None or document.keys() != {"draw", "noisy"} or document["draw"] != said["content"]["draw"]:
+            raise Broken("expected the noisy counts of the draw")
+        try:
+            noisy = base64.b64decode(document["noisy"], validate=True)
+        except (TypeError, ValueError):
+            raise Broken("expected the noisy counts of the draw") from None
+        if not draws.is_result(noisy, said["content"]["size"], said["content"]["noisy_hash"]):
+            raise Broken("the noisy counts are not those of the draw")
+        return noisy
+
+    def _check_families(self) -> None:
+        """What is charged to an account is what was registered in it and in those under it."""
+        below: Counter[str] = Counter()
+        for expected in self._accounts.values():
+            if expected.opening.get("parent") is not None:
+                below[expected.opening["parent"]] += expected.releases
+        for name, expected in self._accounts.items():
+            if expected.releases != expected.own + below[name]:
+                raise BadExport(self.line, f"the releases of {name!r} are not those of it and the accounts under it")
+
+
+def _account_of(body: str) -> str:
+    """The account that an entry names, which its canonical form begins with."""
+    start = '{"account":'
+    try:
+        name, _ = json.JSONDecoder().raw_decode(body, len(start)) if body.startswith(start) else ("", 0)
+    except (ValueError, RecursionError):
+        return ""
+    return name if isinstance(name, str) else ""

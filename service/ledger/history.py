@@ -53,6 +53,7 @@ class Held:
     amount: Amount
     subject: Subject
     expires_at: str | None
+    own: bool  # registered in this account, and not in one under it
 
 
 class Chain:
@@ -67,7 +68,8 @@ class Chain:
         self.budget: Budget | None = None
         self.state = "open"
         self.approval_above: str | None = None
-        self.committed = 0  # releases
+        self.committed = 0  # releases, with those of the accounts under it
+        self.own_committed = 0  # its own
         self.held: dict[str, Held] = {}
         self.amount: Amount = _NOTHING  # of the last entry that registered a release
         self.subject: Subject = ("", ())  # likewise
@@ -92,7 +94,7 @@ class Chain:
 
     def commit(self, amount: Amount, subject: Subject, head: Head) -> None:
         """The same for the entry of a release that was registered at once."""
-        self._commit(amount, subject)
+        self._commit(amount, subject, own=True)
         self.head = head
 
     def _follow(self, said: Said) -> str | None:
@@ -131,17 +133,19 @@ class Chain:
     def _register(self, release: str, kind: str, content: Said) -> str:
         self.amount = amount = amount_of(content["price"])
         self.subject = subject = subject_of(content)
+        own = content.get("origin") is None
         if kind == "committed":
-            self._commit(amount, subject)
+            self._commit(amount, subject, own=own)
         elif release in self.held:
             raise Broken("the release is held already")
         else:
             read_amount(amount)
-            self.held[release] = Held(kind, amount, subject, content["expires_at"])
+            self.held[release] = Held(kind, amount, subject, content["expires_at"], own)
         return kind
 
-    def _commit(self, amount: Amount, subject: Subject) -> None:
+    def _commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:
         self.committed += 1
+        self.own_committed += own
         self._amounts[amount] += 1
         self._subjects[subject] += 1
         if self._subjects[subject] == 1:
@@ -160,7 +164,7 @@ class Chain:
             raise Broken("a release comes to no such state")
         del self.held[release]
         if state == "committed":
-            self._commit(held.amount, held.subject)
+            self._commit(held.amount, held.subject, own=held.own)
         return state
 
     def _reprice(self, release: str, was: Amount, amount: Amount) -> None:
@@ -190,8 +194,13 @@ class Chain:
 
     @property
     def releases(self) -> int:
-        """How many are committed or held."""
+        """How many are committed or held, with those of the accounts under it."""
         return self.committed + len(self.held)
+
+    @property
+    def own_releases(self) -> int:
+        """How many of them were registered in this account."""
+        return self.own_committed + sum(held.own for held in self.held.values())
 
     @property
     def next_expiry(self) -> str | None:
@@ -218,6 +227,11 @@ def amount_of(price: Mapping[str, Any]) -> Amount:
     return price["epsilon"], price["rho"], price["delta"], price["linear"], tuple(price["quanta"])
 
 
+def price_of(amount: Amount) -> dict[str, Any]:
+    """The same as the entry's price."""
+    return dict(zip(_FIGURES, (*amount[:4], list(amount[4])), strict=True))
+
+
 @lru_cache(maxsize=1024)
 def read_amount(amount: Amount) -> Price:
     """The price that it is.
@@ -225,7 +239,7 @@ def read_amount(amount: Amount) -> Price:
     Raises:
         TypeError, ValueError: the service writes none like it.
     """
-    return budgets.read_price(dict(zip(_FIGURES, amount, strict=True)))
+    return budgets.read_price(price_of(amount))
 
 
 _FIGURES = ("epsilon", "rho", "delta", "linear", "quanta")

@@ -157,7 +157,7 @@ class OwnRows:
             raise Bad(seq, "the release's state is not what the journal makes it")
 
     def _check_tags(self, seq: int, subject: Subject) -> None:
-        expected = _tags_of(subject)
+        expected = tags_of(subject)
         if (expected or self._tags.seq == seq) and {row.tag for row in self._tags.of(seq)} != expected:
             raise Bad(seq, "the tags are not those of the release")
 
@@ -303,12 +303,12 @@ def _is_name(text: str) -> bool:
     return isinstance(value, str) and canonical(value) == text
 
 
-def _tags_of(subject: Subject) -> frozenset[str]:
+def tags_of(subject: Subject) -> frozenset[str]:
+    """The tags by which a release is listed: its own and those of every node of its plan."""
     return (_all_tags if len(subject[0]) < history.SHORT else _all_tags.__wrapped__)(subject)
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _all_tags(subject: Subject) -> frozenset[str]:
-    """Those of the release and of every node of its plan."""
     plan, tags = subject
     return frozenset(tag for _, node in walk(history.read_text(plan)) for tag in node.tags).union(tags)
