@@ -158,7 +158,7 @@ def _write(
     rows: list[journal.Row] = []
     for release, old, new in prices:
         price = history.price_of(new)
-        content = {"was": history.price_of(old), "price": price, "accountant": ACCOUNTANT}
+        content: dict[str, object] = {"was": history.price_of(old), "price": price, "accountant": ACCOUNTANT}
         row, head = journal.following(account.chain, "repriced", content, actor=ACTOR, release_id=release, at=at)
         rows.append(row)
         account = replace(account, head=head)
