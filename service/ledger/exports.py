@@ -153,9 +153,10 @@ class _Expected:
 class Reader:
     """An export that is read line by line; ``line`` is the number of the last one."""
 
-    def __init__(self, file: BinaryIO, public_key: str) -> None:
+    def __init__(self, file: BinaryIO, public_key: str | None) -> None:
         self.line = 0
-        self._file, self._public_key = file, public_key
+        self.public_key = public_key  # None, until the first line was read: whichever it names
+        self._file = file
         self._accounts: dict[str, _Expected] = {}
 
     def entries(self) -> Iterator[Entered]:
@@ -201,12 +202,13 @@ class Reader:
         if document is None:
             raise BadExport(1, "the file is empty")
         try:
-            check_signature(document, STATEMENT, self._public_key)
+            check_signature(document, STATEMENT, self.public_key)
             heads = {account["account"]: Head(account["seq"], account["hash"]) for account in document["accounts"]}
         except BadSignature as bad:
             raise BadExport(1, str(bad)) from None
         except (KeyError, TypeError):
             raise BadExport(1, "expected the heads of accounts") from None
+        self.public_key = document["public_key"]
         if document.get("version") != VERSION:
             raise BadExport(1, f"expected version {VERSION}")
         self._accounts = {name: _Expected(head, Audit(name)) for name, head in heads.items()}

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from service.errors import ServiceError
 from service.ledger.installation import Secret
 from service.ledger.journal import LARGEST_INTEGER, Head, utf_16_units
 
@@ -23,7 +24,7 @@ PURPOSE = "signing-key"  # of the HMAC that derives the private key; another one
 _KEY_BYTES = 32
 
 
-class BadSignature(ValueError):
+class BadSignature(ServiceError):
     """A statement is not signed by the key that it should be signed by; the text says what is wrong."""
 
 
