@@ -77,9 +77,10 @@ def family(connection: Connection, name: str) -> list[Member]:
 
 
 def everything(connection: Connection) -> list[Member]:
-    """Every account, each family together."""
-    roots = select(Account.name).where(Account.parent_id.is_(None)).order_by(Account.id)
-    return [member for root in connection.execute(roots).scalars().all() for member in family(connection, root)]
+    """Every account, ancestors first."""
+    roots = select(Account.name).where(Account.parent_id.is_(None))
+    found = [member for root in connection.execute(roots).scalars().all() for member in family(connection, root)]
+    return sorted(found, key=lambda member: member.id)
 
 
 def export(database: Database, signer: Signer, members: list[Member], at: str) -> Iterator[str]:
@@ -250,7 +251,9 @@ class Reader:
     def _draw(self, said: Said) -> bytes:
         """The line after the entry of a draw: its stored bytes."""
         document = self._next()
-        if document is None or document.keys() != {"draw", "noisy"} or document["draw"] != said["content"]["draw"]:
+        if document is None:
+            raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
+        if document.keys() != {"draw", "noisy"} or document["draw"] != said["content"]["draw"]:
             raise Broken("expected the noisy counts of the draw")
         try:
             noisy = base64.b64decode(document["noisy"], validate=True)

@@ -8,7 +8,7 @@ charges go on meanwhile.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,33 +46,37 @@ def verify(connection: Connection, name: str, kept: Head | None = None) -> Verdi
     if account is None:
         raise NotFound("account", name)
     audit = Audit(name)
-    chain = audit.chain
     try:
-        rows = OwnRows(connection, account.id, audit)
-        for entry in _entries(connection, account.id):
-            _take(rows, chain, entry, kept)
-        _check_head(chain, Head(account.head_seq, account.head_hash), kept)
-        rows.check_end()
-        _check_account(connection, chain, account)
-        _check_holds(connection, chain, account)
-        _check_spending(connection, chain, account.id)
+        with ExitStack() as cursors:
+            _hold_against(connection, account, audit, kept, cursors)
     except Bad as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
-    return Verdict(chain.head.seq)
+    return Verdict(audit.chain.head.seq)
+
+
+def _hold_against(
+    connection: Connection, account: Row[Any], audit: Audit, kept: Head | None, cursors: ExitStack
+) -> None:
+    chain, rows = audit.chain, OwnRows(connection, account.id, audit, cursors)
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    query = query.where(Entry.account_id == account.id).order_by(Entry.seq)
+    for entry in map(JournalEntry._make, stream(connection, query, cursors)):
+        _take(rows, chain, entry, kept)
+    _check_head(chain, Head(account.head_seq, account.head_hash), kept)
+    rows.check_end()
+    _check_account(connection, chain, account)
+    _check_holds(connection, chain, account, cursors)
+    _check_spending(connection, chain, account.id, cursors)
 
 
 def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Head | None) -> None:
+    expected = chain.head.seq + 1
     try:
         rows.take(entry)
     except Broken as broken:
-        raise Bad(chain.head.seq + 1, str(broken)) from None
+        raise Bad(expected, str(broken)) from None
     if kept is not None and entry.seq == kept.seq and entry.hash != kept.hash:
         raise Bad(entry.seq, "the entry is not the one that was kept")
-
-
-def _entries(connection: Connection, account_id: int) -> Iterator[JournalEntry]:
-    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
-    return map(JournalEntry._make, stream(connection, query.where(Entry.account_id == account_id).order_by(Entry.seq)))
 
 
 def _check_head(chain: Chain, stored: Head, kept: Head | None) -> None:
@@ -110,11 +114,11 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
                 raise Bad(seq, f"the account's {column} is not what the journal makes it")
 
 
-def _check_holds(connection: Connection, chain: Chain, account: Row[Any]) -> None:
+def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
     """What is held of the account: exactly what its entries hold, at their price."""
     query = select(Hold.release_id, Hold.price, Hold.expires_at).where(Hold.account_id == account.id)
     missing = set(chain.held)
-    for row in stream(connection, query):
+    for row in stream(connection, query, cursors):
         held = chain.held.get(row.release_id)
         if held is None or (amount_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
             raise Bad(chain.head.seq, "a row of holds is not what the journal makes it")
@@ -123,11 +127,11 @@ def _check_holds(connection: Connection, chain: Chain, account: Row[Any]) -> Non
         raise Bad(chain.head.seq, "a release that is held has no row in holds")
 
 
-def _check_spending(connection: Connection, chain: Chain, account_id: int) -> None:
+def _check_spending(connection: Connection, chain: Chain, account_id: int, cursors: ExitStack) -> None:
     """How often each distinct subplan occurs: exactly as often as the entries say, under its own digest."""
     query = select(Spending.digest, Spending.subplan, Spending.occurrences, Spending.reserved)
     spent, reserved = Counter(chain.spent), chain.reserved
-    for row in stream(connection, query.where(Spending.account_id == account_id)):
+    for row in stream(connection, query.where(Spending.account_id == account_id), cursors):
         counted = (
             hashlib.sha256(row.subplan.encode()).hexdigest(),
             spent.pop(row.subplan, 0),
