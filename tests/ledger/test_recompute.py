@@ -201,7 +201,7 @@ def test_a_lie_about_an_older_price_is_found(
     older.undo()
     written = history.price_of
     lie = ("1/10", *history.amount_of(json.loads(entries_of(database)[1].body)["content"]["price"])[1:])
-    monkeypatch.setattr(module.history, "price_of", lambda amount: written(lie if amount[0] == "1/20" else amount))
+    monkeypatch.setattr(history, "price_of", lambda amount: written(lie if amount[0] == "1/20" else amount))
     recompute(database, "people", apply=True)
     with database.read() as connection:
         assert verify(connection, "people").first_bad == BadEntry(3, "the release had another price")

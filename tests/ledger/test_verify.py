@@ -113,7 +113,7 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
         (draw,) = (draw for draw in rows["draws"] if draw["id"] == row["draw_id"])
         return accounts[draw["account_id"]]["name"], draw["seq"]
     account = accounts[row["account_id"]]
-    return account["name"], row.get("seq", account["head_seq"])
+    return account["name"], row["seq"] if "seq" in row else account["head_seq"]
 
 
 def _verdicts_in(connection: Connection) -> dict[str, BadEntry | None]:
