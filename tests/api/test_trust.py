@@ -132,7 +132,7 @@ def test_a_receipt_that_was_changed_is_refused(embedded: Client, change: Any) ->
         (_set("account", "others"), "of another account or release"),
         (_set("head/seq", 1), "the head does not follow"),
         (_set("head/hash", "00" * 32), "the head does not follow"),
-        (_set("entry", 7), "expected the fields of a receipt"),
+        (_set("release", 7), "expected the fields of a receipt"),
         (lambda receipt: receipt.pop("previous"), "the receipt has no previous"),
     ],
 )  # fmt: skip
