@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, func, select
 
 from service.errors import NotFound
 from service.ledger import budgets, journal
@@ -108,6 +108,9 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
         "next_expiry": (account.next_expiry, chain.next_expiry),
         "releases": (account.releases, chain.releases),
     }
+    below = select(func.sum(Account.releases)).where(Account.parent_id == account.id)
+    if chain.releases != chain.own_releases + int(connection.execute(below).scalar_one() or 0):
+        raise Bad(chain.head.seq, "the releases are not those of the account and of the accounts under it")
     for seq, columns in ((1, fixed), (chain.head.seq, present)):
         for column, (stored, journalled) in columns.items():
             if stored != journalled:
