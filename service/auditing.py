@@ -131,12 +131,8 @@ def export(
     """Export the ledger, or the families of some accounts, as JSON Lines."""
     database, secret = _open()
     with database.read() as connection:
-        if account:
-            families = [exports.family(connection, name) for name in account]
-            members = list({member.id: member for family in families for member in family}.values())
-        else:
-            members = exports.everything(connection)
-    lines = exports.export(database, signer_of(secret), members, clock.now())
+        exported = exports.members(connection, account or None)
+    lines = exports.export(database, signer_of(secret), exported, clock.now())
     if output is None:
         for line in lines:
             typer.echo(line, nl=False)

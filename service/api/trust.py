@@ -143,10 +143,10 @@ def export_account(
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        members = exports.family(connection, account)
-    for member in members:
+        family = exports.members(connection, [account])
+    for member in family:
         require(principal, "auditor", member.name)
-    lines = exports.export(database, signer, members, clock.now())
+    lines = exports.export(database, signer, family, clock.now())
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 

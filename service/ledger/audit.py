@@ -12,6 +12,9 @@ from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_l
 from service.privacy.filter import ACCOUNTANT, Price, is_charge_of, price
 from service.privacy.notation import check_relation
 
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
+"""What reading a price, a plan or a list of tags can end in where somebody else wrote it."""
+
 _REMEMBERED = 4096  # distinct plans with their prices
 
 
@@ -49,7 +52,7 @@ class Audit:
         chain = self.chain
         state = chain.follow(said, Head(said["seq"], said_hash))
         if state is not None and "plan" in said["content"]:
-            self._check_price(said["content"]["accountant"], chain.subject[0], chain.amount)
+            self._check_price(said["content"]["accountant"], chain.subject, chain.amount)
         return said, state
 
     def take_committed(
@@ -64,21 +67,34 @@ class Audit:
         if (entry.kind, entry.release_id) != ("committed", release):
             raise Broken(MISFILED)
         self.chain.commit(amount, subject, Head(entry.seq, entry.hash))
-        self._check_price(accountant, subject[0], amount)
+        self._check_price(accountant, subject, amount)
 
     def check_repriced(self, said: Said, plan: str) -> None:
         """The same for the new price of a release that was registered before, whose plan somebody has to look up."""
-        self._check_price(said["content"]["accountant"], plan, history.amount_of(said["content"]["price"]))
+        self._check_price(said["content"]["accountant"], (plan, ()), history.amount_of(said["content"]["price"]))
 
-    def _check_price(self, accountant: str, plan: str, amount: Amount) -> None:
-        """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""
-        if accountant != ACCOUNTANT:
-            return
+    def check_sums(self) -> None:
+        """Whether all that was taken adds up.
+
+        Raises:
+            Broken: some of it is no price, or no plan.
+        """
         try:
-            asked = self.price_of(plan)
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError):
-            raise Broken("the entry's plan has no price") from None
-        if amount != asked[0] and not is_charge_of(history.read_amount(amount), asked[1]):
+            _ = self.chain.totals, self.chain.spent, self.chain.reserved, self.chain.next_expiry
+        except UNREADABLE:
+            raise Broken("the entries do not add up") from None
+
+    def _check_price(self, accountant: str, subject: Subject, amount: Amount) -> None:
+        """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""
+        try:
+            if accountant != ACCOUNTANT:
+                history.read_amount(amount)
+                return
+            asked = self.price_of(subject[0])
+            right = amount == asked[0] or is_charge_of(history.read_amount(amount), asked[1])
+        except UNREADABLE:
+            raise Broken("the entry's price or plan is none") from None
+        if not right:
             raise Broken("the price is not that of the plan")
 
     def price_of(self, plan: str) -> tuple[Amount, Price]:

@@ -12,7 +12,7 @@ the deepest accounts first, so that a release is known before an ancestor's entr
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -53,47 +53,42 @@ class Member:
     head: Head
 
 
-def family(connection: Connection, name: str) -> list[Member]:
-    """An account with all that it shares releases with: its root and every account under that, ancestors first.
+def members(connection: Connection, names: Collection[str] | None = None) -> list[Member]:
+    """Every account, ancestors first; with ``names``, those that share releases with one of these: its whole family.
 
     Raises:
-        NotFound: there is no such account.
+        NotFound: there is no account of such a name.
     """
-    query = select(Account.id, Account.parent_id)
-    row = connection.execute(query.where(Account.name == name)).one_or_none()
-    if row is None:
-        raise NotFound("account", name)
-    while row.parent_id is not None:
-        row = connection.execute(query.where(Account.id == row.parent_id)).one()
-    found: list[Member] = []
-    level = [row.id]
-    while level:
-        depth = found[-1].depth + 1 if found else 0
-        columns = (Account.id, Account.name, Account.head_seq, Account.head_hash)
-        rows = connection.execute(select(*columns).where(Account.id.in_(level)).order_by(Account.id)).all()
-        found += [Member(row.id, row.name, depth, Head(row.head_seq, row.head_hash)) for row in rows]
-        level = list(connection.execute(select(Account.id).where(Account.parent_id.in_(level))).scalars())
-    return found
+    columns = (Account.id, Account.name, Account.parent_id, Account.head_seq, Account.head_hash)
+    rows = connection.execute(select(*columns).order_by(Account.id)).all()  # a parent's id is below its children's
+    roots: dict[int, int] = {}
+    found: dict[int, Member] = {}
+    for row in rows:
+        above = found.get(row.parent_id) if row.parent_id is not None else None
+        roots[row.id] = row.id if above is None else roots[above.id]
+        depth = 0 if above is None else above.depth + 1
+        found[row.id] = Member(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
+    if names is None:
+        return list(found.values())
+    ids = {member.name: member.id for member in found.values()}
+    for name in names:
+        if name not in ids:
+            raise NotFound("account", name)
+    wanted = {roots[ids[name]] for name in names}
+    return [member for member in found.values() if roots[member.id] in wanted]
 
 
-def everything(connection: Connection) -> list[Member]:
-    """Every account, ancestors first."""
-    roots = select(Account.name).where(Account.parent_id.is_(None))
-    found = [member for root in connection.execute(roots).scalars().all() for member in family(connection, root)]
-    return sorted(found, key=lambda member: member.id)
-
-
-def export(database: Database, signer: Signer, members: list[Member], at: str) -> Iterator[str]:
-    """The lines of accounts, up to the heads that they had when ``members`` were read.
+def export(database: Database, signer: Signer, exported: list[Member], at: str) -> Iterator[str]:
+    """The lines of accounts, up to the heads that they had when they were looked up.
 
     Entries and draws are never changed, so they are read in short transactions of their own: however long a
     client takes, nothing waits for it.
     """
-    heads = [{"account": member.name, "seq": member.head.seq, "hash": member.head.hash} for member in members]
+    heads = [{"account": member.name, "seq": member.head.seq, "hash": member.head.hash} for member in exported]
     yield _line(signer.sign(STATEMENT, {"version": VERSION, "at": at, "accountant": ACCOUNTANT, "accounts": heads}))
-    for member in members:
+    for member in exported:
         yield from _entries(database, member, 0, 1)
-    for member in sorted(members, key=lambda member: -member.depth):
+    for member in sorted(exported, key=lambda member: -member.depth):
         yield from _entries(database, member, 1, member.head.seq)
 
 
@@ -232,6 +227,7 @@ class Reader:
         if is_last:
             if audit.chain.head != expected.head:
                 raise Broken("the entry is not the head that was signed")
+            audit.check_sums()
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
         return Entered(audit, said, body, digest, state, noisy, is_last)
 

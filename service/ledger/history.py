@@ -168,6 +168,7 @@ class Chain:
         return state
 
     def _reprice(self, release: str, was: Amount, amount: Amount) -> None:
+        read_amount(was), read_amount(amount)
         held = self.held.get(release)
         if held is None:
             self._amounts[was] -= 1

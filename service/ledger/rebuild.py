@@ -7,8 +7,9 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
-from service.errors import Conflict, InvalidInput
+from service.errors import Conflict
 from service.ledger import budgets, draws, history, spending
+from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database
 from service.ledger.exports import BadExport, Entered, Reader
 from service.ledger.history import Amount, Chain, Said, ends_by_itself, read_amount
@@ -52,9 +53,11 @@ def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: s
 def _take(writer: "_Writer", reader: Reader, entered: Entered) -> None:
     try:
         writer.take(entered)
+    except BadExport:
+        raise
     except (IntegrityError, DataError):
         raise BadExport(reader.line, "the tables cannot hold what the entry says") from None
-    except (KeyError, TypeError, ValueError, InvalidInput):
+    except UNREADABLE:
         raise BadExport(reader.line, "the entry does not say what one of its kind says") from None
 
 

@@ -63,6 +63,10 @@ def _hold_against(
     for entry in map(JournalEntry._make, stream(connection, query, cursors)):
         _take(rows, chain, entry, kept)
     _check_head(chain, Head(account.head_seq, account.head_hash), kept)
+    try:
+        audit.check_sums()
+    except Broken as broken:
+        raise Bad(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
     _check_holds(connection, chain, account, cursors)

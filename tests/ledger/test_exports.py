@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from service.errors import Conflict
+from service.errors import Conflict, NotFound
 from service.ledger import clock, exports, journal
 from service.ledger.database import Database, open_database
 from service.ledger.exports import BadExport, Reader
@@ -35,7 +35,7 @@ def signer(secret: Secret) -> Signer:
 
 def _exported(database: Database, signer: Signer) -> bytes:
     with database.read() as connection:
-        members = exports.everything(connection)
+        members = exports.members(connection)
     return "".join(exports.export(database, signer, members, clock.now())).encode()
 
 
@@ -93,10 +93,13 @@ def test_a_family_is_exported_together_and_another_is_not(database: Database, si
     for name, parent in (("a", None), ("b", None), ("a.1", "a"), ("a.2", "a"), ("a.1.1", "a.1")):
         open_account(database, name, parent=parent)
     with database.read() as connection:
-        assert [member.name for member in exports.family(connection, "a.2")] == ["a", "a.1", "a.2", "a.1.1"]
-        assert [member.name for member in exports.family(connection, "b")] == ["b"]
-        assert [member.name for member in exports.everything(connection)] == ["a", "b", "a.1", "a.2", "a.1.1"]
-        members = exports.family(connection, "a.1")
+        assert [member.name for member in exports.members(connection, ["a.2"])] == ["a", "a.1", "a.2", "a.1.1"]
+        assert [member.name for member in exports.members(connection, ["b", "b"])] == ["b"]
+        assert [member.name for member in exports.members(connection)] == ["a", "b", "a.1", "a.2", "a.1.1"]
+        assert len(exports.members(connection, ["b", "a"])) == 5
+        with pytest.raises(NotFound):
+            exports.members(connection, ["b", "c"])
+        members = exports.members(connection, ["a.1"])
     lines = [json.loads(line) for line in exports.export(database, signer, members, clock.now())]
     assert {journal.read_body(line["entry"])["account"] for line in lines[1:]} == {"a", "a.1", "a.2", "a.1.1"}
 
@@ -106,7 +109,7 @@ def test_an_export_ends_at_the_heads_that_it_began_with(new_database: Callable[[
     open_account(original)
     charge(original, A)
     with original.read() as connection:
-        members = exports.everything(connection)
+        members = exports.members(connection)
     lines = exports.export(original, signer, members, clock.now())
     first = next(lines)
     charge(original, A)
@@ -219,7 +222,7 @@ def test_charges_that_were_left_out_of_an_ancestors_chain_are_missed(database: D
     open_account(database, "product", parent="agency")
     charge(database, A, name="product")
     with database.read() as connection:
-        root, child = exports.everything(connection)
+        root, child = exports.members(connection)
     first = Head(1, entries_of(database, "agency")[0].hash)
     lines = list(exports.export(database, signer, [replace(root, head=first), child], clock.now()))
     with pytest.raises(BadExport, match="the releases of 'agency' are not those of it and the accounts under it"):

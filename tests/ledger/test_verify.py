@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +14,12 @@ from sqlalchemy import Connection, create_engine, make_url, text
 
 from service.errors import NotFound
 from service.ledger import budgets, charges, journal
-from service.ledger.database import Database
+from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
 from service.ledger.journal import BadEntry, Head
 from service.ledger.tables import Base
 from service.ledger.verify import Verdict, verify
-from service.privacy.filter import Sum
+from service.privacy.filter import ACCOUNTANT, Sum
 from tests.ledger.charging import account_of, charge, entries_of, open_account, prepared
 from tests.ledger.ledgers import NAMES, A, Clock, everything
 
@@ -225,6 +227,46 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
         assert verify(connection, "people").valid, "an older accountant's price cannot be known"
         found = verify(connection, "people", kept)
         assert found.first_bad == BadEntry(3, "the entry is not the one that was kept")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"price": {"epsilon": "abc", "rho": "1", "delta": "0", "linear": "0", "quanta": []}},
+        {"price": {"epsilon": "1e999999999", "rho": "1", "delta": "0", "linear": "0", "quanta": []}},
+        {"price": {"epsilon": "-1", "rho": "1", "delta": "0", "linear": "0", "quanta": []}},
+        {"price": {"epsilon": "1/0", "rho": "1", "delta": "0", "linear": "0", "quanta": []}},
+        {"price": {"epsilon": 1, "rho": "1", "delta": "0", "linear": "0", "quanta": []}},
+        {"price": {"epsilon": "1", "rho": "1", "delta": "0", "linear": "0", "quanta": ["1/2"]}},
+        {"price": {}}, {"price": None}, {"price": []}, {"plan": {}}, {"plan": None}, {"plan": {"type": "geometric"}},
+        {"plan": {"type": "geometric", "epsilon": []}}, {"tags": [1, "a"]}, {"tags": None}, {"delta": None},
+        {"name": 1},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("accountant", ["0", ACCOUNTANT])
+def test_entries_that_nobody_can_have_written_are_bad_and_no_failure(
+    embedded_url: str, content: dict[str, Any], accountant: str
+) -> None:
+    database = open_database(embedded_url)
+    open_account(database, definition="pure", epsilon="3")
+    charge(database, A)
+
+    def change(said: dict[str, Any]) -> None:
+        if said["seq"] == 2:
+            said["content"] |= content | {"accountant": accountant}
+
+    with _unprotected(embedded_url) as connection:
+        _chain_again(connection, "people", change)
+        found = verify(connection, "people").first_bad
+        assert found is not None
+        assert found.seq == 2
+    database.close()
+
+
+@pytest.fixture
+def embedded_url(_sqlite_template: Path, tmp_path: Path) -> str:
+    shutil.copyfile(_sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 def test_a_head_that_was_kept_must_be_in_the_chain(database: Database) -> None:
