@@ -6,7 +6,7 @@ It asks no database, so that a journal that somebody else keeps is checked by th
 from functools import lru_cache
 
 from service.errors import ServiceError
-from service.ledger import budgets, history
+from service.ledger import history
 from service.ledger.history import Amount, Chain, Said, Subject
 from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_body, read_entry
 from service.privacy.filter import ACCOUNTANT, Price, is_charge_of, price
@@ -15,7 +15,7 @@ from service.privacy.notation import check_relation
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
 """What reading a price, a plan or a list of tags can end in where somebody else wrote it."""
 
-_REMEMBERED = 4096  # distinct plans with their prices
+_REMEMBERED = 4096  # distinct plans at their prices
 
 
 class Audit:
@@ -23,7 +23,7 @@ class Audit:
 
     def __init__(self, account: str) -> None:
         self.chain = Chain(account)
-        self._short = lru_cache(maxsize=_REMEMBERED)(self._priced)
+        self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
     def take(self, entry: JournalEntry) -> tuple[Said, str | None]:
         """Check the next entry; what it says, and the state that it brings its release to.
@@ -90,19 +90,21 @@ class Audit:
             if accountant != ACCOUNTANT:
                 history.read_amount(amount)
                 return
-            asked = self.price_of(subject[0])
-            right = amount == asked[0] or is_charge_of(history.read_amount(amount), asked[1])
+            right = (self._known if len(subject[0]) < history.SHORT else self._is_right)(subject[0], amount)
         except UNREADABLE:
             raise Broken("the entry's price or plan is none") from None
         if not right:
             raise Broken("the price is not that of the plan")
 
-    def price_of(self, plan: str) -> tuple[Amount, Price]:
-        """What the present accountant asks of this account for a plan, as the journal writes it too."""
-        return (self._short if len(plan) < history.SHORT else self._priced)(plan)
+    def _is_right(self, plan: str, amount: Amount) -> bool:
+        return is_charge_of(history.read_amount(amount), self.asked(plan))
 
-    def _priced(self, plan: str) -> tuple[Amount, Price]:
+    def asked(self, plan: str) -> Price:
+        """What the present accountant asks of this account for a plan.
+
+        Raises:
+            InvalidInput: the plan has no meaning under the account's relation.
+        """
         value = history.read_text(plan)
         check_relation(value, self.chain.neighbouring)
-        asked = price(value, self.chain.neighbouring, self.chain.weights.orders)
-        return history.amount_of(budgets.write_price(asked)), asked
+        return price(value, self.chain.neighbouring, self.chain.weights.orders)

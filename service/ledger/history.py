@@ -267,8 +267,13 @@ def _subplans(subject: Subject) -> Subplans:
 
 
 def read_text(plan: str) -> Plan:
-    """The plan that a text states."""
-    return read_plan(json.loads(plan))
+    """The plan that a text states; remembered for a moment, as it is priced, counted and searched for tags."""
+    return (_plan if len(plan) < SHORT else _plan.__wrapped__)(plan)
+
+
+@lru_cache(maxsize=256)
+def _plan(text: str) -> Plan:
+    return read_plan(json.loads(text))
 
 
 def ends_by_itself(held: Held) -> str | None:

@@ -104,8 +104,8 @@ _PLAN = select(Release.plan).where(Release.id == bindparam("release"))
 
 
 def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amount, plan: str) -> None:
-    text, asked = audit.price_of(plan)
-    if amount == text or is_charge_of(read_amount(amount), asked):
+    asked = audit.asked(plan)
+    if is_charge_of(read_amount(amount), asked):
         wrong.pop(release, None)
     else:
         wrong[release] = Difference(release, amount, asked)
