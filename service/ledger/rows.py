@@ -9,13 +9,13 @@ from itertools import chain
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, select, text
+from sqlalchemy import Connection, Row, Select, bindparam, false, select, text
 
 from service.ledger import draws, history
 from service.ledger.audit import Audit
 from service.ledger.history import Amount, Said, Subject, amount_of
 from service.ledger.journal import Broken, JournalEntry, canonical
-from service.ledger.tables import Draw, Release, ReleaseTag
+from service.ledger.tables import Account, Draw, Entry, Release, ReleaseTag
 from service.privacy.notation import walk
 
 _AT_ONCE = 2000  # rows that a stream holds
@@ -74,7 +74,10 @@ class _InOrder:
 
 
 class OwnRows:
-    """The rows of an account's own releases, checked entry by entry; an ancestor's entries wrote none of its own."""
+    """The rows that an account's entries wrote, checked entry by entry.
+
+    Entries about releases of accounts under it wrote none here; those releases are read where they are.
+    """
 
     def __init__(self, connection: Connection, account_id: int, audit: Audit, until: ExitStack) -> None:
         self._connection, self._account, self._audit = connection, account_id, audit
@@ -84,6 +87,9 @@ class OwnRows:
         self._tags = _InOrder(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
         drawn = select(*_DRAW).where(Draw.account_id == account_id).order_by(Draw.seq)
         self._draws = _InOrder(connection, drawn, "draws", until)
+        has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
+        below = _BELOW.where(Entry.account_id == account_id if has_children else false())
+        self._below = _InOrder(connection, below, "releases", until)
         self._start = f'{{"account":{quoted(audit.chain.name)},"actor":'  # of every entry's text
         self._states: dict[str, tuple[int, str]] = {}  # of what is held: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
@@ -98,10 +104,10 @@ class OwnRows:
             Bad: a row is missing, too many, or not what the entry says.
         """
         seq = entry.seq
-        rows = self._releases.of(seq)
+        rows, below = self._releases.of(seq), self._below.of(seq)
         if len(rows) != 1 or not self._is_as_written(rows[0], entry):
             said, state = self._audit.take(entry)
-            self._check(said, state, rows)
+            self._check(said, state, rows, below)
         if min(self._tags.seq, self._draws.seq) <= seq:
             raise Bad(seq, "the entry wrote other rows than it says")
 
@@ -126,16 +132,21 @@ class OwnRows:
         self._check_tags(row.seq, subject)
         return True
 
-    def _check(self, said: Said, state: str | None, rows: list[Row[*tuple[Any, ...]]]) -> None:
+    def _check(
+        self, said: Said, state: str | None, rows: list[Row[*tuple[Any, ...]]], below: list[Row[*tuple[Any, ...]]]
+    ) -> None:
         seq, kind = said["seq"], said["kind"]
-        if state is not None and "plan" in said["content"] and said["content"].get("origin") is None:
-            if len(rows) != 1:
-                raise Bad(seq, "the release is missing")
-            self._check_release(said, state, rows[0])
-            return
-        if rows:
+        registers = state is not None and "plan" in said["content"]
+        own = said["content"].get("origin") is None
+        if registers and len(rows if own else below) != 1:
+            raise Bad(seq, "the release is missing")
+        if rows and not (registers and own):
             raise Bad(seq, "a row of releases is of no entry that wrote one")
-        if state is not None and "plan" not in said["content"]:
+        if registers and own:
+            self._check_release(said, str(state), rows[0])
+        elif registers:
+            self._check_below(said, below[0])
+        elif state is not None:
             self._check_state(said["release"], state)
         elif kind == "repriced":
             self._check_repriced(said)
@@ -144,11 +155,7 @@ class OwnRows:
 
     def _check_release(self, said: Said, state: str, row: Row[*tuple[Any, ...]]) -> None:
         seq, content, followed = said["seq"], said["content"], self._audit.chain
-        stated = (said["release"], content["name"], content["delta"], said["time"], content.get("expires_at"))
-        if stated != (row.id, row.name, row.delta, row.created_at, row.expires_at):
-            raise Bad(seq, "the release's name, delta or time is not that of its entry")
-        if _subject_in(row.plan, row.tags)[0] != followed.subject:
-            raise Bad(seq, "the release's plan or tags are not those of its entry")
+        self._check_stated(said, row)
         self._check_tags(seq, followed.subject)
         stored, journalled = (_price_in(row.price)[0], row.accountant), (followed.amount, content["accountant"])
         if stored != journalled:
@@ -157,6 +164,20 @@ class OwnRows:
             self._states[row.id] = (seq, row.state)
         elif row.state != state:
             raise Bad(seq, "the release's state is not what the journal makes it")
+
+    def _check_below(self, said: Said, row: Row[*tuple[Any, ...]]) -> None:
+        """A release of an account under this one: its own account must say of it what the entry here says."""
+        if said["content"]["origin"] != {"account": row.origin, "seq": row.origin_seq}:
+            raise Bad(said["seq"], "the release was registered elsewhere than the entry says")
+        self._check_stated(said, row)
+
+    def _check_stated(self, said: Said, row: Row[*tuple[Any, ...]]) -> None:
+        seq, content = said["seq"], said["content"]
+        stated = (said["release"], content["name"], content["delta"], said["time"], content.get("expires_at"))
+        if stated != (row.id, row.name, row.delta, row.created_at, row.expires_at):
+            raise Bad(seq, "the release's name, delta or time is not that of its entry")
+        if _subject_in(row.plan, row.tags)[0] != self._audit.chain.subject:
+            raise Bad(seq, "the release's plan or tags are not those of its entry")
 
     def _check_tags(self, seq: int, subject: Subject) -> None:
         expected = tags_of(subject)
@@ -234,18 +255,14 @@ class OwnRows:
             raise Bad(seq, "the branches that were taken are not those of the draws")
 
 
-_RELEASE = (
-    Release.seq,
-    Release.id,
-    Release.name,
-    Release.delta,
-    Release.created_at,
-    Release.expires_at,
-    Release.plan,
-    Release.tags,
-    Release.price,
-    Release.accountant,
-    Release.state,
+_STATED = (Release.id, Release.name, Release.delta, Release.created_at, Release.expires_at, Release.plan, Release.tags)
+_RELEASE = (Release.seq, *_STATED, Release.price, Release.accountant, Release.state)
+_BELOW = (
+    select(Entry.seq, *_STATED, Account.name.label("origin"), Release.seq.label("origin_seq"))
+    .join(Release, Release.id == Entry.release_id)
+    .join(Account, Account.id == Release.account_id)
+    .where(Entry.kind.in_(("committed", "reserved", "proposed")), Release.account_id != Entry.account_id)
+    .order_by(Entry.seq)
 )
 _DRAW = (
     Draw.seq,

@@ -20,8 +20,8 @@ from service.ledger.journal import BadEntry, Head
 from service.ledger.tables import Base
 from service.ledger.verify import Verdict, verify
 from service.privacy.filter import ACCOUNTANT, Sum
-from tests.ledger.charging import account_of, charge, entries_of, open_account, prepared
-from tests.ledger.ledgers import NAMES, A, Clock, everything
+from tests.ledger.charging import account_of, charge, commit, entries_of, open_account, prepared, reserve
+from tests.ledger.ledgers import NAMES, A, B, Clock, everything
 
 _NOT_OF_AN_ACCOUNT = {"installation", "api_keys", "stored_answers"}  # nothing that a journal says
 _TABLES = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_OF_AN_ACCOUNT]
@@ -178,7 +178,7 @@ def test_a_row_that_is_gone_and_one_that_was_never_written_are_found(
             connection.rollback()
 
 
-def _chain_again(connection: Connection, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+def _chain_again(connection: Connection, name: str, change: Callable[[dict[str, Any]], object]) -> None:
     """What somebody does who writes the database and knows how entries are hashed: a whole chain, changed."""
     account_id = connection.execute(text("SELECT id FROM accounts WHERE name = :name"), {"name": name}).scalar_one()
     previous, seq = journal.BEFORE_FIRST.hash, 0
@@ -227,6 +227,30 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
         assert verify(connection, "people").valid, "an older accountant's price cannot be known"
         found = verify(connection, "people", kept)
         assert found.first_bad == BadEntry(3, "the entry is not the one that was kept")
+
+
+def test_what_an_account_says_of_a_release_is_what_those_above_it_say(database_url: str, database: Database) -> None:
+    open_account(database, "agency")
+    open_account(database, "product", parent="agency")
+    charge(database, B, name="product")
+    (held,) = reserve(database, B, name="product")
+    commit(database, held, "product")
+
+    def rename(said: dict[str, Any]) -> None:
+        if said["seq"] == 3:
+            said["content"]["name"] = "another"
+
+    with _unprotected(database_url) as connection:
+        _chain_again(connection, "product", rename)
+        connection.execute(text("UPDATE releases SET name = 'another' WHERE seq = 3"))
+        assert _verdicts_in(connection) == {
+            "agency": BadEntry(3, "the release's name, delta or time is not that of its entry"),
+            "product": None,
+        }
+        connection.rollback()
+        _chain_again(connection, "agency", lambda said: said["seq"] == 2 and said["content"]["origin"].update(seq=1))
+        reason = "the release was registered elsewhere than the entry says"
+        assert _verdicts_in(connection) == {"agency": BadEntry(2, reason), "product": None}
 
 
 @pytest.mark.parametrize(
