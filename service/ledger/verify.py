@@ -51,6 +51,9 @@ def verify(connection: Connection, name: str, kept: Head | None = None) -> Verdi
             _hold_against(connection, account, audit, kept, cursors)
     except Bad as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
+    except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
+        good = audit.chain.head.seq
+        return Verdict(good, BadEntry(good + 1, "a row holds what its column is not for"))
     return Verdict(audit.chain.head.seq)
 
 

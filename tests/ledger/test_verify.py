@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.exc import IntegrityError
 
 from service.errors import NotFound
 from service.ledger import budgets, charges, journal
@@ -227,6 +228,28 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
         assert verify(connection, "people").valid, "an older accountant's price cannot be known"
         found = verify(connection, "people", kept)
         assert found.first_bad == BadEntry(3, "the entry is not the one that was kept")
+
+
+@pytest.mark.parametrize(("table", "column"), _COLUMNS)
+def test_values_of_another_type_are_bad_and_no_failure(everything_url: str, table: str, column: str) -> None:
+    """SQLite takes bytes in a column of text, and text in one of numbers."""
+    with _unprotected(everything_url) as connection:
+        if column == "name" and table == "accounts":
+            return  # it could not even be asked for
+        connection.execute(text(f"UPDATE {table} SET \"{column}\" = x'c328' WHERE rowid = 1"))
+        assert any(found is not None for found in _verdicts_in(connection).values())
+        connection.rollback()
+
+
+@pytest.fixture(scope="module")
+def everything_url(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("everything") / "ledger.db"
+    shutil.copyfile(_sqlite_template, path)
+    database = open_database(f"sqlite:///{path}")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        everything(database, Clock(monkeypatch))
+    database.close()
+    return f"sqlite:///{path}"
 
 
 def test_what_an_account_says_of_a_release_is_what_those_above_it_say(database_url: str, database: Database) -> None:
