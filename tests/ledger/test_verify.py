@@ -236,7 +236,10 @@ def test_values_of_another_type_are_bad_and_no_failure(everything_url: str, tabl
     with _unprotected(everything_url) as connection:
         if column == "name" and table == "accounts":
             return  # it could not even be asked for
-        connection.execute(text(f"UPDATE {table} SET \"{column}\" = x'c328' WHERE rowid = 1"))
+        try:
+            connection.execute(text(f"UPDATE {table} SET \"{column}\" = x'c328' WHERE rowid = 1"))
+        except IntegrityError:
+            return  # a constraint of the column itself is not to be got round
         assert any(found is not None for found in _verdicts_in(connection).values())
         connection.rollback()
 
