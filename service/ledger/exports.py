@@ -21,7 +21,7 @@ from sqlalchemy import Connection, bindparam, select
 from service.errors import NotFound, ServiceError
 from service.ledger import draws, journal
 from service.ledger.accounts import MAX_DEPTH
-from service.ledger.audit import Audit
+from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import Database
 from service.ledger.history import Said
 from service.ledger.journal import Broken, Head
@@ -165,8 +165,11 @@ class Reader:
         while (document := self._next()) is not None:
             try:
                 entered = self._entry(document)
-            except Broken as broken:
-                raise BadExport(self.line, str(broken)) from None
+            except BadExport:
+                raise
+            except UNREADABLE as error:
+                reason = str(error) if isinstance(error, Broken) else "the entry does not say what one of its kind says"
+                raise BadExport(self.line, reason) from None
             yield entered
         for name, expected in self._accounts.items():
             if expected.audit is not None:

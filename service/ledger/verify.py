@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, func, select
 
 from service.errors import NotFound
 from service.ledger import budgets, journal
-from service.ledger.audit import Audit
+from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
 from service.ledger.rows import Bad, OwnRows, amount_in, stream
@@ -51,9 +51,9 @@ def verify(connection: Connection, name: str, kept: Head | None = None) -> Verdi
             _hold_against(connection, account, audit, kept, cursors)
     except Bad as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
-    except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
+    except UNREADABLE:  # SQLite takes any type in any column, and a chain that was made again says anything
         good = audit.chain.head.seq
-        return Verdict(good, BadEntry(good + 1, "a row holds what its column is not for"))
+        return Verdict(good, BadEntry(good + 1, "the entry or one of its rows holds what cannot stand there"))
     return Verdict(audit.chain.head.seq)
 
 

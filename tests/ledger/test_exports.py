@@ -61,7 +61,7 @@ _steps = st.lists(st.tuples(st.sampled_from(ACTIONS), *(st.integers(0, 6) for _ 
 
 
 @given(steps=_steps)
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 def test_a_random_ledger_is_rebuilt_from_its_export(
     new_database: Callable[[], Database], signer: Signer, steps: list[Step]
 ) -> None:
@@ -179,6 +179,31 @@ def test_a_file_with_a_line_less_or_more_is_refused_there_or_later(file: list[by
 def test_what_is_no_entry_is_refused_with_its_line(file: list[bytes], signer: Signer, line: bytes) -> None:
     for at in (0, 1, 2, len(file) - 1):
         assert _refused_at([*file[:at], line, *file[at:]], signer) == at + 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"unit": None}, {"neighbouring": "both"}, {"budget": {"definition": "zcdp"}}, {"budget": None},
+        {"admission": {}},
+        {"parent": "nobody"}, {"parent": 7}, {"approval_above": 7}, {"more": "than is known"},
+    ],
+)  # fmt: skip
+def test_an_opening_that_says_something_else_is_refused_although_it_is_signed(
+    database: Database, signer: Signer, content: dict[str, Any]
+) -> None:
+    """Whoever holds the key can sign anything; what cannot be a ledger is refused all the same, or is one."""
+    open_account(database)
+    said = json.loads(entries_of(database)[0].body)
+    said["content"] |= content
+    body = journal.canonical(said)
+    head = {"account": "people", "seq": 1, "hash": journal.entry_hash(journal.BEFORE_FIRST.hash, body)}
+    first = signer.sign("export", {"version": 1, "accounts": [head]})
+    lines = [json.dumps(line).encode() + b"\n" for line in (first, {"entry": body, "hash": head["hash"]})]
+    if content.keys() <= {"unit", "approval_above", "more"}:
+        _read(lines, signer)  # nothing that a chain is followed by
+    else:
+        assert _refused_at(lines, signer) == 2
 
 
 def test_noisy_counts_that_unpack_to_more_than_was_drawn_are_refused(file: list[bytes], signer: Signer) -> None:
