@@ -9,7 +9,20 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import accounts, analysis, arrow, bulk, calibrations, contract, draws, keys, pages, problems, releases
+from service.api import (
+    accounts,
+    analysis,
+    arrow,
+    bulk,
+    calibrations,
+    contract,
+    draws,
+    keys,
+    pages,
+    problems,
+    releases,
+    trust,
+)
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
 from service.ledger.database import Database
@@ -25,6 +38,7 @@ _ROUTERS = (
     analysis.router,
     calibrations.router,
     keys.router,
+    trust.router,
     pages.health,
 )
 
