@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
@@ -84,8 +85,8 @@ def draw(
     """Noisy counts of one of a plan's mechanisms."""
     value = read_plan(plan)
     mechanism = list(mechanisms_of(value))[which]
-    noisy = [turn, -which, 2**62]
-    draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy, lambda _: "{}")
+    noisy = np.array([turn, -which, 2 ** (62 - 9 * turn)])
+    draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy)
 
 
 def change(database: Database, name: str, what: Any) -> None:
