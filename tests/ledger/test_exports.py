@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -210,7 +211,8 @@ def test_noisy_counts_that_unpack_to_more_than_was_drawn_are_refused(file: list[
     (at, *_) = (at for at, line in enumerate(file) if b'"noisy"' in line)
     draw = json.loads(file[at])
     bomb = base64.b64encode(zlib.compress(bytes(10**8))).decode()
-    for noisy in (bomb, "", "!", None, 7, base64.b64encode(base64.b64decode(draw["noisy"]) + b"more").decode()):
+    frame = base64.b64encode(b"\1" + pa.Codec("zstd").compress(bytes(10**8), asbytes=True)).decode()
+    for noisy in (bomb, frame, "", "!", None, 7, base64.b64encode(base64.b64decode(draw["noisy"]) + b"more").decode()):
         changed = json.dumps(draw | {"noisy": noisy}).encode() + b"\n"
         assert _refused_at([*file[:at], changed, *file[at + 1 :]], signer) == at + 1
 
