@@ -3,7 +3,6 @@
 True counts come in as an argument and go nowhere: what is stored is the noisy result.
 """
 
-import hashlib
 import json
 import math
 import uuid
@@ -198,12 +197,8 @@ def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]
         forks=_forks(plan, mechanism, turn.repetition),
         noisy=noisy,
         packed=packing.pack(noisy),
-        digest=_digest(noisy),
+        digest=packing.digest(noisy),
     )
-
-
-def _digest(noisy: NDArray[np.int64]) -> str:
-    return hashlib.sha256(noisy.astype("<i8", copy=False).data).hexdigest()
 
 
 def _store(
@@ -305,14 +300,6 @@ def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
 def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
     """The choices above the mechanism of this name, with the branches that a draw of it takes."""
     return _forks(plan, find_mechanism(plan, name, ""), repetition)
-
-
-def is_result(packed: bytes, size: int, digest: str) -> bool:
-    """Whether stored bytes are these many noisy counts, with this hash; however much they would unpack to."""
-    try:
-        return _digest(packing.unpack(packed, size)) == digest
-    except ValueError:
-        return False
 
 
 def _landed(connection: Connection, record: DrawRecord) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger import draws, journal
+from service.ledger import journal, packing
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import Database
@@ -258,7 +258,7 @@ class Reader:
             noisy = base64.b64decode(document["noisy"], validate=True)
         except (TypeError, ValueError):
             raise Broken("expected the noisy counts of the draw") from None
-        if not draws.is_result(noisy, said["content"]["size"], said["content"]["noisy_hash"]):
+        if not packing.is_pack_of(noisy, said["content"]["size"], said["content"]["noisy_hash"]):
             raise Broken("the noisy counts are not those of the draw")
         return noisy
 

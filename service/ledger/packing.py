@@ -5,6 +5,7 @@ values in planes: all lowest bytes, then all second ones, and so on, so that wha
 bytes, stands together. Older rows are a zlib stream of 8-byte values, whose first byte is none of these.
 """
 
+import hashlib
 import zlib
 
 import numpy as np
@@ -19,6 +20,11 @@ MOST_BYTES = 10**9
 _WIDTHS = (1, 2, 4, 8)
 _LEVEL = 1
 _MOST_UNFOLDED = 1 << 15  # a block of 128 KiB takes 4 bytes at least
+
+
+def digest(values: NDArray[np.int64]) -> str:
+    """SHA-256 of the values as 8-byte little-endian integers: what the journal says of them."""
+    return hashlib.sha256(values.astype("<i8", copy=False).data).hexdigest()
 
 
 def pack(values: NDArray[np.int64]) -> bytes:
@@ -55,6 +61,14 @@ def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
         raise ValueError("expected one whole Zstandard frame of as many values as there should be") from None
     planes = np.frombuffer(unpacked, np.uint8).reshape(width, size)
     return np.ascontiguousarray(planes.T).view(f"<i{width}").reshape(size).astype(np.int64)
+
+
+def is_pack_of(packed: bytes, size: int, expected: str) -> bool:
+    """Whether these are the bytes of ``size`` values with this digest; whoever made them."""
+    try:
+        return digest(unpack(packed, size)) == expected
+    except (MemoryError, ValueError):
+        return False
 
 
 def _inflated(packed: bytes, size: int) -> bytes:

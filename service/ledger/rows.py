@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, false, select, text
 
-from service.ledger import draws, history
+from service.ledger import draws, history, packing
 from service.ledger.audit import Audit
 from service.ledger.history import Amount, Said, Subject, amount_of
 from service.ledger.journal import Broken, JournalEntry, canonical
@@ -219,7 +219,7 @@ class OwnRows:
         if row[1:] != (*stated, content["size"], content["noisy_hash"], said["time"]):
             raise Bad(seq, "the draw is not what its entry says")
         noisy = self._connection.execute(_NOISY, {"id": row.id}).scalar_one()
-        if not draws.is_result(noisy, content["size"], content["noisy_hash"]):
+        if not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
             raise Bad(seq, "the noisy counts are not those of the draw")
         plan = self._connection.execute(_PRICED, {"id": row.release_id}).one().plan
         if '"choice"' in plan:

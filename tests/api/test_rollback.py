@@ -1,5 +1,6 @@
 """If-Ledger-Includes: a restored backup is refused, whatever is asked of it."""
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -23,8 +24,10 @@ from tests.api.calls import (
     open_account,
     pointers_of,
     problem_of,
+    pure,
     release,
 )
+from tests.api.streams import MEDIA_TYPE, counts
 
 _AT = "/v1/accounts/people"
 _SMALL = concentrated("0.001")
@@ -71,6 +74,17 @@ def test_an_entry_that_is_not_there_stops_every_request(client: Client, change: 
         answer = client.request(method, path, json=body, headers=_kept(first["head"] | change))
         assert problem_of(answer, "ledger_rolled_back")["account"] == "people", (method, path)
     assert json_of(client.get(f"{_AT}/head"))["seq"] == 2
+
+
+def test_streams_are_stopped_and_passed_likewise(client: Client) -> None:
+    head = open_account(client)["head"]
+    drawn = {"name": "d", "mechanism": json.dumps(pure("0.1"))}
+    type_of = {"Content-Type": MEDIA_TYPE}
+    for change, status in (({"seq": 2}, 412), ({}, 201)):
+        answer = client.post(
+            f"{_AT}/draws", params=drawn, content=counts([1, 2]), headers=_kept(head | change) | type_of
+        )
+        assert answer.status_code == status, answer.text
 
 
 @pytest.fixture

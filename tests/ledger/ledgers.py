@@ -85,7 +85,7 @@ def draw(
     """Noisy counts of one of a plan's mechanisms."""
     value = read_plan(plan)
     mechanism = list(mechanisms_of(value))[which]
-    noisy = np.array([turn, -which, 2**62])
+    noisy = np.array([turn, -which, 2 ** (62 - 9 * turn)])
     draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy)
 
 
