@@ -9,7 +9,7 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import accounts, analysis, calibrations, contract, draws, keys, pages, problems, releases
+from service.api import accounts, accuracy, analysis, calibrations, contract, draws, keys, pages, problems, releases
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
 from service.ledger.database import Database
@@ -22,6 +22,7 @@ _ROUTERS = (
     releases.router,
     draws.router,
     analysis.router,
+    accuracy.router,
     calibrations.router,
     keys.router,
     pages.health,
