@@ -9,7 +9,19 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import accounts, accuracy, analysis, calibrations, contract, draws, keys, pages, problems, releases
+from service.api import (
+    accounts,
+    accuracy,
+    analysis,
+    calibrations,
+    contract,
+    draws,
+    keys,
+    noise,
+    pages,
+    problems,
+    releases,
+)
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
 from service.ledger.database import Database
@@ -24,6 +36,7 @@ _ROUTERS = (
     analysis.router,
     accuracy.router,
     calibrations.router,
+    noise.router,
     keys.router,
     pages.health,
 )

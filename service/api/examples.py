@@ -66,4 +66,5 @@ ACCURACY = {
     "summed_cells": 3142,
     "confidences": ["0.9", "0.95"],
 }
+NOISE = {"mechanism": "osgt", "epsilon": "0.94", "delta": "1e-10", "sub_gaussian": True}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
