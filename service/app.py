@@ -21,6 +21,7 @@ from service.api import (
     pages,
     problems,
     releases,
+    safetab,
 )
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
@@ -37,6 +38,7 @@ _ROUTERS = (
     accuracy.router,
     calibrations.router,
     noise.router,
+    safetab.router,
     keys.router,
     pages.health,
 )

@@ -67,4 +67,16 @@ ACCURACY = {
     "confidences": ["0.9", "0.95"],
 }
 NOISE = {"mechanism": "osgt", "epsilon": "0.94", "delta": "1e-10", "sub_gaussian": True}
+SAFETAB = {
+    "mechanism": "discrete_gaussian",
+    "levels": [
+        {"name": "Nation, Detailed", "moe": 6},
+        {"name": "County, Detailed", "moe": 11},
+        {"name": "County, Regional", "moe": 50},
+    ],
+    "stability": 9,
+    "stage_1_fraction": "0.1",
+    "delta": "1e-10",
+    "method": "exact",
+}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
