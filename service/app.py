@@ -12,6 +12,7 @@ from service import __version__
 from service.api import (
     accounts,
     accuracy,
+    allocations,
     analysis,
     calibrations,
     contract,
@@ -38,6 +39,7 @@ _ROUTERS = (
     accuracy.router,
     calibrations.router,
     noise.router,
+    allocations.router,
     safetab.router,
     keys.router,
     pages.health,

@@ -79,4 +79,12 @@ SAFETAB = {
     "delta": "1e-10",
     "method": "exact",
 }
+ALLOCATION = {
+    "budget": {"definition": "zcdp", "rho": "0.5"},
+    "mechanism": "discrete_gaussian",
+    "queries": [
+        {"name": "total", "weight": "1/3"},
+        {"name": "sex by age", "weight": "2/3"},
+    ],
+}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}

@@ -76,8 +76,10 @@ def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
     The least sigma² of Gaussian noise, or the offset and sigma² of least variance of offset tails, by the exact
     condition on delta and not by a detour over zCDP. What is answered was proven to keep the guarantee; numbers have
     12 digits, and with one cell, or Gaussian noise, the next smaller sigma² does not keep it. With more cells the
-    offset (of up to 10 sigmas) is chosen by Rényi divergences. Limits: epsilon from 0.01 to 20, delta from 1e-30 to 0.1, sensitivity
-    from 0.0001 to 10000; at most 10^6 cells, of offset tails 20.
+    offset (of up to 10 sigmas) is chosen by Rényi divergences.
+
+    Limits: epsilon from 0.01 to 20, delta from 1e-30 to 0.1, sensitivity from 0.0001 to 10000; at most 10^6
+    cells, of offset tails 20.
     """
     kind = _KINDS[body.mechanism]
     target = Target(
