@@ -87,4 +87,5 @@ ALLOCATION = {
         {"name": "sex by age", "weight": "2/3"},
     ],
 }
+CURVE = {"counts": [54571, 182265, 27457, 22915], "epsilons": ["0.001", "0.01", "0.1", "1"]}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
