@@ -21,6 +21,7 @@ from service.api import (
     keys,
     noise,
     pages,
+    postprocessing,
     problems,
     releases,
     safetab,
@@ -43,6 +44,7 @@ _ROUTERS = (
     noise.router,
     allocations.router,
     safetab.router,
+    postprocessing.router,
     keys.router,
     pages.health,
 )
