@@ -6,8 +6,8 @@ sums of the finer: then the finest decides, and cells fall into blocks, each wit
 
 Everything is decided in integers. ``rake`` scales a block, x to x T/S: the floors of these miss the total T by the sum
 of the remainders over S, which is whole and smaller than the number of cells that have one; so many of them, those of
-the largest remainders, get one more. ``project`` is the nearest whole table: in a block x to max(x - t, 0), where t is the
-least whole number at which the sum does not exceed T; what is missing is less than the number of cells with x >= t
+the largest remainders, get one more. ``project`` is the nearest whole table: in a block x to max(x - t, 0), where t is
+the least whole number at which the sum does not exceed T; what is missing is less than the number of cells with x >= t
 (at t - 1 each of them would be one more, and the sum above T), and so many of them get one more.
 """
 

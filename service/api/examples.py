@@ -94,4 +94,5 @@ TABLE = {
     "totals": [{"axes": [], "values": [50]}, {"axes": [0], "values": [20, 30]}],
     "integer": True,
 }
+COMPARISON = {"mechanism": {"type": "osgt", "sigma_squared": "40", "m": "3"}, "delta": "1e-10", "cells": [1, 2, 4, 8]}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
