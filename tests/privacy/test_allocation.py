@@ -22,7 +22,7 @@ from service.privacy.allocation import (
     proportional,
     with_margin,
 )
-from service.privacy.filter import Budget, Definition, Totals, add, charged, price, shortfall
+from service.privacy.filter import Budget, Definition, Totals, add, charged, price, shortfalls
 from service.privacy.law import Law
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.plan import Neighbouring
@@ -42,7 +42,7 @@ def _admitted(budget: Budget, noise: list[Noise]) -> bool:
     """As a ledger's empty account decides it, with the exact price."""
     account = Account.of(budget)
     asked = charged(Totals(), price(plan_of(noise), Neighbouring.ADD_REMOVE, account.weights.orders))
-    return shortfall(budget, account.weights, Totals(), add(Totals(), asked)) is None
+    return not shortfalls(budget, account.weights, Totals(), add(Totals(), asked))
 
 
 def _can(budget: Budget, kind: Kind) -> bool:
