@@ -42,6 +42,7 @@ _LAYERS = {
     "noise": _layer(
         "errors", "privacy", packages={"cryptography", "flint", "numpy"}, pure=True, but=frozenset({"secrets"})
     ),
+    "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
     "api": _layer("__init__", "errors", "ledger", "noise", "privacy", "settings", web=True),
