@@ -9,9 +9,22 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import accounts, analysis, calibrations, contract, draws, keys, pages, problems, releases
+from service.api import (
+    accounts,
+    analysis,
+    calibrations,
+    contract,
+    draws,
+    empirical,
+    jobs,
+    keys,
+    pages,
+    problems,
+    releases,
+)
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
+from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
 from service.settings import Settings
@@ -23,6 +36,8 @@ _ROUTERS = (
     draws.router,
     analysis.router,
     calibrations.router,
+    empirical.router,
+    jobs.router,
     keys.router,
     pages.health,
 )
@@ -33,7 +48,8 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
+        with app.state.workers.working():
+            yield
         database.close()
 
     app = FastAPI(
@@ -46,6 +62,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = ThreadPoolExecutor(settings.writer_threads, "writer")
+    app.state.workers = Workers(database, settings.job_workers)
     app.state.probes = CapacityLimiter(2)
     for router in _ROUTERS:
         app.include_router(router)

@@ -45,8 +45,9 @@ _LAYERS = {
     "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
-    "api": _layer("__init__", "errors", "ledger", "noise", "privacy", "settings", web=True),
-    "app": _layer("__init__", "api", "errors", "ledger", "noise", "privacy", "settings", web=True),
+    "api": _layer("__init__", "empirical", "errors", "ledger", "noise", "privacy", "settings", web=True),
+    "jobs": _layer("errors", "ledger", packages={"structlog"}),
+    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "logs": _layer(packages={"structlog"}),
     "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),

@@ -71,8 +71,11 @@ def raked_first_area(
     """
     found: Floats = people + two_sided_geometric(loss, runs, generator).astype(np.float64)
     for true in siblings:
-        noisy = true + two_sided_geometric(loss, (runs, true.size), generator)
-        found *= _shares(noisy, noisy.sum(axis=1))[:, 0]
+        some = max(1, _AT_ONCE // true.size)
+        for start in range(0, runs, some):
+            part = found[start : start + some]
+            noisy = true + two_sided_geometric(loss, (part.size, true.size), generator)
+            part *= _shares(noisy, noisy.sum(axis=1))[:, 0]
     return found
 
 
