@@ -49,9 +49,14 @@ _LAYERS = {
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
     "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
+    "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
+    "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
-    "__main__": _layer("app", "demo", "errors", "ledger", "logs", "server", "settings", packages={"typer", "yaml"}),
+    "__main__": _layer(
+        *("app", "audit", "demo", "errors", "ledger", "logs", "reproduce", "server", "settings"),
+        packages={"numpy", "typer", "yaml"},
+    ),
 }
 
 
