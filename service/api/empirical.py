@@ -24,7 +24,8 @@ from service.empirical.bounds import (
     pure_epsilon_of_shift,
 )
 from service.empirical.experiments import shown_estimate, shown_event
-from service.empirical.loss import LARGEST_RANGE, Setting, bias, bootstrap, estimate
+from service.empirical.loss import LARGEST_RANGE, Setting, estimate
+from service.empirical.replicates import bias, bootstrap
 from service.empirical.residuals import residuals_of
 from service.errors import InvalidInput
 from service.privacy.numbers import double_down, double_up, parse_exact

@@ -8,8 +8,9 @@ import numpy as np
 
 from service.empirical.algorithms import averaged, consistent, invariant, raked, raked_first_area
 from service.empirical.bounds import Bound, epsilon_at_least, of_outputs, of_residuals, pure_epsilon_of_shift
-from service.empirical.loss import Bias, Estimate, Setting, bias, bootstrap, estimate
+from service.empirical.loss import Estimate, Setting, estimate
 from service.empirical.populations import Hierarchy, area_counts, hierarchy, stratified_counts
+from service.empirical.replicates import Bias, bias, bootstrap
 from service.empirical.residuals import Counts, Floats, residuals_of
 
 Algorithm = Literal["gdpc", "rdpc", "adpc", "consistent", "invariant"]

@@ -5,20 +5,14 @@ nor a lower bound: the maximum of noisy ratios is biased upward, smoothing biase
 more than one count shapes can leak more than any residual shows.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from service.empirical.noise import two_sided_geometric_counts
-from service.empirical.residuals import Floats, Residuals, resampled, rounded
+from service.empirical.residuals import Floats, Residuals
 from service.empirical.smoothing import densities
 
 LARGEST_RANGE = 100_000  # unit bins
-_REPLICATE_NODES = 5_000  # distinct values that a resampling carries along
-_REPLICATE_FINENESS = 50  # nodes a bandwidth beyond that
-_REPLICATE_WORK = 20_000_000  # values drawn for all replicates together
-_FEWEST = 20  # replicates all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,77 +82,3 @@ def estimate(residuals: Residuals, setting: Setting) -> Estimate:
     below = residuals.below(edges)
     density = (below[1:] - below[:-1]) / residuals.size
     return Estimate(float(abs(ratios[largest])), float(x[largest]), x, density, smoothed, ratios)
-
-
-def bootstrap(
-    residuals: Residuals, setting: Setting, replicates: int, generator: np.random.Generator
-) -> tuple[float, float] | None:
-    """A 95 % interval for the loss that EPL estimates; None where EPL has no meaning for some resample.
-
-    The basic bootstrap (Davison and Hinkley 1997, 5.2), which takes what resampling adds off the estimate. So it
-    corrects for the bias, and often ends below the estimate; of geometric noise it holds the true loss in 70 to 95
-    of 100 samples, where percentiles of the resamples hold it in 0 to 12.
-    """
-    thinned = residuals
-    if residuals.positions.size > _REPLICATE_NODES:
-        thinned = rounded(residuals, setting.bandwidth * residuals.deviation / _REPLICATE_FINENESS)
-    number = _affordable(replicates, thinned.positions.size)
-    found = _replicated(lambda: resampled(thinned, generator), setting, number)
-    if found is None:
-        return None
-    epl = estimate(residuals, setting).epl
-    low, high = _interval(found)
-    return max(0.0, 2 * epl - high), max(0.0, 2 * epl - low)
-
-
-@dataclass(frozen=True, slots=True)
-class Bias:
-    """What EPL comes out at where the truth is known: two-sided geometric noise as wide as the residuals.
-
-    Attributes:
-        epsilon: the true loss of that noise for a shift by one (nats).
-        mean: of EPL over the replicates.
-        interval: 2.5th and 97.5th percentile of EPL over them.
-        replicates: how many samples of the same size were drawn.
-    """
-
-    epsilon: float
-    mean: float
-    interval: tuple[float, float]
-    replicates: int
-
-    @property
-    def bias(self) -> float:
-        """How far EPL is from the truth in the mean (nats)."""
-        return self.mean - self.epsilon
-
-
-def bias(residuals: Residuals, setting: Setting, replicates: int, generator: np.random.Generator) -> Bias | None:
-    """The bias of EPL at this sample size; None where EPL has no meaning for such noise.
-
-    The noise is given the variance of the residuals and not their EPL: then the kernel has the same width and the
-    range the same length, and the known loss does not inherit the bias that is to be measured.
-    """
-    variance = residuals.deviation**2
-    epsilon = float(np.arccosh(1 + 1 / variance)) if variance > 0 else np.inf
-    if not 0 < epsilon < np.inf:
-        return None
-    number = _affordable(replicates, min(residuals.size, int(np.ceil(60 / epsilon))))
-    found = _replicated(lambda: two_sided_geometric_counts(epsilon, residuals.size, generator), setting, number)
-    return None if found is None else Bias(epsilon, float(found.mean()), _interval(found), number)
-
-
-def _affordable(replicates: int, values: int) -> int:
-    return min(replicates, max(_FEWEST, _REPLICATE_WORK // values))
-
-
-def _replicated(draw: Callable[[], Residuals], setting: Setting, number: int) -> Floats | None:
-    try:
-        return np.array([estimate(draw(), setting).epl for _ in range(number)])
-    except ValueError:  # a resample without a range: an interval over the others would be too short
-        return None
-
-
-def _interval(found: Floats) -> tuple[float, float]:
-    low, high = np.percentile(found, [2.5, 97.5])
-    return float(low), float(high)

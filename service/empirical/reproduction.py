@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.empirical.experiments import Algorithm, Experiment, simulated
-from service.empirical.loss import Estimate, Setting, bootstrap, estimate
+from service.empirical.loss import Estimate, Setting, estimate
 from service.empirical.noise import two_sided_geometric
+from service.empirical.replicates import bootstrap
 from service.empirical.residuals import residuals_of
 
 CELLS = 2_663  # enumeration districts of Washington State, 1940

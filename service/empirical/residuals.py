@@ -70,9 +70,8 @@ def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
     return Residuals(positions, counts.astype(np.int64), int(whole))
 
 
-def rounded(residuals: Residuals, step: float) -> Residuals:
-    """The same on a lattice of at most this step: what resampling can afford where few values repeat."""
-    per_unit = max(1, int(np.ceil(1 / step)))
+def rounded(residuals: Residuals, per_unit: int) -> Residuals:
+    """The same on a lattice of so many nodes a unit: what resampling can afford where few values repeat."""
     moved = np.rint(residuals.positions * per_unit) / per_unit
     starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(moved))])
     return Residuals(moved[starts], np.add.reduceat(residuals.counts, starts), per_unit)

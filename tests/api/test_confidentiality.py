@@ -67,6 +67,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> _Aftermath:
         open_account(client, budget={"definition": "pure", "epsilon": 1})
         refused = _refusals(client)
         crashed = [_crash(served, size) for size in (3, 4, 5, 6)]
+        refused += _measure(client)
         drawn = [_draw(client, counts=_COUNTS * 50), *(_draw(client, key="again") for _ in range(2))]
         running = _contents(home)
         with closing(sqlite3.connect(home / "data" / "ledger.db")) as connection:
@@ -88,6 +89,21 @@ def _draw(client: Client, mechanism: Any = _WIDE, counts: Any = None, key: str |
 def _crash(served: Served, size: int) -> Answer:
     with Client(base_url=served.address, headers=served.client.headers) as client:
         return _draw(client, counts=[_CANARY] * size)
+
+
+def _measure(client: Client) -> list[Answer]:
+    """Residuals are as secret as counts: bounded from, which succeeds, and refused."""
+    residuals = [*_COUNTS, *range(50)]
+    json_of(client.post("/v1/empirical/lower-bound", json={"residuals": residuals}))
+    json_of(client.post("/v1/empirical/lower-bound", json={"outputs": residuals, "neighbouring_outputs": _COUNTS}))
+    wrong: list[dict[str, Any]] = [
+        {"residuals": _COUNTS},  # too far apart
+        {"residuals": [*residuals, _TEXT]},
+        {"residuals": [*residuals, _CANARY * 10**9]},
+        {"residuals": [0, 1, 2], "counts": _COUNTS},
+        {"residuals": [0, 1, 2], "bandwidth": _CANARY},
+    ]
+    return [client.post("/v1/empirical/loss", json=body) for body in wrong]
 
 
 def _refusals(client: Client) -> list[Answer]:

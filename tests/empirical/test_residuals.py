@@ -31,7 +31,7 @@ def test_one_residual_has_no_deviation() -> None:
 
 def test_rounding_moves_by_half_a_step_and_loses_nobody() -> None:
     values = np.random.default_rng(1).normal(0, 3, 1000)
-    coarse = rounded(residuals_of(values), 0.3)
+    coarse = rounded(residuals_of(values), 4)
     assert (coarse.size, coarse.per_unit) == (1000, 4)
     assert np.abs(np.repeat(coarse.positions, coarse.counts) - np.sort(values)).max() <= 0.125
     assert np.all(np.diff(coarse.positions) > 0)
