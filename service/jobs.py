@@ -133,6 +133,7 @@ def _start(job: JobRecord) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C is for the server, which then gives the job back
     )
     with suppress(OSError):  # it has ended already, which its exit status will tell
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from service.empirical.experiments import run
 from service.empirical.notation import experiment_of
 from service.jobs import Workers
 from service.ledger import jobs
-from service.ledger.database import Database
+from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
 from service.ledger.jobs import JobRecord
 
@@ -45,6 +47,16 @@ _ECHO = "import json, os, sys; print(json.dumps({'result': dict(os.environ) | js
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Puts another program in the place of the simulation."""
     return lambda source: monkeypatch.setattr(workers, "_PROGRAM", (sys.executable, "-c", source))
+
+
+@pytest.fixture
+def embedded(_sqlite_template: Path, tmp_path: Path) -> Iterator[Database]:
+    """A database on SQLite alone, for what does not depend on which it is."""
+    path = tmp_path / "embedded.db"
+    shutil.copyfile(_sqlite_template, path)
+    opened = open_database(f"sqlite:///{path}")
+    yield opened
+    opened.close()
 
 
 @contextmanager
@@ -85,10 +97,10 @@ def test_a_job_is_the_experiment_of_its_parameters(database: Database) -> None:
     assert done.result == run(experiment_of(_PARAMETERS), lambda _: None)
 
 
-def test_an_experiment_without_an_estimate_fails_with_the_reason(database: Database) -> None:
-    job_id = _submit(database, epsilon="20", algorithm="gdpc")
-    with _working(database):  # found in the queue, without a word
-        done = _once(database, job_id, _ended)
+def test_an_experiment_without_an_estimate_fails_with_the_reason(embedded: Database) -> None:
+    job_id = _submit(embedded, epsilon="20", algorithm="gdpc")
+    with _working(embedded):  # found in the queue, without a word
+        done = _once(embedded, job_id, _ended)
     assert done.state == "failed"
     assert done.problem is not None
     assert done.problem["code"] == "validation"
@@ -99,31 +111,31 @@ def test_an_experiment_without_an_estimate_fails_with_the_reason(database: Datab
     ("source", "status"), [("raise SystemExit(3)", "3"), ("import os; os.kill(os.getpid(), 9)", "-9")]
 )
 def test_a_simulation_that_dies_is_a_failure(
-    database: Database, program: Callable[[str], None], source: str, status: str
+    embedded: Database, program: Callable[[str], None], source: str, status: str
 ) -> None:
     program(source)
-    job_id = _submit(database)
-    with _working(database):
-        done = _once(database, job_id, _ended)
+    job_id = _submit(embedded)
+    with _working(embedded):
+        done = _once(embedded, job_id, _ended)
     assert done.problem == {
         "code": "internal",
         "detail": f"the simulation ended without a result, with exit status {status}",
     }
 
 
-def test_a_cancelled_job_ends_its_process(database: Database, program: Callable[[str], None]) -> None:
+def test_a_cancelled_job_ends_its_process(embedded: Database, program: Callable[[str], None]) -> None:
     program(_SLOW)
-    with _working(database) as running:
-        slow = _submit(database)
+    with _working(embedded) as running:
+        slow = _submit(embedded)
         running.wake()
-        _once(database, slow, lambda job: job.progress == 0.25)
-        cancelled = database.write(lambda connection: jobs.cancel(connection, slow), landed=lambda *_: False)
+        _once(embedded, slow, lambda job: job.progress == 0.25)
+        cancelled = embedded.write(lambda connection: jobs.cancel(connection, slow), landed=lambda *_: False)
         assert cancelled.state == "cancelled"
         program(_ECHO)  # the one worker is free for it only when the first process is gone
-        next_one = _submit(database)
+        next_one = _submit(embedded)
         running.wake()
-        assert _once(database, next_one, _ended).state == "succeeded"
-    assert _read(database, slow).state == "cancelled"
+        assert _once(embedded, next_one, _ended).state == "succeeded"
+    assert _read(embedded, slow).state == "cancelled"
 
 
 def test_a_stopped_server_gives_its_job_back_and_the_next_start_runs_it(
@@ -151,15 +163,15 @@ def test_what_a_dead_server_left_is_found_at_the_next_start(database: Database) 
 
 
 def test_a_simulation_sees_neither_the_secret_nor_the_database(
-    database: Database, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    embedded: Database, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "do-not-hand-on")
     monkeypatch.setenv("SERVICE_DATABASE_URL", "do-not-hand-on")
     monkeypatch.setenv("PGPASSWORD", "do-not-hand-on")
     program(_ECHO)
-    job_id = _submit(database)
-    with _working(database):
-        seen = _once(database, job_id, _ended).result
+    job_id = _submit(embedded)
+    with _working(embedded):
+        seen = _once(embedded, job_id, _ended).result
     assert seen is not None
     assert seen["PATH"] == os.environ["PATH"]
     assert seen["seed"] == 7
@@ -167,19 +179,19 @@ def test_a_simulation_sees_neither_the_secret_nor_the_database(
 
 
 def test_workers_outlive_a_fault(
-    database: Database, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    embedded: Database, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No memory for a process, or words that are none: the job is left to its lease, and others are run."""
     monkeypatch.setattr(workers, "_PROGRAM", ("/nothing/here",))
-    lost = _submit(database)
-    with _working(database) as running:
-        _once(database, lost, lambda job: job.state == "running")
+    lost = _submit(embedded)
+    with _working(embedded) as running:
+        _once(embedded, lost, lambda job: job.state == "running")
         program("print('not JSON')")
-        also_lost = _submit(database)
+        also_lost = _submit(embedded)
         running.wake()
-        _once(database, also_lost, lambda job: job.state == "running")
+        _once(embedded, also_lost, lambda job: job.state == "running")
         program(_ECHO)
-        fine = _submit(database)
+        fine = _submit(embedded)
         running.wake()
-        assert _once(database, fine, _ended).state == "succeeded"
-    assert _read(database, lost).state == "running"
+        assert _once(embedded, fine, _ended).state == "succeeded"
+    assert _read(embedded, lost).state == "running"

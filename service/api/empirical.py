@@ -112,6 +112,7 @@ class LossBody(BaseModel):
     at: float
     interval: list[float] | None = Field(
         description="95 %, by the basic bootstrap: it corrects for the bias, so the estimate itself is often above it."
+        " Null where resamples leave nothing to estimate, or would take too long."
     )
     bias: BiasBody | None
     curve: list[Point]

@@ -62,8 +62,7 @@ def estimate(residuals: Residuals, setting: Setting) -> Estimate:
     """
     if residuals.positions.size < 2:
         raise ValueError("expected at least two residuals that are not all alike")
-    ends = residuals.percentile(100 - setting.percentile), residuals.percentile(setting.percentile)
-    reach = max(abs(end) for end in ends) * setting.multiplier
+    reach = reach_of(residuals, setting)
     if not reach <= LARGEST_RANGE / 2:
         raise ValueError(f"expected a range of at most {LARGEST_RANGE} unit bins: lower percentile or multiplier")
     bins = int(np.ceil(2 * reach)) - 1
@@ -82,3 +81,9 @@ def estimate(residuals: Residuals, setting: Setting) -> Estimate:
     below = residuals.below(edges)
     density = (below[1:] - below[:-1]) / residuals.size
     return Estimate(float(abs(ratios[largest])), float(x[largest]), x, density, smoothed, ratios)
+
+
+def reach_of(residuals: Residuals, setting: Setting) -> float:
+    """B: the range goes from -B to B."""
+    ends = residuals.percentile(100 - setting.percentile), residuals.percentile(setting.percentile)
+    return max(abs(end) for end in ends) * setting.multiplier

@@ -5,28 +5,31 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from service.empirical.loss import Setting, estimate
+from service.empirical.loss import Setting, estimate, reach_of
 from service.empirical.noise import two_sided_geometric_counts
 from service.empirical.residuals import Floats, Residuals, resampled, rounded
 
 _FINENESS = 20  # lattice steps a bandwidth: what is rounded moves EPL by some 10^-4 of itself
-_FEW = 5_000  # distinct values that need no rounding
-_MOST_VALUES = 20_000_000  # drawn for all replicates together
-_FEWEST = 20  # replicates all the same
+_FEW = 200  # distinct values that need no rounding
+_MOST_NUMBERS = 10_000_000  # computed for all replicates together: some seconds
+_FEWEST = 20  # replicates that say something
 
 
 def bootstrap(
     residuals: Residuals, setting: Setting, replicates: int, generator: np.random.Generator
 ) -> tuple[float, float] | None:
-    """A 95 % interval for the loss that EPL estimates; None where EPL has no meaning for some resample.
+    """A 95 % interval for the loss that EPL estimates.
 
     The basic bootstrap (Davison and Hinkley 1997, 5.2), which takes what resampling adds off the estimate. So it
     corrects for the bias, and often ends below the estimate; of geometric noise it holds the true loss in 70 to 95
-    of 100 samples, where percentiles of the resamples hold it in 0 to 12.
+    of 100 samples, where percentiles of the resamples hold it in 0 to 12. None where EPL has no meaning for some
+    resample, or where too few are affordable.
     """
     unit = _unit(residuals, setting)
     few = _thinned(residuals, setting, unit)
-    number = _affordable(replicates, few.positions.size)
+    number = _affordable(replicates, few.positions.size + _smoothing_work(few, setting))
+    if number == 0:
+        return None
     found = _replicated(lambda: resampled(few, generator), setting, number)
     if found is None:
         return None
@@ -58,17 +61,22 @@ class Bias:
 
 
 def bias(residuals: Residuals, setting: Setting, replicates: int, generator: np.random.Generator) -> Bias | None:
-    """The bias of EPL at this sample size; None where EPL has no meaning for such noise.
+    """The bias of EPL at this sample size.
 
     The noise is given the variance of the residuals and not their EPL: then the kernel has the same width and the
-    range the same length, and the known loss does not inherit the bias that is to be measured.
+    range the same length, and the known loss does not inherit the bias that is to be measured. None where EPL has no
+    meaning for such noise, or where too few samples are affordable.
     """
     variance = residuals.deviation**2
     epsilon = float(np.arccosh(1 + 1 / variance)) if variance > 0 else np.inf
     if not 0 < epsilon < np.inf:
         return None
     unit = _unit(residuals, setting)
-    number = _affordable(replicates, min(residuals.size, int(np.ceil(60 / (unit * epsilon)))))
+    values = min(residuals.size, int(60 / (unit * epsilon)))
+    wide = replace(residuals, positions=residuals.positions / unit, per_unit=1)
+    number = _affordable(replicates, values + _smoothing_work(wide, setting))
+    if number == 0:
+        return None
     found = _replicated(lambda: two_sided_geometric_counts(unit * epsilon, residuals.size, generator), setting, number)
     if found is None:
         return None
@@ -90,8 +98,19 @@ def _thinned(residuals: Residuals, setting: Setting, unit: int) -> Residuals:
     return rounded(residuals, int(np.ceil(_FINENESS / (setting.bandwidth * residuals.deviation))))
 
 
-def _affordable(replicates: int, values: int) -> int:
-    return min(replicates, max(_FEWEST, _MOST_VALUES // values))
+def _smoothing_work(residuals: Residuals, setting: Setting) -> float:
+    """About how many numbers one estimate computes: the nodes of the lattice that the kernels see."""
+    bandwidth = setting.bandwidth * residuals.deviation
+    width = 2 * reach_of(residuals, setting) + 80 * bandwidth
+    return width * (residuals.per_unit or _FINENESS / bandwidth)
+
+
+def _affordable(replicates: int, numbers: float) -> int:
+    """How many replicates of so many numbers each are computed; 0 where that is too few to say anything."""
+    if not numbers < _MOST_NUMBERS:  # nor where it is NaN, without a deviation
+        return 0
+    number = min(replicates, int(_MOST_NUMBERS / max(numbers, 1.0)))
+    return number if number >= min(replicates, _FEWEST) else 0
 
 
 def _replicated(draw: Callable[[], Residuals], setting: Setting, number: int) -> Floats | None:

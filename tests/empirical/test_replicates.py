@@ -72,7 +72,7 @@ def test_wide_residuals_are_replicated_in_larger_units_without_a_trace(
     values = two_sided_geometric(0.002, 20_000, np.random.default_rng(16)).astype(float)
     sample = residuals_of(values if whole else values + np.random.default_rng(17).uniform(-0.5, 0.5, values.size))
     found = []
-    for fineness in (20, 10**9):  # in units of three counts, and as they are
+    for fineness in (20, 80):  # in units of three counts, and as they are
         monkeypatch.setattr(replicates, "_FINENESS", fineness)
         monkeypatch.setattr(replicates, "_FEW", 10**9)
         known = bias(sample, Setting(), 100, np.random.default_rng(18))
@@ -82,3 +82,18 @@ def test_wide_residuals_are_replicated_in_larger_units_without_a_trace(
         found.append((known.mean, *known.interval, *interval))
     assert found[0] == pytest.approx(found[1], rel=0.1)
     assert found[0][0] == pytest.approx(found[1][0], rel=0.02)
+
+
+def test_replicates_that_would_take_too_long_are_left_out() -> None:
+    """A kernel so narrow that the lattice has a million nodes."""
+    sample = residuals_of(np.random.default_rng(19).normal(0, 14, 20_000))
+    setting = Setting(bandwidth=0.0001)
+    assert estimate(sample, setting).epl > 0
+    assert bootstrap(sample, setting, 1000, np.random.default_rng(20)) is None
+
+
+def test_few_replicates_are_as_many_as_were_asked_for() -> None:
+    sample = residuals_of(two_sided_geometric(0.1, 2000, np.random.default_rng(21)))
+    known = bias(sample, Setting(), 3, np.random.default_rng(22))
+    assert known is not None
+    assert known.replicates == 3
