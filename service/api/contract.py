@@ -84,10 +84,8 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             "description": KINDS[code].title,
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-    if method == "post" and "201" in answers:
-        answers["201"]["headers"] = {
-            "Idempotent-Replay": {
-                "description": "true where an earlier answer is repeated for its Idempotency-Key.",
-                "schema": {"type": "string", "enum": ["true"]},
-            }
+    for made in answers.keys() & {"201", "202"}:
+        answers[made].setdefault("headers", {})["Idempotent-Replay"] = {
+            "description": "true where an earlier answer is repeated for its Idempotency-Key.",
+            "schema": {"type": "string", "enum": ["true"]},
         }

@@ -195,7 +195,7 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
     openapi_extra=examples.body(examples.LOWER_BOUND),
 )
 def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPrincipal) -> Response:
-    """Bound a privacy loss from below, with certainty at a stated confidence.
+    """Bound a privacy loss from below, at a stated confidence.
 
     An event is chosen on a part of the sample, at random, and tested on the rest by an exact binomial interval. One
     call is one test: the largest of several answers is not a bound at the stated confidence. For stewards: the answer

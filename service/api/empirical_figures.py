@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_POINTS = 5_000  # of a scatter plot
+_MOST_PLACES = 2_000  # of a curve
 _BARS = 200  # of a histogram
 _NOTE = "Not protected: computed from true counts."
 
@@ -30,7 +31,7 @@ def loss_figure(answer: dict[str, Any], scatter: tuple[NDArray[np.float64], NDAr
             axes.plot(true, values, ".", markersize=2)
             axes.set(xlabel="true count", ylabel=title)
     density, ratios = panels[-2:]
-    curve = answer["curve"]
+    curve = answer["curve"][:: -(-len(answer["curve"]) // _MOST_PLACES)]
     x = [point["x"] for point in curve]
     density.step(x, [point["density"] for point in curve], where="mid", label="residuals", linewidth=0.8)
     density.plot(x, [point["smoothed"] for point in curve], label="smoothed")
@@ -48,7 +49,8 @@ def bound_figure(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any]
     axes = figure.subplots()
     both = np.concatenate(list(samples.values()))
     if both.size:
-        low, high = float(both.min()) - 0.5, float(both.max()) + 0.5
+        margin = 0.5 + 4 * np.spacing(np.abs(both).max())  # so that it is one at any size
+        low, high = float(both.min()) - margin, float(both.max()) + margin
         edges = low + np.arange(_BARS + 1) * max(1.0, np.ceil((high - low) / _BARS))
         for name, values in samples.items():
             axes.stairs(np.histogram(values, edges)[0] / max(1, values.size), edges, label=name)

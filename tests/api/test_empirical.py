@@ -13,7 +13,8 @@ from service.empirical.loss import Setting, estimate
 from service.empirical.noise import two_sided_geometric
 from service.empirical.residuals import residuals_of
 from service.ledger.database import Database
-from tests.api.calls import Answer, Client, json_of, make_key, pointers_of, problem_of
+from service.ledger.installation import Secret
+from tests.api.calls import Answer, Client, application, client_of, json_of, make_key, pointers_of, problem_of
 
 _LOSS, _BOUND, _EXPERIMENTS = "/v1/empirical/loss", "/v1/empirical/lower-bound", "/v1/empirical/experiments"
 _PICTURE = {"Accept": "image/svg+xml"}
@@ -241,7 +242,8 @@ def test_every_answer_has_its_picture(still: Client) -> None:
     assert "epsilon at least 0." in _parsed(_bound(still, _PICTURE))
     pair = {"outputs": _RESIDUALS, "neighbouring_outputs": [value + 1 for value in _RESIDUALS], "epsilon": "0.1"}
     assert "delta at least 0." in _parsed(_bound(still, _PICTURE, **pair))
-    assert "epsilon at least 0.000000" in _parsed(_bound(still, _PICTURE, residuals=[]))
+    for nothing in ([], [2**53], [-(2**53), 2**53], [0.25]):
+        assert "epsilon at least 0.000000" in _parsed(_bound(still, _PICTURE, residuals=nothing))
 
 
 def test_a_picture_is_its_content(still: Client) -> None:
@@ -299,6 +301,14 @@ def test_an_experiment_is_a_job(client: Client) -> None:
     again = json_of(client.post(_EXPERIMENTS, json=_SMALL), 202)
     assert again["id"] != job["id"]
     assert _ended(client, f"/v1/jobs/{again['id']}")["result"] == done["result"]
+
+
+def test_results_survive_a_restart(database: Database, secret: Secret) -> None:
+    with client_of(application(database, secret)) as first:
+        location = first.post(_EXPERIMENTS, json=_SMALL).headers["Location"]
+        done = _ended(first, location)
+    with client_of(application(database, secret)) as second:
+        assert json_of(second.get(location)) == done
 
 
 def test_every_algorithm_runs(embedded: Client) -> None:
