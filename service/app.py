@@ -9,7 +9,27 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import accounts, analysis, arrow, bulk, calibrations, contract, draws, keys, pages, problems, releases
+from service.api import (
+    accounts,
+    accuracy,
+    allocations,
+    analysis,
+    arrow,
+    bulk,
+    calibrations,
+    comparisons,
+    contract,
+    curves,
+    draws,
+    keys,
+    noise,
+    pages,
+    postprocessing,
+    problems,
+    releases,
+    safetab,
+    trust,
+)
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
 from service.ledger.database import Database
@@ -23,8 +43,16 @@ _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
     analysis.router,
+    accuracy.router,
+    curves.router,
     calibrations.router,
+    noise.router,
+    comparisons.router,
+    allocations.router,
+    safetab.router,
+    postprocessing.router,
     keys.router,
+    trust.router,
     pages.health,
 )
 

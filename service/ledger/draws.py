@@ -3,7 +3,6 @@
 True counts come in as an argument and go nowhere: what is stored is the noisy result.
 """
 
-import hashlib
 import json
 import math
 import uuid
@@ -58,7 +57,7 @@ class DrawRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fork:
+class Fork:
     """A ``choice`` above a mechanism: where it is, which branch leads to the mechanism, and which turn it is."""
 
     pointer: str
@@ -72,7 +71,7 @@ class _Sealed:
 
     mechanism: Mechanism
     turn: Turn
-    forks: list[_Fork]
+    forks: list[Fork]
     noisy: NDArray[np.int64]
     packed: bytes
     digest: str
@@ -198,7 +197,7 @@ def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]
         forks=_forks(plan, mechanism, turn.repetition),
         noisy=noisy,
         packed=packing.pack(noisy),
-        digest=hashlib.sha256(noisy.astype("<i8", copy=False).data).hexdigest(),
+        digest=packing.digest(noisy),
     )
 
 
@@ -224,7 +223,7 @@ def _store(
             created_at=at,
         )
     )
-    _take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
+    take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
     content: dict[str, object] = {
         "draw": draw_id,
         "mechanism": name,
@@ -250,7 +249,7 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
 
 
-def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[_Fork], partition: str) -> None:
+def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:
     for fork in forks:
         query = select(BranchTaken.draw_id).where(
             BranchTaken.release_id == release_id,
@@ -265,9 +264,8 @@ def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequenc
             raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
 
 
-def _take_branches(
-    connection: Connection, release_id: str, forks: Sequence[_Fork], partition: str, draw_id: str
-) -> None:
+def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:
+    """Note the branches that a draw is the first to take."""
     for fork in forks:
         at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
         held = select(BranchTaken.branch).where(
@@ -288,15 +286,20 @@ def _way(plan: Plan, mechanism: Mechanism) -> list[tuple[Plan, int]]:
     return []
 
 
-def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[_Fork]:
+def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
     """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
     way, forks, pointer = _way(plan, mechanism), [], ""
     for depth, (node, number) in enumerate(way):
         if isinstance(node, Choice):
             below = math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
-            forks.append(_Fork(pointer, number, repetition // below))
+            forks.append(Fork(pointer, number, repetition // below))
         pointer += pointer_to(node, number)
     return forks
+
+
+def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
+    """The choices above the mechanism of this name, with the branches that a draw of it takes."""
+    return _forks(plan, find_mechanism(plan, name, ""), repetition)
 
 
 def _landed(connection: Connection, record: DrawRecord) -> bool:
