@@ -11,16 +11,23 @@ from fastapi import FastAPI
 from service import __version__
 from service.api import (
     accounts,
+    accuracy,
+    allocations,
     analysis,
     arrow,
     bulk,
     calibrations,
+    comparisons,
     contract,
+    curves,
     draws,
     keys,
+    noise,
     pages,
+    postprocessing,
     problems,
     releases,
+    safetab,
     trust,
 )
 from service.api.auth import Authentication
@@ -36,7 +43,14 @@ _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
     analysis.router,
+    accuracy.router,
+    curves.router,
     calibrations.router,
+    noise.router,
+    comparisons.router,
+    allocations.router,
+    safetab.router,
+    postprocessing.router,
     keys.router,
     trust.router,
     pages.health,

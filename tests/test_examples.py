@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -42,8 +43,10 @@ def test_the_readmes_county_counts_through_arrow(running: tuple[str, str], monke
     monkeypatch.setenv("KEY", key)
     monkeypatch.chdir(_ROOT)
     output = io.StringIO()
+    names: dict[str, Any] = {}
     with contextlib.redirect_stdout(output):
-        exec(compile(program.replace("http://127.0.0.1:8000", address), "README.md", "exec"), {})
+        exec(compile(program.replace("http://127.0.0.1:8000", address), "README.md", "exec"), names)
+    names["service"].close()
     changing = re.compile(r"draw \S+|'noisy': -?\d+")
     assert changing.sub("", output.getvalue()) == changing.sub("", printed)
     noisy = [int(number) for number in re.findall(r"'noisy': (-?\d+)", output.getvalue() + printed)]

@@ -58,7 +58,6 @@ _IF_LEDGER_INCLUDES = {
     "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,14}:[0-9a-f]{64}$"},
 }
 
-
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
 _IDENTITY = {
     "X-Release": {"description": "The release's id, of an Arrow stream.", "schema": {"type": "string"}},

@@ -70,4 +70,38 @@ COMPOSITION = {
 }
 CONVERSION = {"rho": "293764/114921", "delta": "1e-10"}
 CALIBRATION = {"mechanism": "geometric", "moe": 6, "confidence": "0.95", "method": "exact"}
+ACCURACY = {
+    "mechanism": {"type": "geometric", "epsilon": "0.4"},
+    "summed_cells": 3142,
+    "confidences": ["0.9", "0.95"],
+}
+NOISE = {"mechanism": "osgt", "epsilon": "0.94", "delta": "1e-10", "sub_gaussian": True}
+SAFETAB = {
+    "mechanism": "discrete_gaussian",
+    "levels": [
+        {"name": "Nation, Detailed", "moe": 6},
+        {"name": "County, Detailed", "moe": 11},
+        {"name": "County, Regional", "moe": 50},
+    ],
+    "stability": 9,
+    "stage_1_fraction": "0.1",
+    "delta": "1e-10",
+    "method": "exact",
+}
+ALLOCATION = {
+    "budget": {"definition": "zcdp", "rho": "0.5"},
+    "mechanism": "discrete_gaussian",
+    "queries": [
+        {"name": "total", "weight": "1/3"},
+        {"name": "sex by age", "weight": "2/3"},
+    ],
+}
+CURVE = {"counts": [54571, 182265, 27457, 22915], "epsilons": ["0.001", "0.01", "0.1", "1"]}
+TABLE = {
+    "counts": [12, -1, 7, 30, 4, 0],
+    "shape": [2, 3],
+    "totals": [{"axes": [], "values": [50]}, {"axes": [0], "values": [20, 30]}],
+    "integer": True,
+}
+COMPARISON = {"mechanism": {"type": "osgt", "sigma_squared": "40", "m": "3"}, "delta": "1e-10", "cells": [1, 2, 4, 8]}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}

@@ -3,7 +3,6 @@
 True counts come in as an argument and go nowhere: what is stored is the noisy result.
 """
 
-import hashlib
 import json
 import math
 import uuid
@@ -198,7 +197,7 @@ def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]
         forks=_forks(plan, mechanism, turn.repetition),
         noisy=noisy,
         packed=packing.pack(noisy),
-        digest=hashlib.sha256(noisy.astype("<i8", copy=False).data).hexdigest(),
+        digest=packing.digest(noisy),
     )
 
 

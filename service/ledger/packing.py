@@ -19,6 +19,12 @@ MOST_BYTES = 10**9
 
 _WIDTHS = (1, 2, 4, 8)
 _LEVEL = 1
+_MOST_UNFOLDED = 1 << 15  # a block of 128 KiB takes 4 bytes at least
+
+
+def digest(values: NDArray[np.int64]) -> str:
+    """SHA-256 of the values as 8-byte little-endian integers: what the journal says of them."""
+    return hashlib.sha256(values.astype("<i8", copy=False).data).hexdigest()
 
 
 def pack(values: NDArray[np.int64]) -> bytes:
@@ -37,31 +43,43 @@ def pack(values: NDArray[np.int64]) -> bytes:
 
 
 def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
-    """The ``size`` values that were packed."""
-    width = packed[0]
+    """The ``size`` values that were packed, and nothing else.
+
+    Raises:
+        ValueError: the bytes are not those of so many values. However much they would unpack to, no more memory is
+            taken than for these, and no more than the shortest frames of zeros account for.
+    """
+    width = packed[0] if packed else 0
     if width not in _WIDTHS:
-        return np.frombuffer(zlib.decompress(packed), "<i8").astype(np.int64, copy=False)
+        return np.frombuffer(_inflated(packed, 8 * size), "<i8").astype(np.int64, copy=False)
     frame = memoryview(packed)[1:]
-    planes = np.frombuffer(pa.Codec("zstd").decompress(frame, size * width), np.uint8).reshape(width, size)
+    if size * width > _MOST_UNFOLDED * len(frame):
+        raise ValueError("expected a frame of as many values as there should be")
+    try:
+        unpacked = pa.Codec("zstd").decompress(frame, size * width)
+    except OSError:
+        raise ValueError("expected one whole Zstandard frame of as many values as there should be") from None
+    planes = np.frombuffer(unpacked, np.uint8).reshape(width, size)
     return np.ascontiguousarray(planes.T).view(f"<i{width}").reshape(size).astype(np.int64)
 
 
-def is_pack_of(packed: bytes, size: int, digest: str) -> bool:
-    """Whether these are the bytes of ``size`` values whose own bytes have this SHA-256; whoever made them.
-
-    Bytes that would unpack to more are not unpacked further than that.
-    """
+def is_pack_of(packed: bytes, size: int, expected: str) -> bool:
+    """Whether these are the bytes of ``size`` values with this digest; whoever made them."""
     try:
-        if packed[0] in _WIDTHS:
-            values = unpack(packed, size).astype("<i8", copy=False).tobytes()
-        else:
-            unpacking = zlib.decompressobj()
-            values = unpacking.decompress(packed, 8 * size + 1)
-            if not unpacking.eof or unpacking.unused_data:
-                return False
-    except (IndexError, MemoryError, OSError, OverflowError, ValueError, zlib.error):
+        return digest(unpack(packed, size)) == expected
+    except (MemoryError, ValueError):
         return False
-    return len(values) == 8 * size and hashlib.sha256(values).hexdigest() == digest
+
+
+def _inflated(packed: bytes, size: int) -> bytes:
+    unpacking = zlib.decompressobj()
+    try:
+        unpacked = unpacking.decompress(packed, size + 1)
+    except zlib.error:
+        unpacked = b""
+    if len(unpacked) != size or not unpacking.eof or unpacking.unused_data:
+        raise ValueError("expected one whole zlib stream of as many values as there should be")
+    return unpacked
 
 
 def _width(values: NDArray[np.int64]) -> int:
