@@ -174,6 +174,41 @@ def test_constant_residuals_betray_everything() -> None:
     assert bound.value == pytest.approx(log(1 / (1 - 0.05 ** (1 / 2000))), rel=1e-6)  # none of 2,000 was shifted
 
 
+def test_two_intervals_share_the_risk() -> None:
+    """Samples without a case in common, of which 200 and 400 test: both ends of Clopper and Pearson's are closed."""
+    generator = np.random.default_rng(38)
+    first, second, risk = np.zeros(300), np.ones(600), 0.05
+    # Either sample can be the likelier one; the event that promises more is in the larger sample.
+    low, high = (risk / 2) ** (1 / 400), 1 - (risk / 2) ** (1 / 200)
+    found = of_outputs(first, second, epsilon_at_least(0.01), risk, generator)
+    assert found.event is not None
+    sizes = (found.event.likely, found.event.unlikely)
+    assert sizes in ((400, 0), (200, 0))
+    if sizes == (200, 0):
+        low, high = (risk / 2) ** (1 / 200), 1 - (risk / 2) ** (1 / 400)
+    assert found.value == pytest.approx(log((low - 0.01) / high), rel=1e-5)
+    delta = of_outputs(first, second, delta_at_least(1.5), risk, generator)
+    ways = [(risk / 2) ** (1 / n) - exp(1.5) * (1 - (risk / 2) ** (1 / m)) for n, m in ((400, 200), (200, 400))]
+    assert min(abs(delta.value / way - 1) for way in ways) < 1e-5
+    residuals = of_residuals(np.zeros(600), 1, epsilon_at_least(0.2), risk, generator)
+    share = (risk / 2) ** (1 / 400)
+    assert residuals.value == pytest.approx(log((share - 0.2) / (1 - share)), rel=1e-5)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_both_ends_are_looked_at(sign: float) -> None:
+    """Noise that is never negative, or never positive, betrays its end and nothing else."""
+    generator = np.random.default_rng(39)
+    one_sided = sign * np.abs(_noise(0.5, 3000, generator))
+    bound = of_residuals(one_sided, 1, pure_epsilon_of_shift, 0.05, generator)
+    assert bound.value > 4
+    assert bound.event is not None
+    assert (bound.event.compared - bound.event.start) * sign < 0
+    assert bound.event.unlikely == 0
+    pair = of_outputs(one_sided, one_sided - sign, epsilon_at_least(), 0.05, generator)
+    assert pair.value > 4
+
+
 def test_far_residuals_are_compared_at_their_own_precision() -> None:
     generator = np.random.default_rng(37)
     far = 2.0**53 - np.abs(_noise(0.5, 3000, generator))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from service.empirical import experiments
 from service.empirical.experiments import ALGORITHMS, Experiment, direct_runs, run, simulated, tail_ratios
 from service.empirical.loss import Setting
 from service.empirical.populations import area_counts
@@ -63,6 +64,32 @@ def test_runs_on_neighbours_differ_by_the_person_who_moved(algorithm: str) -> No
     first, second = direct_runs(experiment, counts, np.random.default_rng(2))
     assert np.abs(first).max() < 0.3
     assert np.abs(second + 1).max() < 0.3
+
+
+@pytest.mark.parametrize(("children", "levels"), [(3, 2), (11, 3), (1200, 1), (1, 2)])
+def test_the_neighbour_is_the_same_population_with_one_person_moved(
+    children: int, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The true counts that the short cut sees, against those of the whole population D'."""
+    seen: list[list[list[int]]] = []
+
+    def look(_: int, siblings: list[np.ndarray], __: float, runs: int, ___: object) -> np.ndarray:
+        seen.append([counts.tolist() for counts in siblings])
+        return np.zeros(runs)
+
+    monkeypatch.setattr(experiments, "raked_first_area", look)
+    people = 10 * children**levels
+    experiment = replace(_OF["rdpc"], people=people, mean=10, levels=levels, direct_runs=1)
+    assert experiment.tree.children == children
+    counts = area_counts(experiment.tree, np.random.default_rng(1)) + 1
+    direct_runs(experiment, counts, np.random.default_rng(1))
+    moved = counts.copy()
+    moved.flat[0] -= 1
+    moved.flat[min(1001, counts.size - 1)] += 1
+    for population, siblings in zip((counts, moved), seen, strict=True):
+        for level, found in enumerate(siblings, 1):
+            sums = population.reshape(children**level, -1).sum(axis=1)
+            assert found == sums[:children].tolist()
 
 
 def test_direct_runs_bound_the_true_loss() -> None:
