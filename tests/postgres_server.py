@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 _NOBODY = 65534  # PostgreSQL refuses to run as root; this user exists on every Linux, so none is created
 
@@ -32,43 +32,78 @@ def _binaries(home: Path) -> Path:
     return home / package.name / "pginstall18" / "bin"
 
 
+class Cluster:
+    """A server with its files in a directory, which can be killed and started again."""
+
+    def __init__(self, home: Path, *, durable: bool, options: str = "") -> None:
+        """Make its files. ``home`` is short, since a socket's path holds at most 107 bytes."""
+        self.home, self.directory, self.binaries = home, home / "cluster", _binaries(home)
+        self.directory.mkdir()
+        self._other_user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            home.chmod(0o755)
+            self.give(self.directory)
+            self._other_user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
+        self._options = f"-c listen_addresses='' -c unix_socket_directories={self.directory} -c max_connections=200"
+        if not durable:
+            self._options += " -c fsync=off -c full_page_writes=off"
+        self._options += f" {options}"
+        self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy's of the database ``postgres``, over a Unix socket."""
+        return f"postgresql+psycopg://postgres@/postgres?host={self.directory}"
+
+    @property
+    def pid(self) -> int:
+        """Of the postmaster, the server's first process."""
+        return int((self.directory / "postmaster.pid").read_text().split("\n", 1)[0])
+
+    def give(self, directory: Path) -> None:
+        """Let the server write to a directory."""
+        if os.geteuid() == 0:
+            os.chown(directory, _NOBODY, _NOBODY)
+
+    def start(self) -> None:
+        """Start, and wait until it answers.
+
+        Raises:
+            RuntimeError: it did not.
+        """
+        log = self.home / "log"
+        log.touch()
+        self.give(log)
+        self._run("pg_ctl", "start", "--wait", "--timeout=60", f"--log={log}", f"--options={self._options}")
+
+    def stop(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
+        """Stop; immediately is without a checkpoint, so that the next start recovers as after a crash."""
+        self._run("pg_ctl", "stop", "--wait", f"--mode={mode}")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self.binaries / program, "-D", self.directory, *arguments],
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._other_user,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
+
+
 @contextlib.contextmanager
 def postgres_server(*, durable: bool = False) -> Iterator[str]:
     """Start a server on a Unix socket in a new directory; yield its SQLAlchemy URL; stop it.
 
     ``durable``: it writes through to the disk as in production, which tests do not need.
-    A short path under the temporary directory, since a socket's path holds at most 107 bytes.
     """
     with tempfile.TemporaryDirectory(prefix="pg-") as directory:
-        home = Path(directory)
-        binaries = _binaries(home)
-        cluster = home / "cluster"
-        cluster.mkdir()
-        other_user: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            home.chmod(0o755)
-            os.chown(cluster, _NOBODY, _NOBODY)
-            other_user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
-
-        def run(program: str, *arguments: str) -> None:
-            done = subprocess.run(
-                [binaries / program, "-D", cluster, *arguments],
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                **other_user,
-            )
-            if done.returncode:
-                raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
-
-        run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-        options = f"-c listen_addresses='' -c unix_socket_directories={cluster} -c max_connections=200"
-        if not durable:
-            options += " -c fsync=off -c full_page_writes=off"
-        run("pg_ctl", "start", "--wait", "--timeout=60", f"--log={cluster}/log", f"--options={options}")
+        cluster = Cluster(Path(directory), durable=durable)
+        cluster.start()
         try:
-            yield f"postgresql+psycopg://postgres@/postgres?host={cluster}"
+            yield cluster.url
         finally:
-            run("pg_ctl", "stop", "--wait", "--mode=immediate")
+            cluster.stop()

@@ -1,0 +1,216 @@
+"""What must hold of a ledger after any fault, checked from outside: against what clients were told, and from scratch.
+
+Nothing here uses the service's code. Hashes are computed anew by RFC 8785, totals from the operations' own costs.
+"""
+
+import hashlib
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import psycopg
+from sqlalchemy import make_url
+
+from tests.api.calls import Client, json_of
+from tests.faults import linearizable
+from tests.faults.linearizable import NEVER, Read, Refusal, Write
+from tests.faults.load import FINAL, Attempt, Balance, Operation
+
+_HALVES = {
+    "a release without its entry": """
+        SELECT releases.id FROM releases LEFT JOIN journal
+        ON journal.account_id = releases.account_id AND journal.seq = releases.seq
+        AND journal.release_id = releases.id AND journal.kind = 'committed' WHERE journal.seq IS NULL""",
+    "an entry without its release": """
+        SELECT journal.seq FROM journal LEFT JOIN releases
+        ON journal.account_id = releases.account_id AND journal.seq = releases.seq
+        WHERE journal.kind = 'committed' AND releases.id IS NULL""",
+    "a draw without its entry": """
+        SELECT draws.id FROM draws LEFT JOIN journal
+        ON journal.account_id = draws.account_id AND journal.seq = draws.seq
+        AND journal.release_id = draws.release_id AND journal.kind = 'drawn' WHERE journal.seq IS NULL""",
+    "an entry without its draw": """
+        SELECT journal.seq FROM journal LEFT JOIN draws
+        ON journal.account_id = draws.account_id AND journal.seq = draws.seq
+        WHERE journal.kind = 'drawn' AND draws.id IS NULL""",
+    "a tag without its release": """
+        SELECT tag FROM release_tags LEFT JOIN releases
+        ON releases.account_id = release_tags.account_id AND releases.seq = release_tags.seq
+        WHERE releases.id IS NULL""",
+    "a head that is not the last entry": """
+        SELECT name FROM accounts LEFT JOIN journal ON journal.account_id = accounts.id AND journal.seq = head_seq
+        AND journal.hash = head_hash WHERE journal.seq IS NULL
+        OR EXISTS (SELECT 1 FROM journal later WHERE later.account_id = accounts.id AND later.seq > head_seq)""",
+    "spending that is not that of the releases": """
+        SELECT name FROM accounts WHERE (SELECT coalesce(sum(occurrences), 0) FROM spending WHERE account_id = accounts.id)
+        <> (SELECT count(*) FROM releases WHERE account_id = accounts.id)""",
+}
+
+_DRAWS = "SELECT noisy, noisy_hash FROM draws"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An account as it is read over HTTP; ``owners``: the entries of each operation, by its name."""
+
+    account: str
+    cap: Fraction
+    spent: Fraction
+    head: dict[str, Any]
+    entries: list[dict[str, Any]]
+    releases: list[dict[str, Any]]
+    owners: dict[str, list[int]]
+
+
+def check(client: Client, url: str, account: str, operations: Sequence[Operation], reads: Sequence[Balance]) -> Found:
+    """Everything about one account at rest; ``operations`` are all that were ever tried on it."""
+    tried = [operation for operation in operations if operation.account == account]
+    found = _read(client, account)
+    _check_chain(found)
+    landed = [operation for operation in tried if _has_landed(client, found, operation)]
+    assert found.owners.keys() == {operation.name for operation in landed} | {account}
+    assert len(found.releases) == sum(operation.releases for operation in landed)
+    assert found.spent == sum((operation.cost for operation in landed), Fraction(0)) <= found.cap
+    assert _unexplained(found, tried, [read for read in reads if read.account == account]) is None
+    _check_tables(url)
+    return found
+
+
+def _read(client: Client, account: str) -> Found:
+    path = f"/v1/accounts/{account}"
+    balance = json_of(client.get(f"{path}/balance"))
+    entries = list(_items(client, f"{path}/journal"))
+    return Found(
+        account=account,
+        cap=Fraction(balance["budget"]["epsilon"]),
+        spent=Fraction(balance["spent"]["pure"]["epsilon_exact"]),
+        head=balance["head"],
+        entries=entries,
+        releases=list(_items(client, f"{path}/releases")),
+        owners=_owners(account, [item["entry"] for item in entries]),
+    )
+
+
+def _items(client: Client, path: str) -> Iterator[Any]:
+    cursor: dict[str, str] = {}
+    while True:
+        page = json_of(client.get(path, params={"limit": "1000", **cursor}))
+        yield from page["items"]
+        if page["next_cursor"] is None:
+            return
+        cursor = {"cursor": page["next_cursor"]}
+
+
+def _owners(account: str, entries: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
+    """Names of releases and partitions begin with their operation's; the opening is the account's own."""
+    names: dict[str, str] = {}  # of releases, by id
+    owners: dict[str, list[int]] = {}
+    for entry in entries:
+        match entry["kind"]:
+            case "committed":
+                owner = names[entry["release"]] = entry["content"]["name"].partition("/")[0]
+            case "drawn":
+                owner = entry["content"]["partition"] or names[entry["release"]]
+            case _:
+                owner = account
+        owners.setdefault(owner, []).append(entry["seq"])
+    return owners
+
+
+def _check_chain(found: Found) -> None:
+    """Every hash is that of its entry, nothing is missing, and the journal says what the releases and totals do."""
+    previous, seq = "00" * 32, 0
+    for item in found.entries:
+        seq += 1
+        assert (item["previous"], item["entry"]["seq"]) == (previous, seq)
+        previous = hashlib.sha256(bytes.fromhex(previous) + _canonical(item["entry"])).hexdigest()
+        assert item["hash"] == previous
+    assert found.head == {"seq": seq, "hash": previous}
+    committed = [item["entry"] for item in found.entries if item["entry"]["kind"] == "committed"]
+    journalled = [(entry["release"], entry["seq"]) for entry in committed]
+    assert [(release["id"], release["head"]["seq"]) for release in found.releases] == journalled
+    assert sum((Fraction(entry["content"]["price"]["epsilon"]) for entry in committed), Fraction(0)) == found.spent
+
+
+def _canonical(value: Any) -> bytes:
+    """RFC 8785 of a value without numbers other than integers: names in the order of their UTF-16 code units."""
+
+    def ordered(value: Any) -> Any:
+        assert not isinstance(value, float)
+        if isinstance(value, dict):
+            return {name: ordered(value[name]) for name in sorted(value, key=lambda name: str(name).encode("utf-16-be"))}
+        return list(map(ordered, value)) if isinstance(value, list) else value
+
+    return json.dumps(ordered(value), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _has_landed(client: Client, found: Found, operation: Operation) -> bool:
+    """Whether an operation is in the ledger: whole, surely if its client was told so, and with what he was told."""
+    places = found.owners.get(operation.name)
+    if places is None:
+        assert not operation.succeeded, f"acknowledged and lost: {operation}"
+        return False
+    assert len(places) == operation.releases + operation.draws, f"half there, or twice: {operation}"
+    assert places == [*range(places[0], places[-1] + 1)], f"torn apart: {operation}"
+    answers = {attempt.body for attempt in operation.attempts if attempt.status in FINAL}
+    assert len(answers) <= 1, f"several answers to one key: {operation}"
+    for told in map(json.loads, answers):
+        assert operation.succeeded, f"refused and there: {operation}"
+        last = told["releases"][-1] if "releases" in told else told
+        entry = found.entries[places[-1] - 1]
+        assert last["head"] == {"seq": places[-1], "hash": entry["hash"]}
+        if operation.draws:
+            assert entry["entry"]["content"]["draw"] == told["draw"]
+            assert entry["entry"]["content"]["noisy_hash"] == _noisy_hash(told["noisy"])
+            if len(operation.attempts) > 1:
+                assert json_of(client.get(f"/v1/accounts/{operation.account}/draws/{told['draw']}")) == told
+    return True
+
+
+def _noisy_hash(noisy: Sequence[int]) -> str:
+    return hashlib.sha256(b"".join(value.to_bytes(8, "little", signed=True) for value in noisy)).hexdigest()
+
+
+def _unexplained(found: Found, tried: Sequence[Operation], balances: Sequence[Balance]) -> str | None:
+    """What in the answers to an account's operations no order of them explains."""
+    opening = found.owners[found.account]
+    writes = [Write(-NEVER, -NEVER, seq, seq, Fraction(0)) for seq in opening]
+    others: list[Read | Refusal] = [Read(one.asked, one.answered, one.seq, one.spent) for one in balances]
+    for operation in tried:
+        asked, answer = operation.attempts[0].asked, operation.answer
+        answered = NEVER if answer is None else answer.answered
+        places = found.owners.get(operation.name)
+        if places is not None:
+            writes.append(Write(asked, answered, places[0], places[-1], operation.cost))
+        elif answer is not None:
+            others.append(Refusal(asked, answered, operation.cost, _remaining(operation, answer)))
+    return linearizable.fault(found.cap, writes, others)
+
+
+def _remaining(operation: Operation, answer: Attempt) -> float | None:
+    """What a refused release was told is left; that of a batch is what its first releases leave."""
+    problem = answer.json()
+    assert problem["type"] == "/problems/budget_exceeded", problem
+    return float(problem["remaining"]) if operation.releases == 1 else None
+
+
+def _check_tables(url: str) -> None:
+    """No half of anything is in the database itself, and SQLite's file is whole."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(f"file:{make_url(url).database}?mode=ro", uri=True)) as session:
+            assert session.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert session.execute("PRAGMA foreign_key_check").fetchall() == []
+            halves = {what: session.execute(query).fetchall() for what, query in _HALVES.items()}
+            draws = session.execute(_DRAWS).fetchall()
+    else:
+        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        with psycopg.connect(plain) as session:
+            halves = {what: session.execute(query.encode()).fetchall() for what, query in _HALVES.items()}
+            draws = session.execute(_DRAWS.encode()).fetchall()
+    assert {what: rows for what, rows in halves.items() if rows} == {}
+    assert [row for row in draws if hashlib.sha256(zlib.decompress(row[0])).hexdigest() != row[1]] == []

@@ -1,0 +1,59 @@
+"""Accounts with room for everything, loads on them one after the other, and the audit of all that was done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.api.calls import Client, json_of, open_account
+from tests.faults import audit
+from tests.faults.load import Balance, Load, Operation, mixed, partitioned, perform, send
+from tests.faults.processes import Replica
+
+ACCOUNTS = ("people", "places", "trades")
+CLIENTS = 8
+
+
+@dataclass
+class Scenario:
+    """What was done so far on the replicas of one ledger."""
+
+    servers: Sequence[Replica]
+    client: Client
+    url: str  # of the database
+    done: list[Operation] = field(default_factory=list)
+    balances: list[Balance] = field(default_factory=list)
+    releases: dict[str, str] = field(default_factory=dict)  # those of which partitions are drawn, by account
+
+    def open(self) -> None:
+        """Open the accounts."""
+        for account in ACCOUNTS:
+            open_account(self.client, account, {"definition": "pure", "epsilon": 10**6})
+            first = perform(self.client, partitioned(account, "1"))
+            self.done.append(first)
+            self.releases[account] = json_of(self.client.get(f"/v1/accounts/{account}/releases"))["items"][0]["id"]
+
+    def load(self, seed: int, clients: int = CLIENTS, *, gives_up: float = 0.1) -> Load:
+        """Begin to charge and draw."""
+        return Load(self.servers, mixed(ACCOUNTS, self.releases, seed), clients, gives_up=gives_up)
+
+    def end(self, load: Load, allowed: set[int | None]) -> None:
+        """Stop a load once all of it is answered; only these statuses (None: no answer) may have been met."""
+        load.stop()
+        self.done += load.operations
+        self.balances += load.balances
+        assert set(load.statuses()) <= allowed
+        for attempt in (attempt for operation in load.operations for attempt in operation.attempts):
+            assert attempt.status != 503 or int(attempt.retry_after or 0) > 0
+
+    def check(self, again: Sequence[Operation] = ()) -> None:
+        """Audit every account; some operations are asked for again, and answered the same."""
+        for operation in again:
+            if operation.answer is not None:
+                attempt = send(self.client, operation)
+                assert (attempt.status, attempt.body) == (operation.answer.status, operation.answer.body)
+                assert attempt.replayed
+        for account in ACCOUNTS:
+            audit.check(self.client, self.url, account, self.done, self.balances)
+
+    def interrupted(self) -> list[Operation]:
+        """Those that succeeded after an attempt that failed."""
+        return [operation for operation in self.done if operation.succeeded and len(operation.attempts) > 1]
