@@ -35,25 +35,32 @@ def _binaries(home: Path) -> Path:
 class Cluster:
     """A server with its files in a directory, which can be killed and started again."""
 
-    def __init__(self, home: Path, *, durable: bool, options: str = "") -> None:
-        """Make its files. ``home`` is short, since a socket's path holds at most 107 bytes."""
-        self.home, self.directory, self.binaries = home, home / "cluster", _binaries(home)
+    def __init__(
+        self, home: Path, *, durable: bool, directory: Path | None = None, segment: int = 16, options: str = ""
+    ) -> None:
+        """Make its files: binaries and socket in ``home``, which is short, as a socket's path holds 107 bytes.
+
+        ``directory``: of the data, elsewhere. ``segment``: MiB of one file of its log. ``options``: as on its command
+        line.
+        """
+        self.home, self.directory, self.binaries = home, directory or home / "cluster", _binaries(home)
         self.directory.mkdir()
         self._other_user: dict[str, Any] = {}
         if os.geteuid() == 0:
             home.chmod(0o755)
             self.give(self.directory)
+            self.give(home)
             self._other_user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
-        self._options = f"-c listen_addresses='' -c unix_socket_directories={self.directory} -c max_connections=200"
+        self._options = f"-c listen_addresses='' -c unix_socket_directories={home} -c max_connections=200"
         if not durable:
             self._options += " -c fsync=off -c full_page_writes=off"
         self._options += f" {options}"
-        self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+        self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", f"--wal-segsize={segment}")
 
     @property
     def url(self) -> str:
         """SQLAlchemy's of the database ``postgres``, over a Unix socket."""
-        return f"postgresql+psycopg://postgres@/postgres?host={self.directory}"
+        return f"postgresql+psycopg://postgres@/postgres?host={self.home}"
 
     @property
     def pid(self) -> int:
@@ -71,10 +78,7 @@ class Cluster:
         Raises:
             RuntimeError: it did not.
         """
-        log = self.home / "log"
-        log.touch()
-        self.give(log)
-        self._run("pg_ctl", "start", "--wait", "--timeout=60", f"--log={log}", f"--options={self._options}")
+        self._run("pg_ctl", "start", "--wait", "--timeout=60", f"--log={self.home / 'log'}", f"--options={self._options}")
 
     def stop(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
         """Stop; immediately is without a checkpoint, so that the next start recovers as after a crash."""

@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from tests.api.calls import Answer, Client
-from tests.faults.processes import Replica
+from tests.faults.processes import Replica, until
 
 FINAL = {200, 201, 409}  # answers after which a client asks no more
 COUNTS = [10, 0, 7]
@@ -141,24 +141,43 @@ class Load:
     ) -> None:
         self.operations: list[Operation] = []  # those that were begun, in that order
         self.balances: list[Balance] = []
-        self.final = 0  # how many got their final answer
         self._source = operations
         self._gives_up = gives_up
-        self._mutex, self._stopping = threading.Lock(), threading.Event()
+        self._mutex, self._stopping, self._abandoned = threading.Lock(), threading.Event(), threading.Event()
         self._threads = ThreadPoolExecutor(clients)
         self._running = [
             self._threads.submit(self._run, replicas[number % len(replicas)], number) for number in range(clients)
         ]
 
-    @property
-    def done(self) -> bool:
-        """Whether all clients have ended; raises what one of them failed with."""
+    def final(self) -> int:
+        """How many operations have their final answer."""
+        return sum(operation.answer is not None for operation in [*self.operations])
+
+    def refused(self) -> int:
+        """How many attempts were answered with 503."""
+        return self.statuses()[503]
+
+    def wait_for(self, count: Callable[[], int], goal: int) -> None:
+        """Until so many of something have come about, or there are no more operations."""
+        until(lambda: count() >= goal or self._ended(), f"{goal} of {count.__name__}")
+
+    def _ended(self) -> bool:
+        """Raises what a client failed with."""
         return all(one.done() and one.result() is None for one in self._running)
 
     def stop(self) -> None:
         """Begin nothing new, and wait until everything that was begun has its answer."""
         self._stopping.set()
         self.wait()
+
+    def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Where a test fails, its clients need not wait for servers that it would have started again."""
+        if kind is not None:
+            self._stopping.set()
+            self._abandoned.set()
 
     def wait(self) -> None:
         """Until every client has ended."""
@@ -180,13 +199,12 @@ class Load:
                     self._look(client, operation.account)
 
     def _finish(self, replica: Replica, client: Client, operation: Operation, *, gives_up: bool) -> None:
-        while True:
-            assert replica.up.wait(120), "the replica did not come up"
+        while not self._abandoned.is_set():
+            if not replica.up.wait(1):
+                continue
             attempt = send(client, operation)
             operation.attempts.append(attempt)
             if attempt.status in FINAL:
-                with self._mutex:
-                    self.final += 1
                 return
             if gives_up or not (attempt.status is None or attempt.status == 503):
                 return
@@ -207,7 +225,7 @@ class Load:
 
     def statuses(self) -> Counter[int | None]:
         """Of all attempts."""
-        return Counter(attempt.status for operation in self.operations for attempt in operation.attempts)
+        return Counter(attempt.status for operation in [*self.operations] for attempt in [*operation.attempts])
 
 
 def send(client: Client, operation: Operation) -> Attempt:

@@ -16,6 +16,7 @@ from typing import IO
 import httpx2
 
 from tests.api.calls import STEWARD, Client, bearer
+from tests.postgres_server import Cluster
 from tests.processes import MODULE, ROOT, environment
 
 _PATIENCE = 60.0  # seconds
@@ -129,3 +130,12 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"in {_PATIENCE:g} seconds not: {what}"
         time.sleep(0.02)
+
+
+def tried_to_start(cluster: Cluster) -> bool:
+    """While sessions of a killed server are ending, a new one does not start beside them."""
+    try:
+        cluster.start()
+    except RuntimeError:
+        return False
+    return True

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from tests.faults.conftest import Form
-from tests.faults.load import Load
-from tests.faults.processes import replicas, until
+from tests.faults.processes import replicas, tried_to_start, until
 from tests.faults.scenario import Scenario
 from tests.postgres_server import Cluster
 
@@ -45,13 +44,13 @@ def test_a_database_that_went_away_and_came_back(
         scenario = Scenario(servers, client, cluster.url)
         scenario.open()
         for turn in range(times(1, 15)):
-            load = scenario.load(turn)
-            _wait_for(load, 30 + 7 * turn % 50)
-            break_it(cluster)
-            until(lambda: servers[0].ready() == 503, "the probe says that the service is not ready")
-            until(lambda: _started(cluster), "the database is back")
-            until(lambda: servers[0].ready() == 200, "the probe says that the service is ready")
-            scenario.end(load, {201, 503})
+            with scenario.load(turn) as load:
+                load.wait_for(load.final, 30 + 7 * turn % 50)
+                break_it(cluster)
+                until(lambda: servers[0].ready() == 503, "the probe says that the service is not ready")
+                until(lambda: tried_to_start(cluster), "the database is back")
+                until(lambda: servers[0].ready() == 200, "the probe says that the service is ready")
+                scenario.end(load, {201, 503})
             scenario.check(load.operations[::10])
         assert scenario.interrupted()
 
@@ -61,22 +60,10 @@ def test_a_database_that_recovers_by_itself(cluster: Cluster, tmp_path: Path, ti
         scenario = Scenario(servers, client, cluster.url)
         scenario.open()
         for turn in range(times(1, 15)):
-            load = scenario.load(turn)
-            _wait_for(load, 30 + 7 * turn % 50)
-            _one_backend_killed(cluster)
-            _wait_for(load, load.final + 50)
-            scenario.end(load, {201, 503})
+            with scenario.load(turn) as load:
+                load.wait_for(load.final, 30 + 7 * turn % 50)
+                _one_backend_killed(cluster)
+                load.wait_for(load.final, load.final() + 50)
+                scenario.end(load, {201, 503})
             scenario.check()
 
-
-def _wait_for(load: Load, answers: int) -> None:
-    until(lambda: load.final >= answers or load.done, "so many were answered")
-
-
-def _started(cluster: Cluster) -> bool:
-    """While sessions of the killed server are ending a new one does not start beside them."""
-    try:
-        cluster.start()
-    except RuntimeError:
-        return False
-    return True

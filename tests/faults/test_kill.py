@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Form
-from tests.faults.processes import at_once, replicas, until
+from tests.faults.processes import at_once, replicas
 from tests.faults.scenario import Scenario
 
 pytestmark = pytest.mark.faults
@@ -21,14 +21,14 @@ def test_kill_9_under_load(url: str, tmp_path: Path, times: Form) -> None:
         scenario = Scenario(servers, client, url)
         scenario.open()
         for turn in range(times(3, 50)):
-            load, goal = scenario.load(turn), random_.randint(10, 100)
-            until(lambda load=load, goal=goal: load.final >= goal or load.done, "enough was answered")  # type: ignore[misc]
-            time.sleep(random_.random() / 50)  # any moment of a request, not only that after an answer
-            victims = random_.sample(servers, random_.randint(1, number))
-            for victim in victims:
-                victim.kill()
-            at_once(victim.start for victim in victims)
-            scenario.end(load, {201, None})
+            with scenario.load(turn) as load:
+                load.wait_for(load.final, random_.randint(10, 100))
+                time.sleep(random_.random() / 50)  # any moment of a request, not only that after an answer
+                victims = random_.sample(servers, random_.randint(1, number))
+                for victim in victims:
+                    victim.kill()
+                at_once(victim.start for victim in victims)
+                scenario.end(load, {201, None})
             scenario.check(random_.sample(load.operations, 10))
         replayed = sum(one.answer is not None and one.answer.replayed for one in scenario.interrupted())
         assert scenario.interrupted()
