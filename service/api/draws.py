@@ -26,8 +26,8 @@ from service.ledger.charges import NewRelease
 from service.ledger.draws import WHOLE, DrawRecord, Turn
 from service.noise import Keystream, add_noise
 from service.privacy.accuracy import margin_of_error
-from service.privacy.law import Law
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism as MechanismValue
+from service.privacy.law import Law, noise_law
+from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.notation import write_plan
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=StrictRoute)
@@ -110,7 +110,7 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     new = NewRelease(body.name, mechanism, document_of(body.mechanism), tuple(body.tags), delta, "/mechanism")
     (prepared,) = charges.prepare(change.database, account, [new])
     noisy = _noisy(body.counts, mechanism)
-    return respond(draws.register_and_draw(change.database, change.request, account, prepared, noisy, _rendered))
+    return respond(draws.register_and_draw(change.database, change.request, prepared, noisy, _rendered))
 
 
 @router.post(
@@ -123,9 +123,9 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
     """Draw the noisy counts of a mechanism of a registered release.
 
-    Each mechanism, partition and repetition is drawn once; under a choice, the first draw fixes the branch
-    for its partition and turn. The partitions of one mechanism must be disjoint subsets of the input: that is
-    the caller's promise, as is the mechanism's sensitivity.
+    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once; under a
+    choice, the first draw fixes the branch for its partition and turn. The partitions of one mechanism must be
+    disjoint subsets of the input: that is the caller's promise, as is the mechanism's sensitivity.
     """
     require(change.principal, "pipeline", account)
     with change.database.read() as connection:
@@ -157,7 +157,7 @@ def list_draws(
     require(principal, "auditor", account)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        releases.require_release(connection, owner.id, release)
+        releases.state_of(connection, owner.id, release)
         drawn = draws.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
     full = len(drawn) >= limit or sum(len(record.noisy) for record in drawn) >= PAGE_OF_COUNTS
     return ok(page([draw_body(record) for record in drawn], 1, drawn[-1].head.seq if full else None))
@@ -189,19 +189,14 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
     Raises:
         InvalidInput: it is continuous or declared, which this service accounts for and never draws.
     """
-    match mechanism:
-        case Geometric(scale=scale):
-            return Law(scale=scale)
-        case DiscreteGaussian(sigma_squared=sigma_squared):
-            return Law(sigma_squared=sigma_squared)
-        case DiscreteOsgt(sigma_squared=sigma_squared, m=m):
-            return Law(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)
-        case _:
-            raise InvalidInput.at(
-                pointer,
-                "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"
-                " only accounted",
-            )
+    law = noise_law(mechanism)
+    if law is None:
+        raise InvalidInput.at(
+            pointer,
+            "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"
+            " only accounted",
+        )
+    return law
 
 
 def draw_body(record: DrawRecord) -> dict[str, Any]:

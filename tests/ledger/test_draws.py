@@ -76,11 +76,11 @@ def test_charge_and_draw_are_one_transaction(database: Database) -> None:
         ids.append(record.release_id)
         return "{}"
 
-    draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], [5], keep)
+    draws.register_and_draw(database, ANN, prepared(database, _A)[0], [5], keep)
     assert [entry.kind for entry in entries_of(database)] == ["account_opened", "committed", "drawn"]
     too_much = {"type": "geometric", "epsilon": "9"}
     with pytest.raises(BudgetExceeded):
-        draws.register_and_draw(database, ANN, "people", prepared(database, too_much)[0], [5], lambda _: "{}")
+        draws.register_and_draw(database, ANN, prepared(database, too_much)[0], [5], lambda _: "{}")
     with database.read() as connection:
         assert connection.execute(text("SELECT release_id FROM draws")).scalars().all() == ids
         assert connection.execute(text("SELECT id FROM releases")).scalars().all() == ids
@@ -89,7 +89,7 @@ def test_charge_and_draw_are_one_transaction(database: Database) -> None:
 def test_a_result_that_cannot_be_stored_takes_its_charge_with_it(database: Database) -> None:
     open_account(database)
     with pytest.raises(OverflowError):
-        draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], [2**63], lambda _: "{}")
+        draws.register_and_draw(database, ANN, prepared(database, _A)[0], [2**63], lambda _: "{}")
     assert [entry.kind for entry in entries_of(database)] == ["account_opened"]
 
 

@@ -11,8 +11,9 @@ from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.installation import Secret
+from service.ledger.journal import has_entry
 from service.ledger.keys import KeyRecord, create_key, list_keys, read_key
-from service.ledger.once import Answer, Reload, Source, has_entry, once, rehearse
+from service.ledger.once import Answer, Reload, Source, once, rehearse
 from tests.ledger.charging import account_of, charge, entries_of, open_account
 
 _REQUEST = Request("ann", "k", "digest")
