@@ -55,7 +55,15 @@ class Cluster:
         if not durable:
             self._options += " -c fsync=off -c full_page_writes=off"
         self._options += f" {options}"
-        self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", f"--wal-segsize={segment}")
+        self._run(
+            "initdb",
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            f"--wal-segsize={segment}",
+        )
 
     @property
     def url(self) -> str:
@@ -78,7 +86,9 @@ class Cluster:
         Raises:
             RuntimeError: it did not.
         """
-        self._run("pg_ctl", "start", "--wait", "--timeout=60", f"--log={self.home / 'log'}", f"--options={self._options}")
+        self._run(
+            "pg_ctl", "start", "--wait", "--timeout=60", f"--log={self.home / 'log'}", f"--options={self._options}"
+        )
 
     def stop(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
         """Stop; immediately is without a checkpoint, so that the next start recovers as after a crash."""

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.faults.processes import Replica, until
 
 FINAL = {200, 201, 409}  # answers after which a client asks no more
 COUNTS = [10, 0, 7]
+SETTLED = ":settled"  # how the name ends of what commits or voids a hold
 _PAUSE = 0.05  # seconds before an attempt that follows a failed one
 
 
@@ -42,18 +43,22 @@ class Operation:
 
     Attributes:
         name: the key; the names of its releases, or its partition, begin with it.
-        cost: what it takes of the account's cap.
+        cost: what it takes of the cap; below 0 where it gives something back.
         releases: how many it registers.
+        settles: how many held releases it commits or voids.
         draws: how many it draws.
+        then: what the client does with the release that it got.
     """
 
     name: str
     account: str
     path: str
-    body: dict[str, Any]
-    cost: Fraction
-    releases: int
+    body: dict[str, Any] | None
+    cost: Fraction = Fraction(0)
+    releases: int = 0
+    settles: int = 0
     draws: int = 0
+    then: "Callable[[str], Operation] | None" = None
     attempts: list[Attempt] = field(default_factory=list)
 
     @property
@@ -63,7 +68,7 @@ class Operation:
 
     @property
     def succeeded(self) -> bool:
-        return self.answer is not None and self.answer.status == 201
+        return self.answer is not None and self.answer.status in {200, 201}
 
 
 @dataclass(frozen=True)
@@ -74,39 +79,53 @@ class Balance:
     asked: float
     answered: float
     seq: int
-    spent: Fraction
+    total: Fraction
 
 
 def charge(account: str, name: str, epsilon: str) -> Operation:
     """Register one release."""
     body = {"name": name, "plan": _geometric(epsilon, tags=["small", "round"])}
-    return Operation(name, account, f"/v1/accounts/{account}/releases", body, Fraction(epsilon), 1)
+    return Operation(name, account, f"/v1/accounts/{account}/releases", body, Fraction(epsilon), releases=1)
 
 
 def batch(account: str, name: str, epsilon: str, size: int) -> Operation:
     """Register several, all or none."""
     releases = [{"name": f"{name}/{number}", "plan": _geometric(epsilon)} for number in range(size)]
     path = f"/v1/accounts/{account}/releases/batch"
-    return Operation(name, account, path, {"releases": releases}, size * Fraction(epsilon), size)
+    return Operation(name, account, path, {"releases": releases}, size * Fraction(epsilon), releases=size)
 
 
 def register_and_draw(account: str, name: str, epsilon: str) -> Operation:
     """Register one mechanism and draw it."""
     body = {"name": name, "mechanism": _geometric(epsilon), "counts": COUNTS}
-    return Operation(name, account, f"/v1/accounts/{account}/draws", body, Fraction(epsilon), 1, 1)
-
-
-def draw(account: str, name: str, release: str) -> Operation:
-    """Draw a partition of a release that is there."""
-    body = {"mechanism": "m", "partition": name, "counts": COUNTS}
-    return Operation(name, account, f"/v1/accounts/{account}/releases/{release}/draws", body, Fraction(0), 0, 1)
+    return Operation(name, account, f"/v1/accounts/{account}/draws", body, Fraction(epsilon), releases=1, draws=1)
 
 
 def partitioned(account: str, epsilon: str) -> Operation:
     """Register the release of which partitions are drawn."""
     name = f"partitioned-{account}"
     body = {"name": name, "plan": _geometric(epsilon, name="m")}
-    return Operation(name, account, f"/v1/accounts/{account}/releases", body, Fraction(epsilon), 1)
+    return Operation(name, account, f"/v1/accounts/{account}/releases", body, Fraction(epsilon), releases=1)
+
+
+def draw(account: str, name: str, release: str) -> Operation:
+    """Draw a partition of a release that is committed."""
+    body = {"mechanism": "m", "partition": name, "counts": COUNTS}
+    return Operation(name, account, f"/v1/accounts/{account}/releases/{release}/draws", body, draws=1)
+
+
+def hold(account: str, name: str, epsilon: str, end: str) -> Operation:
+    """Reserve a release, and then ``commit``, ``void`` or ``draw`` it."""
+    body = {"name": name, "plan": _geometric(epsilon, name="m"), "reserve_for": "P1D"}
+    path, cost = f"/v1/accounts/{account}/releases", Fraction(epsilon)
+
+    def then(release: str) -> Operation:
+        if end == "draw":  # which commits
+            return replace(draw(account, name + SETTLED, release), settles=1)
+        given_back, reason = (-cost, {"reason": "not needed"}) if end == "void" else (Fraction(0), None)
+        return Operation(name + SETTLED, account, f"{path}/{release}/{end}", reason, given_back, settles=1)
+
+    return Operation(name, account, path, body, cost, releases=1, then=then)
 
 
 def _geometric(epsilon: str, **fields: Any) -> dict[str, Any]:
@@ -118,13 +137,15 @@ def mixed(accounts: Sequence[str], releases: dict[str, str], seed: int) -> Itera
     random_ = random.Random(seed)
     while True:
         account, name = random_.choice(accounts), f"{random_.getrandbits(64):016x}"
-        match random_.choices(["charge", "batch", "both", "draw"], [4, 1, 2, 2])[0]:
+        match random_.choices(["charge", "batch", "both", "draw", "hold"], [4, 1, 2, 2, 2])[0]:
             case "charge":
                 yield charge(account, name, random_.choice(["0.1", "0.01", "1/3"]))
             case "batch":
                 yield batch(account, name, random_.choice(["0.1", "0.02"]), random_.randint(2, 20))
             case "both":
                 yield register_and_draw(account, name, "0.05")
+            case "hold":
+                yield hold(account, name, random_.choice(["0.1", "0.03"]), random_.choice(["commit", "void", "draw"]))
             case _:
                 yield draw(account, name, releases[account])
 
@@ -137,12 +158,18 @@ class Load:
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], operations: Iterator[Operation], clients: int, *, gives_up: float = 0.1
+        self,
+        replicas: Sequence[Replica],
+        operations: Iterator[Operation],
+        clients: int,
+        *,
+        gives_up: float = 0.1,
+        also_read: Sequence[str] = (),
     ) -> None:
         self.operations: list[Operation] = []  # those that were begun, in that order
         self.balances: list[Balance] = []
         self._source = operations
-        self._gives_up = gives_up
+        self._gives_up, self._also_read = gives_up, also_read
         self._mutex, self._stopping, self._abandoned = threading.Lock(), threading.Event(), threading.Event()
         self._threads = ThreadPoolExecutor(clients)
         self._running = [
@@ -195,8 +222,12 @@ class Load:
                         return
                     self.operations.append(operation)
                 self._finish(replica, client, operation, gives_up=random_.random() < self._gives_up)
+                if operation.then is not None and operation.succeeded:
+                    following = operation.then(released(operation))
+                    self.operations.append(following)
+                    self._finish(replica, client, following, gives_up=random_.random() < self._gives_up)
                 if random_.random() < 0.1:
-                    self._look(client, operation.account)
+                    self._look(client, random_.choice([operation.account, *self._also_read]))
 
     def _finish(self, replica: Replica, client: Client, operation: Operation, *, gives_up: bool) -> None:
         while not self._abandoned.is_set():
@@ -220,8 +251,7 @@ class Load:
         answered = time.monotonic()
         if answer.is_success:
             body = answer.json()
-            spent = Fraction(body["spent"]["pure"]["epsilon_exact"])
-            self.balances.append(Balance(account, asked, answered, body["head"]["seq"], spent))
+            self.balances.append(Balance(account, asked, answered, body["head"]["seq"], counted(body)))
 
     def statuses(self) -> Counter[int | None]:
         """Of all attempts."""
@@ -245,10 +275,19 @@ def send(client: Client, operation: Operation) -> Attempt:
     )
 
 
+def released(operation: Operation) -> str:
+    """The id of the release that an operation registered."""
+    assert operation.answer is not None
+    return str(operation.answer.json()["id"])
+
+
+def counted(balance: Any) -> Fraction:
+    """What counts against the cap: what is committed and what is held."""
+    return sum((Fraction(balance[part]["pure"]["epsilon_exact"]) for part in ("spent", "reserved")), Fraction(0))
+
+
 def perform(client: Client, operation: Operation) -> Operation:
     """An operation alone, which must succeed."""
     operation.attempts.append(send(client, operation))
     assert operation.succeeded, operation.attempts[-1]
     return operation
-
-

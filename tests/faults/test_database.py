@@ -50,7 +50,7 @@ def test_a_database_that_went_away_and_came_back(
                 until(lambda: servers[0].ready() == 503, "the probe says that the service is not ready")
                 until(lambda: tried_to_start(cluster), "the database is back")
                 until(lambda: servers[0].ready() == 200, "the probe says that the service is ready")
-                scenario.end(load, {201, 503})
+                scenario.end(load, {503})
             scenario.check(load.operations[::10])
         assert scenario.interrupted()
 
@@ -64,6 +64,5 @@ def test_a_database_that_recovers_by_itself(cluster: Cluster, tmp_path: Path, ti
                 load.wait_for(load.final, 30 + 7 * turn % 50)
                 _one_backend_killed(cluster)
                 load.wait_for(load.final, load.final() + 50)
-                scenario.end(load, {201, 503})
+                scenario.end(load, {503})
             scenario.check()
-

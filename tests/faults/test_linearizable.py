@@ -133,10 +133,11 @@ def _history(random_: random.Random) -> list[Operation]:
 def _changed(random_: random.Random, history: list[Operation]) -> list[Operation]:
     number = random_.randrange(1, len(history))
     one = history[number]
+    others: list[Operation]
     if isinstance(one, Write):
-        other = random_.choice([replace(one, answered=one.asked), replace(one, asked=min(one.answered, one.asked + 2))])
+        others = [replace(one, answered=one.asked), replace(one, asked=min(one.answered, one.asked + 2))]
     elif isinstance(one, Read):
-        other = random_.choice([replace(one, seq=one.seq - 1), replace(one, total=one.total + 1), replace(one, asked=0)])
+        others = [replace(one, seq=one.seq - 1), replace(one, total=one.total + 1), replace(one, asked=0)]
     else:
-        other = random_.choice([replace(one, cost=one.cost - 1), replace(one, answered=one.asked), replace(one, asked=0)])
-    return [*history[:number], other, *history[number + 1 :]]
+        others = [replace(one, cost=one.cost - 1), replace(one, answered=one.asked), replace(one, asked=0)]
+    return [*history[:number], random_.choice(others), *history[number + 1 :]]
