@@ -1,6 +1,7 @@
 """Servers that can be killed and started again where they were: replicas of the service over one database."""
 
 import contextlib
+import resource
 import signal
 import socket
 import subprocess
@@ -31,7 +32,7 @@ class Replica:
     port: int
     up: threading.Event = field(default_factory=threading.Event)
     said: list[str] = field(default_factory=list)  # its lines on standard output and error, of all its lives
-    log: IO[str] | None = None  # where those go instead, if anywhere
+    log: IO[str] | None = None  # where those on standard error go instead, if anywhere
     _process: subprocess.Popen[str] | None = None
     _reader: threading.Thread | None = None
 
@@ -53,7 +54,7 @@ class Replica:
             [sys.executable, *MODULE, "serve", "--port", str(self.port)],
             cwd=ROOT,
             env=environment(self.home, bootstrap_key=STEWARD, **self.settings),
-            stdout=self.log or subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=self.log or subprocess.STDOUT,
             text=True,
         )
@@ -86,6 +87,12 @@ class Replica:
             self._process.stdout.close()
         self._process = self._reader = None
         return status
+
+    def limit_files(self, size: int | None) -> None:
+        """Let none of its files grow beyond a size, or all of them again."""
+        assert self._process is not None
+        limit = resource.RLIM_INFINITY if size is None else size
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     def ready(self) -> int:
         """The status of its probe; 0 where nobody answers."""

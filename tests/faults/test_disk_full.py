@@ -112,3 +112,36 @@ def _write_log(cluster: Cluster) -> None:
         session.autocommit = True
         while True:
             session.execute("SELECT pg_switch_wal(), pg_logical_emit_message(false, '', repeat('x', 100000))")
+
+
+def test_the_disk_of_the_log(tmp_path: Path) -> None:
+    """What cannot be logged is charged and answered all the same."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with (
+        Path("/dev/full").open("w") as log,
+        replicas(tmp_path, 1, log=log, database_url=url) as servers,
+        servers[0].client() as client,
+    ):
+        scenario = Scenario(servers, client, url)
+        scenario.open()
+        with scenario.load(1) as load:
+            load.wait_for(load.final, 50)
+            scenario.end(load, set())
+        scenario.check(load.operations[::5])
+
+
+def test_files_that_may_not_grow(tmp_path: Path, times: Form) -> None:
+    """The same as a full disk where no file system can be mounted; SQLite then meets another error."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with replicas(tmp_path, 1, database_url=url) as servers, servers[0].client() as client:
+        scenario = Scenario(servers, client, url)
+        scenario.open()
+        for turn in range(times(1, 10)):
+            with scenario.load(turn, gives_up=0.3) as load:
+                size = max(file.stat().st_size for file in tmp_path.glob("ledger.db*"))
+                servers[0].limit_files(size + _LEFT)
+                load.wait_for(load.refused, 20)
+                servers[0].limit_files(None)
+                load.wait_for(load.final, load.final() + 50)
+                scenario.end(load, {503})
+            scenario.check(load.operations[::10])
