@@ -74,7 +74,7 @@ def once(
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
 
-    def run(connection: Connection) -> R:
+    def run(connection: Connection) -> tuple[R, str | None]:
         _stop_if_answered(connection, request)
         at = clock.now()
         try:
@@ -82,21 +82,27 @@ def once(
         except ServiceError:
             _stop_if_answered(connection, request)
             raise
-        if request.key is not None:
-            source = Source() if reload is None else reload.source(result)
-            idempotency.store(
-                connection,
-                request,
-                status=status,
-                body=render(result) if reload is None else None,
-                draw_id=source.draw_id,
-                api_key_id=source.api_key_id,
-                at=at,
-            )
-        return result
+        if request.key is None:
+            return result, None
+        body = render(result) if reload is None else None
+        source = Source() if reload is None else reload.source(result)
+        idempotency.store(
+            connection,
+            request,
+            status=status,
+            body=body,
+            draw_id=source.draw_id,
+            api_key_id=source.api_key_id,
+            at=at,
+        )
+        return result, body
+
+    def has_landed(connection: Connection, made: tuple[R, str | None]) -> bool:
+        return landed(connection, made[0])
 
     try:
-        return Answer(status, render(_with_expiry(database, lambda: database.write(run, landed=landed))))
+        result, body = _with_expiry(database, lambda: database.write(run, landed=has_landed))
+        return Answer(status, render(result) if body is None else body)
     except _Answered as answered:
         stored = answered.stored
     if stored.body is not None or reload is None:
