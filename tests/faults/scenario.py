@@ -43,7 +43,8 @@ class Scenario:
         load.stop()
         self.done += load.operations
         self.balances += load.balances
-        assert set(load.statuses()) <= allowed | {200, 201}
+        failed = [line for server in self.servers for line in server.said if '"level": "error"' in line]
+        assert set(load.statuses()) <= allowed | {200, 201}, (load.statuses(), failed)
         for attempt in (attempt for operation in load.operations for attempt in operation.attempts):
             assert attempt.status != 503 or int(attempt.retry_after or 0) > 0
 

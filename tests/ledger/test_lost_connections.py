@@ -231,6 +231,23 @@ def test_a_server_that_comes_back_in_time_is_waited_for(
     assert len(work.notes) == 2
 
 
+def test_a_connection_that_breaks_after_the_last_question_has_answered(
+    relayed: Database, server: psycopg.Connection
+) -> None:
+    for _ in range(20):  # more than there are connections, so that each is given back
+        with relayed.read() as connection:
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            server.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+
+
+def test_a_reader_whose_connection_breaks_is_told(relayed: Database, server: psycopg.Connection) -> None:
+    for _ in range(20):
+        with pytest.raises(Unavailable, match="cannot be reached"), relayed.read() as connection:
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            server.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+            connection.execute(text("SELECT 1"))
+
+
 def test_a_server_that_became_a_standby_is_left(relayed: Database, server: psycopg.Connection) -> None:
     """Its connections answer, read-only; the next attempt makes a new one, which may lead to the new primary."""
     work = Work()
