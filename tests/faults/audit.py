@@ -86,7 +86,6 @@ class Found:
 
 def check(
     client: Client,
-    url: str,
     account: str,
     operations: Sequence[Operation],
     balances: Sequence[Balance],
@@ -102,7 +101,6 @@ def check(
     assert len(found.releases) == sum(operation.releases for operation in own)
     assert found.total == sum((operation.cost for operation in landed), Fraction(0)) <= found.cap
     assert _unexplained(found, tried, [read for read in balances if read.account == account]) is None
-    _check_tables(url)
     return found
 
 
@@ -252,7 +250,7 @@ def _remaining(found: Found, operation: Operation, answer: Attempt) -> list[floa
     return [None if operation.releases > 1 else remaining for remaining in failed]
 
 
-def _check_tables(url: str) -> None:
+def check_tables(url: str) -> None:
     """No half of anything is in the database itself, and SQLite's file is whole."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(f"file:{make_url(url).database}?mode=ro", uri=True)) as session:

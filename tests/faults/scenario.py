@@ -56,8 +56,9 @@ class Scenario:
                 assert (attempt.status, attempt.body) == (operation.answer.status, operation.answer.body)
                 assert attempt.replayed
         for account in ACCOUNTS:
-            audit.check(self.client, self.url, account, self.done, self.balances)
-        audit.check(self.client, self.url, ABOVE, self.done, self.balances, under=["people", "places"])
+            audit.check(self.client, account, self.done, self.balances)
+        audit.check(self.client, ABOVE, self.done, self.balances, under=["people", "places"])
+        audit.check_tables(self.url)
 
     def interrupted(self) -> list[Operation]:
         """Those that succeeded after an attempt that failed."""

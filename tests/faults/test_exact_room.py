@@ -46,8 +46,9 @@ def test_exactly_as_many_as_fit(cluster: Cluster, tmp_path: Path, times: Form) -
             assert set(load.statuses()) == {200, 201, 409}
             assert all(len(operation.attempts) == 1 for operation in load.operations)
             for account in (equal, mixed, left, right):
-                audit.check(client, cluster.url, account, load.operations, load.balances)
-            found = audit.check(client, cluster.url, top, load.operations, load.balances, under=[left, right])
+                audit.check(client, account, load.operations, load.balances)
+            found = audit.check(client, top, load.operations, load.balances, under=[left, right])
+            audit.check_tables(cluster.url)
             assert found.total == 20
             admitted = Counter(operation.account for operation in load.operations if operation.succeeded)
             assert admitted[equal] == admitted[left] + admitted[right] == 200

@@ -242,10 +242,15 @@ def test_a_connection_that_breaks_after_the_last_question_has_answered(
 
 def test_a_reader_whose_connection_breaks_is_told(relayed: Database, server: psycopg.Connection) -> None:
     for _ in range(20):
-        with pytest.raises(Unavailable, match="cannot be reached"), relayed.read() as connection:
-            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-            server.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-            connection.execute(text("SELECT 1"))
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            _read_while_broken(relayed, server)
+
+
+def _read_while_broken(database: Database, server: psycopg.Connection) -> None:
+    with database.read() as connection:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        server.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        connection.execute(text("SELECT 1"))
 
 
 def test_a_server_that_became_a_standby_is_left(relayed: Database, server: psycopg.Connection) -> None:
