@@ -19,12 +19,13 @@ from sqlalchemy import Connection, Row, insert, select
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
 from service.ledger import accounts, journal
 from service.ledger.accounts import AccountRecord
-from service.ledger.charges import Prepared, charge, with_refusals
+from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head, has_entry
 from service.ledger.once import Answer, Reload, Source, once
+from service.ledger.refusals import noted
 from service.ledger.releases import state_of
 from service.ledger.tables import BranchTaken, Draw, Entry, Release
 from service.privacy.mechanisms import Mechanism
@@ -161,7 +162,7 @@ def register_and_draw(
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
         return _store(connection, registered.account, registered.id, sealed, request.principal, at)
 
-    return with_refusals(
+    return noted(
         database,
         request,
         line,

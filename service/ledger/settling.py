@@ -23,7 +23,7 @@ from service.ledger.tables import Account, Hold, Release
 from service.privacy.filter import subtract
 from service.privacy.notation import read_plan
 
-_AT_ONCE = 100  # holds of one account that expire in one transaction
+_AT_ONCE = 500  # holds of one account that expire in one transaction
 _PAGE = 500
 
 Kind = Literal["approved", "committed", "voided", "expired"]
@@ -152,11 +152,15 @@ def present(connection: Connection, account: AccountRecord, at: str) -> Present:
     expired: Subplans = Counter()
     if account.next_expiry is None or account.next_expiry > at:
         return Present(account, expired)
+    stated: Counter[tuple[str, str]] = Counter()
+    totals = account.totals
     for price, plan, tags in _due(connection, account.id, at):
-        totals = subtract(account.totals, budgets.read_price(json.loads(price)))
-        account = replace(account, totals=totals, releases=account.releases - 1)
-        expired.update(spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)))
-    return Present(account, expired)
+        totals = subtract(totals, budgets.read_price(json.loads(price)))
+        stated[plan, tags] += 1
+    for (plan, tags), count in stated.items():  # reservations are often alike
+        for subplan, occurrences in spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
+            expired[subplan] += occurrences * count
+    return Present(replace(account, totals=totals, releases=account.releases - stated.total()), expired)
 
 
 def _due(connection: Connection, account_id: int, at: str) -> Iterator[tuple[str, str, str]]:

@@ -15,18 +15,17 @@ from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, No
 from service.ledger import clock, draws, holds, opening, releases, spending
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
-from service.ledger.draws import Turn
 from service.ledger.idempotency import Request
 from service.ledger.releases import State
 from service.ledger.settling import present
 from service.privacy.filter import Totals
-from service.privacy.notation import read_plan
 from tests.ledger.charging import (
     ANN,
     account_of,
     approve,
     charge,
     commit,
+    draw,
     entries_of,
     left,
     open_account,
@@ -59,16 +58,6 @@ def time(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     still = _Clock()
     monkeypatch.setattr(clock, "now", still.now)
     return still
-
-
-def _draw(database: Database, release: str, plan: dict[str, Any] = _DRAWN) -> None:
-    _draw_turn(database, release, plan, 0, 5)
-
-
-def _draw_turn(database: Database, release: str, plan: dict[str, Any], repetition: int, noisy: int) -> None:
-    value = read_plan(plan)
-    mechanism = draws.find_mechanism(value, "a", "/mechanism")
-    draws.draw(database, ANN, "people", release, value, mechanism, Turn("", repetition), [noisy], lambda _: "{}")
 
 
 def _kinds(database: Database, name: str = "people") -> list[str]:
@@ -168,9 +157,10 @@ def test_what_expires_needs_nobody(database: Database, time: _Clock) -> None:
     expired = json.loads(entries_of(database)[4].body)
     assert (expired["release"], expired["actor"], expired["time"]) == (early, None, "2030-01-01T01:00:00.000000Z")
     assert account_of(database).next_expiry == release_of(database, late).expires_at
-    for act in (commit, void, _draw):
-        with pytest.raises(Conflict):
-            act(database, early)
+
+
+def _draw(database: Database, release: str) -> None:
+    draw(database, release, _DRAWN)
 
 
 @pytest.mark.parametrize("late", [commit, void, _draw])
@@ -221,12 +211,12 @@ def test_the_first_draw_commits(database: Database) -> None:
     open_account(database)
     plan = {"type": "repeat", "count": 2, "part": _DRAWN}
     (release,) = reserve(database, plan)
-    _draw(database, release, plan)
+    draw(database, release, plan)
     assert _kinds(database) == ["account_opened", "reserved", "committed", "drawn"]
     assert release_of(database, release).state == "committed"
     with pytest.raises(Conflict, match="committed"):
         void(database, release)
-    _draw_turn(database, release, plan, 1, 5)
+    draw(database, release, plan, 1)
     assert _kinds(database)[-2:] == ["drawn", "drawn"]
 
 
@@ -234,7 +224,7 @@ def test_a_refused_first_draw_leaves_the_reservation(database: Database) -> None
     open_account(database)
     (release,) = reserve(database, _DRAWN)
     with pytest.raises(OverflowError):
-        _draw_turn(database, release, _DRAWN, 0, 2**63)
+        draw(database, release, _DRAWN, noisy=2**63)
     assert (release_of(database, release).state, _kinds(database)[-1]) == ("reserved", "reserved")
 
 
