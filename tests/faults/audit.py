@@ -72,6 +72,7 @@ class Found:
         total: what counts against the cap.
         owners: the entries of each operation, by its name, and those of the account itself, by its own.
         refused: the entries that note refusals, likewise.
+        expired: those that say that the hold of an operation is over, likewise.
     """
 
     account: str
@@ -82,6 +83,7 @@ class Found:
     releases: list[dict[str, Any]]
     owners: dict[str, list[int]]
     refused: dict[str, list[int]]
+    expired: dict[str, list[int]]
 
 
 def check(
@@ -99,7 +101,10 @@ def check(
     assert found.owners.keys() == {operation.name for operation in landed} | {account}
     own = [operation for operation in landed if operation.account == account]
     assert len(found.releases) == sum(operation.releases for operation in own)
-    assert found.total == sum((operation.cost for operation in landed), Fraction(0)) <= found.cap
+    assert found.expired.keys() <= found.owners.keys()
+    assert all(len(seqs) == 1 for seqs in found.expired.values())
+    counted_now = (operation.cost for operation in landed if operation.name not in found.expired)
+    assert found.total == sum(counted_now, Fraction(0)) <= found.cap
     assert _unexplained(found, tried, [read for read in balances if read.account == account]) is None
     return found
 
@@ -108,7 +113,7 @@ def _read(client: Client, account: str) -> Found:
     path = f"/v1/accounts/{account}"
     balance = json_of(client.get(f"{path}/balance"))
     entries = list(_items(client, f"{path}/journal"))
-    owners, refused = _owners(account, [item["entry"] for item in entries])
+    owners, refused, expired = _owners(account, [item["entry"] for item in entries])
     return Found(
         account=account,
         cap=Fraction(balance["budget"]["epsilon"]),
@@ -118,6 +123,7 @@ def _read(client: Client, account: str) -> Found:
         releases=list(_items(client, f"{path}/releases")),
         owners=owners,
         refused=refused,
+        expired=expired,
     )
 
 
@@ -131,16 +137,23 @@ def _items(client: Client, path: str) -> Iterator[Any]:
         cursor = {"cursor": page["next_cursor"]}
 
 
-def _owners(account: str, entries: Sequence[dict[str, Any]]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+_Owners = dict[str, list[int]]
+
+
+def _owners(account: str, entries: Sequence[dict[str, Any]]) -> tuple[_Owners, _Owners, _Owners]:
     """Names of releases and partitions begin with their operation's; what settles a hold is named after it."""
     names: dict[str, str] = {}  # of the operations that registered releases, by the releases' ids
-    owners: dict[str, list[int]] = {}
-    refused: dict[str, list[int]] = {}
+    owners: _Owners = {}
+    refused: _Owners = {}
+    expired: _Owners = {}
     for entry in entries:
         content, release = entry["content"], entry["release"]
         match entry["kind"]:
             case "refused":
                 refused.setdefault(content["name"].partition("/")[0], []).append(entry["seq"])
+                continue
+            case "expired":
+                expired.setdefault(names[release], []).append(entry["seq"])
                 continue
             case "committed" | "reserved" if "name" in content:
                 owner = names[release] = content["name"].partition("/")[0]
@@ -151,7 +164,7 @@ def _owners(account: str, entries: Sequence[dict[str, Any]]) -> tuple[dict[str, 
             case _:
                 owner = account
         owners.setdefault(owner, []).append(entry["seq"])
-    return owners, refused
+    return owners, refused, expired
 
 
 def _check_chain(found: Found) -> None:
@@ -168,8 +181,8 @@ def _check_chain(found: Found) -> None:
     own = [(entry["release"], entry["seq"]) for entry in charges if "origin" not in entry["content"]]
     assert [(release["id"], release["head"]["seq"]) for release in found.releases] == own
     prices = {entry["release"]: Fraction(entry["content"]["price"]["epsilon"]) for entry in charges}
-    voided = {entry["release"] for entry in entries if entry["kind"] == "voided"}
-    assert sum((price for release, price in prices.items() if release not in voided), Fraction(0)) == found.total
+    over = {entry["release"] for entry in entries if entry["kind"] in {"voided", "expired"}}
+    assert sum((price for release, price in prices.items() if release not in over), Fraction(0)) == found.total
 
 
 def _canonical(value: Any) -> bytes:
@@ -231,6 +244,7 @@ def _unexplained(found: Found, tried: Sequence[Operation], balances: Sequence[Ba
         places = found.owners.get(operation.name)
         noted = found.refused.get(operation.name, [])
         writes += [Write(asked, answered, seq, seq, Fraction(0)) for seq in noted]
+        writes += [Write(asked, NEVER, seq, seq, -operation.cost) for seq in found.expired.get(operation.name, [])]
         if places is not None:
             writes.append(Write(asked, answered, places[0], places[-1], operation.cost))
         elif answer is not None and not operation.succeeded:

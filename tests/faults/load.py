@@ -114,6 +114,12 @@ def draw(account: str, name: str, release: str) -> Operation:
     return Operation(name, account, f"/v1/accounts/{account}/releases/{release}/draws", body, draws=1)
 
 
+def lapse(account: str, name: str, epsilon: str) -> Operation:
+    """Reserve a release for a second."""
+    body = {"name": name, "plan": _geometric(epsilon), "reserve_for": "PT1S"}
+    return Operation(name, account, f"/v1/accounts/{account}/releases", body, Fraction(epsilon), releases=1)
+
+
 def hold(account: str, name: str, epsilon: str, end: str) -> Operation:
     """Reserve a release, and then ``commit``, ``void`` or ``draw`` it."""
     body = {"name": name, "plan": _geometric(epsilon, name="m"), "reserve_for": "P1D"}
@@ -132,12 +138,17 @@ def _geometric(epsilon: str, **fields: Any) -> dict[str, Any]:
     return {"type": "geometric", "epsilon": epsilon, **fields}
 
 
-def mixed(accounts: Sequence[str], releases: dict[str, str], seed: int) -> Iterator[Operation]:
-    """Operations of every kind on some accounts, without an end; ``releases`` are those to draw partitions of."""
+def mixed(accounts: Sequence[str], releases: dict[str, str], lapsing: str, seed: int) -> Iterator[Operation]:
+    """Operations of every kind on some accounts, without an end; ``releases`` are those to draw partitions of.
+
+    In the account ``lapsing`` there are also holds that expire.
+    """
     random_ = random.Random(seed)
     while True:
         account, name = random_.choice(accounts), f"{random_.getrandbits(64):016x}"
-        match random_.choices(["charge", "batch", "both", "draw", "hold"], [4, 1, 2, 2, 2])[0]:
+        match random_.choices(["charge", "batch", "both", "draw", "hold", "lapse"], [4, 1, 2, 2, 2, 1])[0]:
+            case "lapse":
+                yield lapse(lapsing, name, random_.choice(["0.1", "0.03"]))
             case "charge":
                 yield charge(account, name, random_.choice(["0.1", "0.01", "1/3"]))
             case "batch":
@@ -154,7 +165,8 @@ class Load:
     """Clients that take operations from one source until it ends or they are told to stop.
 
     Each finishes what it has begun: while there is no final answer it asks again with the same key, as soon as the
-    replica that it asks is up. One in ten gives up at the first failure, so that its outcome stays unknown.
+    replica that it asks is up. One in ten gives up at the first failure, so that its outcome stays unknown. Now and
+    then they read the balance of one of the accounts ``reads``.
     """
 
     def __init__(
@@ -164,12 +176,12 @@ class Load:
         clients: int,
         *,
         gives_up: float = 0.1,
-        also_read: Sequence[str] = (),
+        reads: Sequence[str],
     ) -> None:
         self.operations: list[Operation] = []  # those that were begun, in that order
         self.balances: list[Balance] = []
         self._source = operations
-        self._gives_up, self._also_read = gives_up, also_read
+        self._gives_up, self._reads = gives_up, reads
         self._mutex, self._stopping, self._abandoned = threading.Lock(), threading.Event(), threading.Event()
         self._threads = ThreadPoolExecutor(clients)
         self._running = [
@@ -227,7 +239,7 @@ class Load:
                     self.operations.append(following)
                     self._finish(replica, client, following, gives_up=random_.random() < self._gives_up)
                 if random_.random() < 0.1:
-                    self._look(client, random_.choice([operation.account, *self._also_read]))
+                    self._look(client, random_.choice(self._reads))
 
     def _finish(self, replica: Replica, client: Client, operation: Operation, *, gives_up: bool) -> None:
         while not self._abandoned.is_set():

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
 
-from tests.api.calls import Client, open_account
+from tests.api.calls import Client, json_of, open_account
 from tests.faults import audit
-from tests.faults.load import Balance, Load, Operation, mixed, partitioned, perform, released, send
-from tests.faults.processes import Replica
+from tests.faults.load import Balance, Load, Operation, charge, mixed, partitioned, perform, released, send
+from tests.faults.processes import Replica, until
 
-ABOVE = "agency"  # people and places are under it
-ACCOUNTS = ("people", "places", "trades")
+ABOVE, UNDER = "agency", ("people", "places")
+ACCOUNTS = ("people", "places", "trades", "lapses")
+LAPSING = "lapses"  # with holds that expire; a balance leaves out those that are over before the journal does
 CLIENTS = 8
 
 
@@ -29,14 +32,14 @@ class Scenario:
         budget = {"definition": "pure", "epsilon": 10**6}
         open_account(self.client, ABOVE, budget)
         for account in ACCOUNTS:
-            open_account(self.client, account, budget, parent=None if account == "trades" else ABOVE)
+            open_account(self.client, account, budget, parent=ABOVE if account in UNDER else None)
             self.done.append(perform(self.client, partitioned(account, "1")))
             self.releases[account] = released(self.done[-1])
 
     def load(self, seed: int, clients: int = CLIENTS, *, gives_up: float = 0.1) -> Load:
         """Begin to charge and draw."""
-        operations = mixed(ACCOUNTS, self.releases, seed)
-        return Load(self.servers, operations, clients, gives_up=gives_up, also_read=[ABOVE])
+        operations = mixed(ACCOUNTS, self.releases, LAPSING, seed)
+        return Load(self.servers, operations, clients, gives_up=gives_up, reads=[ABOVE, *UNDER, "trades"])
 
     def end(self, load: Load, allowed: set[int | None]) -> None:
         """Stop a load once all of it is answered; only these statuses (None: no answer) may have been met."""
@@ -55,11 +58,24 @@ class Scenario:
                 attempt = send(self.client, operation)
                 assert (attempt.status, attempt.body) == (operation.answer.status, operation.answer.body)
                 assert attempt.replayed
+        self._expire()
         for account in ACCOUNTS:
             audit.check(self.client, account, self.done, self.balances)
-        audit.check(self.client, ABOVE, self.done, self.balances, under=["people", "places"])
+        audit.check(self.client, ABOVE, self.done, self.balances, under=UNDER)
         audit.check_tables(self.url)
+
+    def _expire(self) -> None:
+        """Wait until all that was reserved for a second is over, and let a charge find it."""
+        held = f"/v1/accounts/{LAPSING}/releases?state=reserved&limit=1000"
+        until(lambda: not any(map(_lapses, json_of(self.client.get(held))["items"])), "what was reserved is over")
+        self.done.append(perform(self.client, charge(LAPSING, f"finds-{len(self.done)}", "0.01")))
 
     def interrupted(self) -> list[Operation]:
         """Those that succeeded after an attempt that failed."""
         return [operation for operation in self.done if operation.succeeded and len(operation.attempts) > 1]
+
+
+def _lapses(release: dict[str, Any]) -> bool:
+    """Whether it was reserved for a second, and not for a day as those whose clients gave up before they settled it."""
+    made, ends = (datetime.fromisoformat(release[moment]) for moment in ("created_at", "expires_at"))
+    return ends - made < timedelta(minutes=1)

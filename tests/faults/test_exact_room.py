@@ -41,7 +41,7 @@ def test_exactly_as_many_as_fit(cluster: Cluster, tmp_path: Path, times: Form) -
                 *(charge(account, f"{account}-{number}", "0.1") for account in (left, right) for number in range(200)),
             ]
             random_.shuffle(operations)
-            with Load(servers, iter(operations), _CLIENTS, gives_up=0, also_read=[top]) as load:
+            with Load(servers, iter(operations), _CLIENTS, gives_up=0, reads=[equal, mixed, top, left, right]) as load:
                 load.wait()
             assert set(load.statuses()) == {200, 201, 409}
             assert all(len(operation.attempts) == 1 for operation in load.operations)
