@@ -97,10 +97,11 @@ _SET_STATE = update(Release).where(Release.id == bindparam("release")).values(st
 _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 
 
-def expire(database: Database, account_id: int) -> None:
+def expire(database: Database, account_id: int) -> bool:
     """Let what an account holds expire where its time is over: one transaction for each account that registered some.
 
     Those who find it at the same moment queue for the same locks, and all but one find nothing left to do.
+    Returns whether there was anything.
     """
     now = clock.now()
     with database.read() as connection:
@@ -118,6 +119,7 @@ def expire(database: Database, account_id: int) -> None:
             due[row.name].append(row.id)
     for name, release_ids in due.items():
         _expire(database, accounts.line_of(database, name), release_ids)
+    return bool(due)
 
 
 def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:

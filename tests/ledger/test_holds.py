@@ -424,6 +424,14 @@ def test_threads_that_find_the_same_holds_due(database: Database, time: _Clock) 
     assert left(database) == 0
 
 
+def test_an_account_that_is_wrong_about_its_holds_keeps_nobody_for_ever(database: Database) -> None:
+    open_account(database)
+    wrong = text("UPDATE accounts SET next_expiry = '2000-01-01T00:00:00.000000Z', head_seq = head_seq + 1")
+    database.write(lambda connection: connection.execute(wrong), landed=lambda *_: False)
+    with pytest.raises(RuntimeError, match="next expiry"):
+        charge(database, _DRAWN)
+
+
 def test_a_reservation_is_settled_once_by_threads_that_disagree(database: Database) -> None:
     open_account(database)
     ids = reserve(database, *[_DRAWN] * 8)
