@@ -6,9 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, LiteralString
+
+import psycopg
+from psycopg import sql
 
 _NOBODY = 65534  # PostgreSQL refuses to run as root; this user exists on every Linux, so none is created
 
@@ -84,6 +88,23 @@ class Cluster:
     def pid(self) -> int:
         """Of the postmaster, the server's first process."""
         return int((self.directory / "postmaster.pid").read_text().split("\n", 1)[0])
+
+    def answers(self) -> bool:
+        """Whether one can connect to it."""
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self._plain):
+            return True
+        return False
+
+    def new_database(self, options: LiteralString = "") -> str:
+        """SQLAlchemy's URL of a new database, made with these options of CREATE DATABASE."""
+        name = f"ledger_{uuid.uuid4().hex}"
+        with psycopg.connect(self._plain, autocommit=True) as session:
+            session.execute(sql.SQL("CREATE DATABASE {} " + options).format(sql.Identifier(name)))
+        return self.url.replace("/postgres?", f"/{name}?")
+
+    @property
+    def _plain(self) -> str:
+        return self.url.replace("+psycopg", "")
 
     def give(self, directory: Path) -> None:
         """Let the server write to a directory."""

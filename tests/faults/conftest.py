@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.processes import tried_to_start, until
 from tests.postgres_server import Cluster
 
 
@@ -29,9 +30,8 @@ def times(request: pytest.FixtureRequest) -> Form:
     return Form(bool(request.config.getoption("--long", default=False)))
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL with its usual durability, started, for one test to kill."""
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="pg-") as directory:
         made = Cluster(Path(directory), durable=True)
         made.start()
@@ -39,10 +39,23 @@ def cluster() -> Iterator[Cluster]:
         made.stop()
 
 
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Iterator[Cluster]:
+    """A PostgreSQL with its usual durability, which a test may kill and starts again; it is the same for all."""
+    yield _cluster
+    if not _cluster.answers():  # the test failed
+        until(lambda: tried_to_start(_cluster), "the database is back")
+
+
+@pytest.fixture
+def server_url(cluster: Cluster) -> str:
+    """An empty database there."""
+    return cluster.new_database()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
+    """An empty database of either kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.db'}"
-    made: Cluster = request.getfixturevalue("cluster")
-    return made.url
+    return str(request.getfixturevalue("server_url"))

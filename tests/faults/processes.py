@@ -20,7 +20,7 @@ from tests.api.calls import STEWARD, Client, bearer
 from tests.postgres_server import Cluster
 from tests.processes import MODULE, ROOT, environment
 
-_PATIENCE = 60.0  # seconds
+_PATIENCE = 120.0  # seconds
 
 
 @dataclass

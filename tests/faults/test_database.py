@@ -38,10 +38,10 @@ def _one_backend_killed(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("break_it", [_stopped_at_once, _killed])
 def test_a_database_that_went_away_and_came_back(
-    cluster: Cluster, tmp_path: Path, times: Form, break_it: Callable[[Cluster], None]
+    cluster: Cluster, server_url: str, tmp_path: Path, times: Form, break_it: Callable[[Cluster], None]
 ) -> None:
-    with replicas(tmp_path, times(1, 2), database_url=cluster.url) as servers, servers[0].client() as client:
-        scenario = Scenario(servers, client, cluster.url)
+    with replicas(tmp_path, times(1, 2), database_url=server_url) as servers, servers[0].client() as client:
+        scenario = Scenario(servers, client, server_url)
         scenario.open()
         for turn in range(times(1, 15)):
             with scenario.load(turn) as load:
@@ -55,9 +55,9 @@ def test_a_database_that_went_away_and_came_back(
         assert scenario.interrupted()
 
 
-def test_a_database_that_recovers_by_itself(cluster: Cluster, tmp_path: Path, times: Form) -> None:
-    with replicas(tmp_path, 1, database_url=cluster.url) as servers, servers[0].client() as client:
-        scenario = Scenario(servers, client, cluster.url)
+def test_a_database_that_recovers_by_itself(cluster: Cluster, server_url: str, tmp_path: Path, times: Form) -> None:
+    with replicas(tmp_path, 1, database_url=server_url) as servers, servers[0].client() as client:
+        scenario = Scenario(servers, client, server_url)
         scenario.open()
         for turn in range(times(1, 15)):
             with scenario.load(turn) as load:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from sqlalchemy import make_url
 
 from tests.faults.conftest import Form
@@ -77,10 +78,12 @@ def test_the_disk_of_postgresql_s_tables(cluster: Cluster, disk: Path, tmp_path:
     cluster.give(space)
     with psycopg.connect(cluster.url.replace("+psycopg", ""), autocommit=True) as session:
         session.execute(f"CREATE TABLESPACE small LOCATION '{space}'")
-        session.execute("CREATE DATABASE ledger TABLESPACE small")
-    url = make_url(cluster.url).set(database="ledger").render_as_string(hide_password=False)
+    url = cluster.new_database("TABLESPACE small")
     with replicas(tmp_path, 1, database_url=url) as servers, servers[0].client() as client:
         _fill_and_free(Scenario(servers, client, url), disk, times(1, 10))
+    with psycopg.connect(cluster.url.replace("+psycopg", ""), autocommit=True) as session:
+        session.execute(sql.SQL("DROP DATABASE {} (FORCE)").format(sql.Identifier(str(make_url(url).database))))
+        session.execute("DROP TABLESPACE small")
 
 
 def test_the_disk_of_all_of_postgresql(disk: Path, tmp_path: Path, times: Form) -> None:

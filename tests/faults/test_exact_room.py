@@ -11,20 +11,19 @@ from tests.faults import audit
 from tests.faults.conftest import Form
 from tests.faults.load import Load, Operation, batch, charge, hold, register_and_draw
 from tests.faults.processes import replicas
-from tests.postgres_server import Cluster
 
 pytestmark = pytest.mark.faults
 
 _SERVERS, _CLIENTS = 4, 64
 
 
-def test_exactly_as_many_as_fit(cluster: Cluster, tmp_path: Path, times: Form) -> None:
+def test_exactly_as_many_as_fit(server_url: str, tmp_path: Path, times: Form) -> None:
     """`equal` has room for 200 of 1,000 equal charges, and so has `top` for those of `left` and `right` together.
 
     In `mixed` the order decides who fits, and some of what is held is given back.
     """
     random_ = random.Random(64)
-    with replicas(tmp_path, _SERVERS, database_url=cluster.url) as servers, servers[0].client() as client:
+    with replicas(tmp_path, _SERVERS, database_url=server_url) as servers, servers[0].client() as client:
         for turn in range(times(1, 10)):
             equal, mixed, top, left, right = (f"{name}-{turn}" for name in ("equal", "mixed", "top", "left", "right"))
             for account, cap, parent in (
@@ -48,7 +47,7 @@ def test_exactly_as_many_as_fit(cluster: Cluster, tmp_path: Path, times: Form) -
             for account in (equal, mixed, left, right):
                 audit.check(client, account, load.operations, load.balances)
             found = audit.check(client, top, load.operations, load.balances, under=[left, right])
-            audit.check_tables(cluster.url)
+            audit.check_tables(server_url)
             assert found.total == 20
             admitted = Counter(operation.account for operation in load.operations if operation.succeeded)
             assert admitted[equal] == admitted[left] + admitted[right] == 200

@@ -20,7 +20,7 @@ def test_kill_9_under_load(url: str, tmp_path: Path, times: Form) -> None:
     with replicas(tmp_path, number, database_url=url) as servers, servers[0].client() as client:
         scenario = Scenario(servers, client, url)
         scenario.open()
-        turns = times(3, 50)
+        turns = times(3 if number == 1 else 2, 50)
         for turn in range(turns):
             with scenario.load(turn) as load:
                 load.wait_for(load.final, random_.randint(10, 100))

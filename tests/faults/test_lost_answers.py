@@ -11,7 +11,6 @@ from tests.faults.conftest import Form
 from tests.faults.load import Operation, batch, charge, draw, register_and_draw, send
 from tests.faults.processes import replicas
 from tests.faults.scenario import Scenario
-from tests.postgres_server import Cluster
 from tests.relay import Break, before_http, before_postgresql
 
 pytestmark = pytest.mark.faults
@@ -51,14 +50,14 @@ def test_answers_that_the_client_never_got(url: str, tmp_path: Path) -> None:
         scenario.check(scenario.done)
 
 
-def test_confirmations_that_the_service_never_got(cluster: Cluster, tmp_path: Path, times: Form) -> None:
+def test_confirmations_that_the_service_never_got(server_url: str, tmp_path: Path, times: Form) -> None:
     """It finds out by itself what became of a commit, so that the client notices nothing."""
     with (
-        before_postgresql(cluster.url) as (relay, url),
+        before_postgresql(server_url) as (relay, url),
         replicas(tmp_path, 1, database_url=url) as servers,
         servers[0].client() as client,
     ):
-        scenario = Scenario(servers, client, cluster.url)
+        scenario = Scenario(servers, client, server_url)
         scenario.open()
         for broken, operation in _broken_once(scenario):
             relay.breaks = [broken]
@@ -75,14 +74,14 @@ def test_confirmations_that_the_service_never_got(cluster: Cluster, tmp_path: Pa
         scenario.check(scenario.done)
 
 
-def test_lines_that_break_again_and_again_under_load(cluster: Cluster, tmp_path: Path, times: Form) -> None:
+def test_lines_that_break_again_and_again_under_load(server_url: str, tmp_path: Path, times: Form) -> None:
     random_ = random.Random(4)
     with (
-        before_postgresql(cluster.url) as (relay, url),
+        before_postgresql(server_url) as (relay, url),
         replicas(tmp_path, times(1, 2), database_url=url) as servers,
         servers[0].client() as client,
     ):
-        scenario = Scenario(servers, client, cluster.url)
+        scenario = Scenario(servers, client, server_url)
         scenario.open()
         with scenario.load(4, clients=16) as load:
             relay.breaks = random_.choices([None, *Break], [6, 1, 1, 1, 1], k=times(100, 3000))
