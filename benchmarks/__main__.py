@@ -3,13 +3,13 @@
 import os
 import platform
 
-from benchmarks import balance, batch, certified, charges, growth, noise, pricing, tight
+from benchmarks import balance, batch, bulk, certified, charges, growth, noise, pricing, tight
 
 
 def main() -> None:
     """Run them and print their figures."""
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n")
-    for number, benchmark in enumerate((charges, batch, pricing, certified, tight, noise, growth, balance)):
+    for number, benchmark in enumerate((charges, batch, pricing, certified, tight, noise, bulk, growth, balance)):
         if number:
             print()
         benchmark.run()

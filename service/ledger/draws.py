@@ -7,9 +7,8 @@ import hashlib
 import json
 import math
 import uuid
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, select
 
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
-from service.ledger import accounts, journal
+from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head, has_entry
-from service.ledger.once import Answer, Reload, Source, once
+from service.ledger.once import Outcome, Reload, Source, once_reloaded
 from service.ledger.refusals import noted
 from service.ledger.releases import state_of
 from service.ledger.tables import BranchTaken, Draw, Entry, Release
@@ -53,7 +52,7 @@ class DrawRecord:
     release_id: str
     mechanism: Mechanism
     turn: Turn
-    noisy: list[int]
+    noisy: NDArray[np.int64] = field(compare=False)  # each draw has its own id
     head: Head
     created_at: str
 
@@ -74,12 +73,9 @@ class _Sealed:
     mechanism: Mechanism
     turn: Turn
     forks: list[_Fork]
-    noisy: list[int]
+    noisy: NDArray[np.int64]
     packed: bytes
     digest: str
-
-
-Render = Callable[[DrawRecord], str]
 
 
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
@@ -109,14 +105,14 @@ def draw(
     plan: Plan,
     mechanism: Mechanism,
     turn: Turn,
-    noisy: Sequence[int] | NDArray[np.int64],
-    render: Render,
-) -> Answer:
+    noisy: NDArray[np.int64],
+) -> Outcome[DrawRecord]:
     """Store the noisy counts of one mechanism of a release's plan, once. The first draw commits a reservation.
 
     ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused.
 
     Raises:
+        TooLarge: more than the database holds in one value.
         NotFound: the account has no such release.
         Conflict: the release is proposed, voided or expired.
         AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
@@ -134,20 +130,19 @@ def draw(
             account = commit_for_draw(connection, line, release_id, request.principal, at)
         return _store(connection, account, release_id, sealed, request.principal, at)
 
-    return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)
+    return once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD)
 
 
 def register_and_draw(
     database: Database,
     request: Request,
     prepared: Prepared,
-    noisy: Sequence[int] | NDArray[np.int64],
-    render: Render,
-) -> Answer:
+    noisy: NDArray[np.int64],
+) -> Outcome[DrawRecord]:
     """Charge a release of a single mechanism and store its draw, in one transaction.
 
     Raises:
-        AccountClosed, BudgetExceeded: nothing is charged, and the noise is thrown away.
+        AccountClosed, BudgetExceeded, TooLarge: nothing is charged, and the noise is thrown away.
         Conflict: so is it where a second steward must approve the release.
     """
 
@@ -166,7 +161,7 @@ def register_and_draw(
         database,
         request,
         line,
-        lambda: once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD),
+        lambda: once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD),
     )
 
 
@@ -196,16 +191,14 @@ def list_draws(connection: Connection, release_id: str, after: int, limit: int, 
     return page
 
 
-def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: Sequence[int] | NDArray[np.int64]) -> _Sealed:
-    values = np.asarray(noisy, dtype="<i8")
-    packed = values.tobytes()
+def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> _Sealed:
     return _Sealed(
         mechanism=mechanism,
         turn=turn,
         forks=_forks(plan, mechanism, turn.repetition),
-        noisy=values.tolist(),
-        packed=zlib.compress(packed, 1),
-        digest=hashlib.sha256(packed).hexdigest(),
+        noisy=noisy,
+        packed=packing.pack(noisy),
+        digest=hashlib.sha256(noisy.astype("<i8", copy=False).data).hexdigest(),
     )
 
 
@@ -324,6 +317,7 @@ _DRAWS = select(
     Draw.mechanism,
     Draw.partition,
     Draw.repetition,
+    Draw.size,
     Draw.noisy,
     Draw.seq,
     Draw.created_at,
@@ -338,14 +332,13 @@ def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mec
 
 
 def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawRecord:
-    noisy: list[int] = np.frombuffer(zlib.decompress(row.noisy), dtype="<i8").tolist()
     return DrawRecord(
         id=row.id,
         account_id=row.account_id,
         release_id=row.release_id,
         mechanism=mechanisms[row.mechanism],
         turn=Turn(row.partition, row.repetition),
-        noisy=noisy,
+        noisy=packing.unpack(row.noisy, row.size),
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
     )

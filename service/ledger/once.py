@@ -28,6 +28,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome(Generic[R]):
+    """What is answered where the answer is not stored as text: the caller renders it, the first time and again."""
+
+    status: int
+    result: R
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where an answer that is not stored as text can be rendered from again."""
 
@@ -63,7 +72,6 @@ def once(
     status: int,
     render: Callable[[R], str],
     landed: Callable[[Connection, R], bool],
-    reload: Reload[R] | None = None,
 ) -> Answer:
     """Run ``work(connection, now)`` in one write transaction and answer; or answer as the first time.
 
@@ -76,7 +84,69 @@ def once(
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
 
-    def run(connection: Connection) -> tuple[R, str | None]:
+    kept: list[tuple[R, str]] = []  # one for each attempt
+
+    def keep(connection: Connection, result: R, at: str) -> None:
+        kept.append((result, render(result)))
+        idempotency.store(connection, request, status=status, body=kept[-1][1], at=at)
+
+    try:
+        result = _write(database, request, work, landed, keep)
+        body = next((text for made, text in kept if made is result), None)
+        return Answer(status, render(result) if body is None else body)
+    except _Answered as answered:
+        return Answer(answered.stored.status, answered.stored.body or "", replayed=True)
+
+
+def once_reloaded(
+    database: Database,
+    request: Request,
+    work: Callable[[Connection, str], R],
+    *,
+    status: int,
+    landed: Callable[[Connection, R], bool],
+    reload: Reload[R],
+) -> Outcome[R]:
+    """The same for results that are not stored with the answer: a replay loads the result again.
+
+    Raises:
+        IdempotencyConflict, ServiceError: as ``once``.
+    """
+
+    def keep(connection: Connection, result: R, at: str) -> None:
+        source = reload.source(result)
+        idempotency.store(
+            connection,
+            request,
+            status=status,
+            body=None,
+            draw_id=source.draw_id,
+            api_key_id=source.api_key_id,
+            at=at,
+        )
+
+    try:
+        return Outcome(status, _write(database, request, work, landed, keep))
+    except _Answered as answered:
+        stored = answered.stored
+    with database.read() as connection:
+        return Outcome(stored.status, reload.load(connection, stored), replayed=True)
+
+
+def _write(
+    database: Database,
+    request: Request,
+    work: Callable[[Connection, str], R],
+    landed: Callable[[Connection, R], bool],
+    keep: Callable[[Connection, R, str], None],
+) -> R:
+    """Do the work and keep its answer in one transaction.
+
+    Raises:
+        _Answered: the request was answered before.
+    """
+
+    def run(connection: Connection) -> R:
         _stop_if_answered(connection, request)
         at = clock.now()
         try:
@@ -84,33 +154,11 @@ def once(
         except ServiceError:
             _stop_if_answered(connection, request)
             raise
-        if request.key is None:
-            return result, None
-        body = render(result) if reload is None else None
-        source = Source() if reload is None else reload.source(result)
-        idempotency.store(
-            connection,
-            request,
-            status=status,
-            body=body,
-            draw_id=source.draw_id,
-            api_key_id=source.api_key_id,
-            at=at,
-        )
-        return result, body
+        if request.key is not None:
+            keep(connection, result, at)
+        return result
 
-    def has_landed(connection: Connection, made: tuple[R, str | None]) -> bool:
-        return landed(connection, made[0])
-
-    try:
-        result, body = _with_expiry(database, lambda: database.write(run, landed=has_landed))
-        return Answer(status, render(result) if body is None else body)
-    except _Answered as answered:
-        stored = answered.stored
-    if stored.body is not None or reload is None:
-        return Answer(stored.status, stored.body or "", replayed=True)
-    with database.read() as connection:
-        return Answer(stored.status, render(reload.load(connection, stored)), replayed=True)
+    return _with_expiry(database, lambda: database.write(run, landed=landed))
 
 
 def rehearse(database: Database, work: Callable[[Connection, str], R]) -> R:

@@ -18,7 +18,7 @@ from service.privacy.intervals import INTERVALS, up
 from service.privacy.loss import INFINITE, ZERO, Loss, largest, total
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numbers import double_up
-from service.privacy.plan import Notion, Outline, evaluate
+from service.privacy.outline import Notion, Outline, evaluate
 from service.privacy.tables import Curve, Table
 
 _NARROW = 2.0**-37

@@ -20,7 +20,8 @@ from service.privacy.costs import Beyond
 from service.privacy.intervals import up
 from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plan import Condensed, Foldable, Neighbouring, Notion, Plan, condense, fold, outline
+from service.privacy.outline import Foldable, Notion, fold, outline
+from service.privacy.plan import Condensed, Neighbouring, Plan, condense
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.rdp import mechanism_taus, sole_slope
 from service.privacy.renyi import Renyi

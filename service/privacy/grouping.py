@@ -19,7 +19,7 @@ node costs at most (n P + o P1)/k.
     P1_i/k for one it enters or leaves. A record that is changed has z places before and z after, so its
     weights (1 for staying, 1/2 for entering or leaving) add up to at most z, each is at most 1, and it adds
     at most the z largest of max(P_i, 2 P1_i); one that is added or removed the z largest of P1_i: which
-    is what ``plan.fold`` takes.
+    is what ``outline.fold`` takes.
   Choice: a parallel of degree 1 over the partitions, each of the dearest branch.
 With n = k, or under add_remove o = k, the claim is the fold.
 

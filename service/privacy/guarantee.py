@@ -14,7 +14,8 @@ from service.privacy.conversion import (
     rho_to_epsilon_analytic,
 )
 from service.privacy.loss import INFINITE, Loss, least
-from service.privacy.plan import Condensed, Neighbouring, Priced, condense, outline
+from service.privacy.outline import outline
+from service.privacy.plan import Condensed, Neighbouring, Priced, condense
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.renyi import Renyi, declared_orders
 from service.privacy.tight import Bounded, Tight

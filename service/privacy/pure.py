@@ -4,7 +4,8 @@ from fractions import Fraction
 
 from service.privacy.loss import INFINITE, ZERO, Loss, largest, total
 from service.privacy.mechanisms import Declared, Geometric, Laplace, Mechanism, RandomizedResponse
-from service.privacy.plan import Foldable, Neighbouring, Notion, fold
+from service.privacy.outline import Foldable, Notion, fold
+from service.privacy.plan import Neighbouring
 
 
 def mechanism_epsilon(mechanism: Mechanism) -> Loss:

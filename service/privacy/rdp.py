@@ -26,7 +26,8 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.numbers import ceilings
 from service.privacy.osgt import is_too_wide, osgt_tau, product_tau
-from service.privacy.plan import Foldable, Neighbouring, Notion, fold
+from service.privacy.outline import Foldable, Notion, fold
+from service.privacy.plan import Neighbouring
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.tables import Curve
 from service.privacy.zcdp import gaussian_rho

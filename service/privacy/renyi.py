@@ -10,7 +10,7 @@ from service.privacy.costs import Costs, Straight
 from service.privacy.loss import Loss
 from service.privacy.mechanisms import Declaration, Declared, DiscreteOsgt, Mechanism, Osgt
 from service.privacy.osgt import product_tau
-from service.privacy.plan import Outline
+from service.privacy.outline import Outline
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.rdp import curve_of, mechanism_tau, slope, sole_slope
 from service.privacy.tables import Curve

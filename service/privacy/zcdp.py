@@ -19,7 +19,8 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.numbers import ceiling
 from service.privacy.osgt_zcdp import osgt_rho
-from service.privacy.plan import Foldable, Neighbouring, Notion, fold
+from service.privacy.outline import Foldable, Notion, fold
+from service.privacy.plan import Neighbouring
 from service.privacy.pure import mechanism_epsilon
 from service.privacy.tables import Curve
 

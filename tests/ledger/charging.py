@@ -5,6 +5,8 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from service.ledger import accounts, charges, clock, draws, holds, journal, opening, releases, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
@@ -97,7 +99,7 @@ def draw(database: Database, release: str, plan: dict[str, Any], repetition: int
     """Draw a plan's first mechanism."""
     value = read_plan(plan)
     turn = Turn(repetition=repetition)
-    draws.draw(database, ANN, "people", release, value, next(mechanisms_of(value)), turn, [noisy], lambda _: "{}")
+    draws.draw(database, ANN, "people", release, value, next(mechanisms_of(value)), turn, np.array([noisy]))
 
 
 def _settled(act: Callable[[holds.Render], object]) -> ReleaseRecord:

@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound
-from service.ledger import clock, draws, holds, opening, releases, spending
+from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge
+from service.ledger import clock, draws, holds, opening, packing, releases, spending
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
@@ -220,11 +221,12 @@ def test_the_first_draw_commits(database: Database) -> None:
     assert _kinds(database)[-2:] == ["drawn", "drawn"]
 
 
-def test_a_refused_first_draw_leaves_the_reservation(database: Database) -> None:
+def test_a_refused_first_draw_leaves_the_reservation(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     open_account(database)
     (release,) = reserve(database, _DRAWN)
-    with pytest.raises(OverflowError):
-        draw(database, release, _DRAWN, noisy=2**63)
+    monkeypatch.setattr(packing, "MOST_BYTES", 10)
+    with pytest.raises(TooLarge):
+        draw(database, release, _DRAWN)
     assert (release_of(database, release).state, _kinds(database)[-1]) == ("reserved", "reserved")
 
 
@@ -374,7 +376,7 @@ def test_what_needs_approval_is_not_registered_and_drawn_at_once(database: Datab
     open_account(database, approval_above="0")
     (ready,) = prepared(database, _DRAWN)
     with pytest.raises(Conflict, match="second steward"):
-        draws.register_and_draw(database, ANN, ready, [5], lambda _: "{}")
+        draws.register_and_draw(database, ANN, ready, np.array([5]))
     assert (_kinds(database), _rows(database, "releases")) == (["account_opened"], 0)
 
 

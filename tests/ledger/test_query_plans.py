@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, event
 
@@ -58,7 +59,7 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
     (registered,) = charge(database, _PLAN, request=Request("ann", "key", "digest"))
     charge(database, _PLAN, request=Request("ann", "key", "digest"))
     draw(database, registered.id, _PLAN)
-    draws.register_and_draw(database, ANN, prepared(database, _MECHANISM)[0], [1], lambda _: "")
+    draws.register_and_draw(database, ANN, prepared(database, _MECHANISM)[0], np.array([1]))
     for settle in (commit, void):
         (release,) = reserve(database, _PLAN)
         settle(database, release)

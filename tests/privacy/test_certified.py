@@ -21,7 +21,8 @@ from service.privacy.mechanisms import (
     Mechanism,
     RandomizedResponse,
 )
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, outline
+from service.privacy.outline import outline
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
 from service.privacy.rdp import mechanism_tau, plan_tau
 from service.privacy.renyi import Renyi
 from service.privacy.zcdp import certified_rho, mechanism_rho, plan_rho

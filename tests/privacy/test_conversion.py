@@ -23,7 +23,8 @@ from service.privacy.conversion import (
 )
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.mechanisms import Declaration, Declared, DiscreteGaussian, Geometric, Mechanism
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense, outline
+from service.privacy.outline import outline
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense
 from service.privacy.rdp import plan_tau
 from service.privacy.renyi import Renyi, declared_orders
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows

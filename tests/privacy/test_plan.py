@@ -23,6 +23,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.numbers import double_up, exact_text, parse_exact
+from service.privacy.outline import outline
 from service.privacy.plan import (
     Choice,
     Group,
@@ -35,7 +36,6 @@ from service.privacy.plan import (
     condense,
     leaves,
     mechanisms_of,
-    outline,
     parts_of,
     restrict,
     with_parts,

@@ -13,7 +13,8 @@ from fractions import Fraction
 
 from service.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from service.privacy.numbers import double_up
-from service.privacy.plan import Neighbouring, Notion, Priced, evaluate, outline
+from service.privacy.outline import Notion, evaluate, outline
+from service.privacy.plan import Neighbouring, Priced
 from service.privacy.pure import mechanism_delta
 from service.privacy.tight.laws import Ladder, Law, law_of, total_rho
 from service.privacy.tight.work import NotTight
