@@ -34,7 +34,7 @@ def run() -> None:
             "PostgreSQL": stack.enter_context(postgresql_database(server)),
         }
         for name, url in databases.items():
-            open_accounts(url, _ACCOUNT)
+            open_accounts(url, [_ACCOUNT])
             with service_server(url) as address, _caller(address) as caller:
                 before = peak_memory(address)
                 _line(f"{name}, Arrow, {_STREAMED:,}", partial(_by_arrow, caller, counts), _STREAMED)
