@@ -41,6 +41,17 @@ _EXACT_SCHEMA: dict[str, Any] = {
 Exact = Annotated[str, BeforeValidator(_exact), WithJsonSchema(_EXACT_SCHEMA)]
 """An exact number in its shortest usual text."""
 
+
+def _whole_or_exact(value: Any) -> int | str:
+    """An integer as it is, and any other number as its text: what a granularity allows."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_INTEGER:
+        return value
+    return _exact(value)
+
+
+WholeOrExact = Annotated[int | str, BeforeValidator(_whole_or_exact), WithJsonSchema(_EXACT_SCHEMA)]
+"""An integer, or where a granularity is stated an exact number."""
+
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Text = Annotated[str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]
 Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
