@@ -9,7 +9,7 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import accounts, analysis, calibrations, contract, draws, keys, pages, problems, releases
+from service.api import accounts, analysis, arrow, bulk, calibrations, contract, draws, keys, pages, problems, releases
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
 from service.ledger.database import Database
@@ -20,6 +20,7 @@ _TITLE = "Privacy-budget ledger"
 _ROUTERS = (
     accounts.router,
     releases.router,
+    bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
     analysis.router,
     calibrations.router,
@@ -52,7 +53,9 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.include_router(pages.router)
     app.mount("/static", pages.static)
     problems.install(app)
-    app.add_middleware(SizeLimit, limit=settings.max_json_bytes)
+    app.add_middleware(
+        SizeLimit, limits={arrow.MEDIA_TYPE: settings.max_arrow_bytes}, otherwise=settings.max_json_bytes
+    )
     app.add_middleware(Authentication, database=database)
     app.add_middleware(Surroundings)
     app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way

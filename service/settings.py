@@ -48,6 +48,9 @@ class Settings(BaseSettings):
         description="Seconds that a charge waits for its account before the answer is 503.",
     )
     max_json_bytes: _Count = Field(64 * 2**20, description="Largest JSON body, in bytes.")
+    max_arrow_bytes: _Count = Field(
+        2**30, description="Largest Arrow stream, in bytes, as it comes and when it is decompressed."
+    )
     max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
     max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar, get_origin
 
 from anyio import to_thread
 from fastapi import Request, Response
@@ -12,6 +12,8 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import Scope
 
 from service.api.plans import Limits, plan_limits
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
@@ -23,20 +25,26 @@ _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 class StrictRoute(APIRoute):
     """A route that refuses unknown query parameters and reads its body exactly."""
 
+    media_types = "application/json"
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler behind our reading of the request."""
         handle = super().get_route_handler()
-        known = frozenset(
-            parameter.alias for parameter in get_flat_params(self.dependant) if isinstance(parameter.field_info, Query)
+        queries = [
+            parameter for parameter in get_flat_params(self.dependant) if isinstance(parameter.field_info, Query)
+        ]
+        known = frozenset(parameter.alias for parameter in queries)
+        lists = frozenset(
+            parameter.alias for parameter in queries if get_origin(parameter.field_info.annotation) is list
         )
         reads_body = self.body_field is not None
 
         async def read_and_handle(request: Request) -> Response:
-            _check_address(request, known)
+            _check_address(request, known, lists)
             if reads_body:
                 settings = request.app.state.settings
                 plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
-                _check_media_type(request)
+                self._check_media_type(request)
                 body = await _whole_body(request)
                 parsed = await to_thread.run_sync(parse, body) if len(body) > _LARGE else parse(body)
                 request._json = parsed
@@ -44,15 +52,53 @@ class StrictRoute(APIRoute):
 
         return read_and_handle
 
+    def _check_media_type(self, request: Request) -> None:
+        given = media_type(request.scope)
+        if given != "application/json":
+            raise UnsupportedMediaType(f"expected {self.media_types}, got {given or 'no Content-Type'}")
 
-def _check_address(request: Request, known: frozenset[str]) -> None:
+
+class StreamRoute(StrictRoute):
+    """A route for one media type, beside that for JSON at the same address; its body is left as bytes."""
+
+    media_type: ClassVar[str]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Only requests with a body of the media type come here."""
+        return super().matches(scope) if media_type(scope) == self.media_type else (Match.NONE, {})
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler behind our reading of the body."""
+        handle = super().get_route_handler()
+
+        async def read_and_handle(request: Request) -> Response:
+            body = bytearray()  # it grows in place: joining what came would take the memory twice
+            try:
+                async for part in request.stream():
+                    body += part
+            except ClientDisconnect:
+                raise _hung_up() from None
+            request._body = body  # type: ignore[assignment] # what `await request.body()` gives from here on
+            return await handle(request)
+
+        return read_and_handle
+
+
+def media_type(scope: Scope) -> str:
+    """The media type of a request's body, without parameters; empty where it has none."""
+    given = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
+    text: str = given.decode("latin-1")
+    return text.partition(";")[0].strip().lower()
+
+
+def _check_address(request: Request, known: frozenset[str], lists: frozenset[str]) -> None:
     for kind, name in request.path_params.items():
         if "\0" in name:  # nothing has such a name, and PostgreSQL does not even take it in a question
             raise NotFound(kind, name)
     faults = [
         Fault(f"/query/{_escaped(name)}", "unknown query parameter" if name not in known else "expected once")
         for name in request.query_params
-        if name not in known or len(request.query_params.getlist(name)) > 1
+        if name not in known or (name not in lists and len(request.query_params.getlist(name)) > 1)
     ]
     if faults:
         raise InvalidInput(faults)
@@ -62,13 +108,11 @@ async def _whole_body(request: Request) -> bytes:
     try:
         return await request.body()
     except ClientDisconnect:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
-        raise InvalidInput.at("", "expected the whole body") from None
+        raise _hung_up() from None
 
 
-def _check_media_type(request: Request) -> None:
-    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != "application/json":
-        raise UnsupportedMediaType(f"expected application/json, got {given or 'no Content-Type'}")
+def _hung_up() -> InvalidInput:
+    return InvalidInput.at("", "expected the whole body")
 
 
 def parse(body: bytes) -> Any:

@@ -3,19 +3,25 @@
 import asyncio
 import functools
 import json
+import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import Depends, Header, Request, Response
 
 from service.errors import InvalidInput
 from service.ledger import idempotency
 from service.ledger.database import Database
+from service.ledger.idempotency import request_digest
 from service.ledger.installation import Secret
 from service.ledger.keys import Principal
 from service.ledger.once import Answer
+
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
+_LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
 
 
 async def _database(request: Request) -> Database:  # async, as FastAPI would give it a thread otherwise
@@ -57,7 +63,9 @@ async def _change(
         if not (1 <= len(idempotency_key) <= 255 and idempotency_key.isascii() and idempotency_key.isprintable()):
             raise InvalidInput.at("/header/Idempotency-Key", "expected 1 to 255 printable ASCII characters")
         path = request.scope["path"] + "?" + request.scope["query_string"].decode("latin-1")
-        digest = idempotency.request_digest(secret, request.method, path, await request.body())
+        parts = (secret, request.method, path, await request.body())
+        large = len(parts[-1]) > _LARGE
+        digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
     identity = idempotency.Request(principal.name, idempotency_key, digest)
     return Change(state.database, secret, principal, identity, state.writers)
 
@@ -89,3 +97,21 @@ def respond(answer: Answer) -> Response:
 def ok(body: dict[str, Any]) -> Response:
     """What was read or computed."""
     return Response(json.dumps(body), media_type="application/json")
+
+
+def prefers(accept: str, media_type: str) -> bool:
+    """Whether an Accept header asks for this media type, by its name, at least as much as for JSON."""
+    weights = {"application/json": 0.0, media_type: 0.0}
+    for wish in accept.split(","):
+        name, *parameters = (part.strip().lower() for part in wish.split(";"))
+        if name in weights:
+            weights[name] = max(weights[name], _weight(parameters))
+    return weights[media_type] > 0 and weights[media_type] >= weights["application/json"]
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q" and _QUALITY.fullmatch(value):
+            return float(value)
+    return 1.0

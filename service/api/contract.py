@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from service.api import arrow
 from service.api.problems import KINDS, MEDIA_TYPE
 
 DESCRIPTION = """\
@@ -42,6 +43,50 @@ _PROBLEM = {
         "draw": {"type": "string"},
     },
 }
+
+
+_STREAM = {"schema": {"type": "string", "format": "binary"}}
+_IDENTITY = {
+    "X-Release": {"description": "The release's id, of an Arrow stream.", "schema": {"type": "string"}},
+    "X-Draw": {"description": "The draw's id, of an Arrow stream.", "schema": {"type": "string"}},
+    "X-Ledger-Head": {
+        "description": "seq:hash of the draw's journal entry, of an Arrow stream.",
+        "schema": {"type": "string"},
+    },
+}
+_QUERY = {
+    "name": ({"type": "string"}, "The release's name."),
+    "mechanism": ({"type": "string"}, "As in JSON: the mechanism, as its JSON text; of a release, its name or path."),
+    "tags": ({"type": "array", "items": {"type": "string"}}, "The release's tags, the parameter once for each."),
+    "delta": ({"type": "string"}, "At which the release's cost is shown as (epsilon, delta)."),
+    "partition": ({"type": "string"}, "Which of disjoint subsets of the input the counts are of."),
+    "repetition": ({"type": "string"}, "Which turn, where the mechanism is repeated."),
+}
+
+
+def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
+    """What an operation takes as JSON or as an Arrow stream, for ``openapi_extra``.
+
+    The stream is an example of itself only in code (README): JSON has no way to write one down.
+    """
+    parameters = [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "schema": _QUERY[name][0],
+            "description": f"With an Arrow stream only. {_QUERY[name][1]}",
+            "example": value,
+        }
+        for name, value in query.items()
+    ]
+    content = {"application/json": {"example": example}, arrow.MEDIA_TYPE: _STREAM}
+    return {"parameters": parameters, "requestBody": {"content": content}}
+
+
+def bulk_answer(status: int) -> dict[int | str, dict[str, Any]]:
+    """An operation's answer that may be an Arrow stream, for ``responses``."""
+    return {status: {"content": {arrow.MEDIA_TYPE: _STREAM}, "headers": dict(_IDENTITY)}}
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -82,9 +127,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
     if method == "post" and "201" in answers:
-        answers["201"]["headers"] = {
-            "Idempotent-Replay": {
-                "description": "true where an earlier answer is repeated for its Idempotency-Key.",
-                "schema": {"type": "string", "enum": ["true"]},
-            }
+        answers["201"].setdefault("headers", {})["Idempotent-Replay"] = {
+            "description": "true where an earlier answer is repeated for its Idempotency-Key.",
+            "schema": {"type": "string", "enum": ["true"]},
         }

@@ -1,39 +1,51 @@
 """Noisy counts: drawing them, once, and reading them again."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Header, Path, Response
+from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 from pydantic import BaseModel, FailFast, Field
 
-from service.api import examples
+from service.api import arrow, contract, examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.context import Change, Changing, CurrentDatabase, in_writers, prefers, respond
 from service.api.exact import LARGEST_INTEGER, Exact, Label, Strict, Tags
 from service.api.guarantees import HeadBody, head_body, read_deltas
-from service.api.paging import Cursor, Limit, page, read_seq
+from service.api.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, mechanism_of
 from service.api.releases import ReleasePath
 from service.errors import InvalidInput
 from service.ledger import accounts, charges, draws, releases
 from service.ledger.charges import NewRelease
 from service.ledger.draws import WHOLE, DrawRecord, Turn
+from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
 from service.privacy.accuracy import margin_of_error
 from service.privacy.law import Law
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism as MechanismValue
 from service.privacy.notation import write_plan
 
-router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=StrictRoute)
+
+class DrawRoute(StrictRoute):
+    """For counts as JSON; as an Arrow stream they go to the routes of ``bulk``."""
+
+    media_types = f"application/json or {arrow.MEDIA_TYPE}"
+
+
+router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=DrawRoute)
 
 CONFIDENCE = Fraction(95, 100)
 PAGE_OF_COUNTS = 1_000_000
+_PART = 1 << 16  # counts that are written as JSON at a time
+
+AddNoise = Callable[[Law], NDArray[np.int64]]
 
 Count = Annotated[int, Field(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 Counts = Annotated[
@@ -43,18 +55,23 @@ Counts = Annotated[
 ]
 
 
-class RegisterAndDraw(Strict):
-    """One mechanism to register as a release of its own, and the counts to draw it on."""
+class NewDraw(Strict):
+    """One mechanism to register as a release of its own, and to draw."""
 
     name: Label
     mechanism: Mechanism
-    counts: Counts
     tags: Tags = Field(default_factory=list)
     delta: Exact = Field("1e-10", description="At which the release's cost is shown as (epsilon, delta).")
 
 
-class DrawMechanism(Strict):
-    """A mechanism of a registered release, and the counts to draw it on."""
+class RegisterAndDraw(NewDraw):
+    """The same with the counts to draw it on."""
+
+    counts: Counts
+
+
+class DrawSelection(Strict):
+    """Which mechanism of a registered release is drawn, and for what."""
 
     mechanism: Label = Field(description="Its name in the plan, or else its path.")
     partition: Label | None = Field(
@@ -63,6 +80,11 @@ class DrawMechanism(Strict):
     repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
         0, description="Which turn, where the mechanism is repeated."
     )
+
+
+class DrawMechanism(DrawSelection):
+    """The same with the counts to draw it on."""
+
     counts: Counts
 
 
@@ -97,27 +119,30 @@ class DrawPage(BaseModel):
 DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.DRAW_ID])]
 
 
-@router.post("/draws", status_code=201, response_model=DrawBody, openapi_extra=examples.body(examples.DRAW))
+@router.post(
+    "/draws",
+    status_code=201,
+    response_model=DrawBody,
+    responses=contract.bulk_answer(201),
+    openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY),
+)
 @in_writers
 def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Changing) -> Response:
     """Register a mechanism and draw its noisy counts, in one step.
 
-    The charge and the noisy counts are stored in one transaction, and only then answered.
+    The charge and the noisy counts are stored in one transaction, and only then answered. Counts may come as an
+    Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
+    stream with `noisy` in its place.
     """
-    require(change.principal, "pipeline", account)
-    mechanism = mechanism_of(body.mechanism, "/mechanism")
-    (delta,) = read_deltas([body.delta], ["/delta"])
-    new = NewRelease(body.name, mechanism, document_of(body.mechanism), tuple(body.tags), delta, "/mechanism")
-    (prepared,) = charges.prepare(change.database, account, [new])
-    noisy = _noisy(body.counts, mechanism)
-    return respond(draws.register_and_draw(change.database, change.request, account, prepared, noisy, _rendered))
+    return _respond(register(account, body, change, lambda law: add_noise(body.counts, law, Keystream())))
 
 
 @router.post(
     "/releases/{release}/draws",
     status_code=201,
     response_model=DrawBody,
-    openapi_extra=examples.body(examples.DRAW_OF_RELEASE),
+    responses=contract.bulk_answer(201),
+    openapi_extra=contract.bulk_body(examples.DRAW_OF_RELEASE, examples.DRAW_OF_RELEASE_QUERY),
 )
 @in_writers
 def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
@@ -125,20 +150,40 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
 
     Each mechanism, partition and repetition is drawn once; under a choice, the first draw fixes the branch
     for its partition and turn. The partitions of one mechanism must be disjoint subsets of the input: that is
-    the caller's promise, as is the mechanism's sensitivity.
+    the caller's promise, as is the mechanism's sensitivity. Counts may come as an Arrow IPC stream with an int64
+    column `count`, the other fields in the query then; the answer is the same stream with `noisy` in its place.
     """
+    return _respond(draw_of(account, release, body, change, lambda law: add_noise(body.counts, law, Keystream())))
+
+
+def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
+    """Charge a release of one mechanism and store its draw; ``noisy`` adds a law's noise to the counts.
+
+    Faults are ``below`` where the fields came from.
+    """
+    require(change.principal, "pipeline", account)
+    mechanism = mechanism_of(asked.mechanism, f"{below}/mechanism")
+    (delta,) = read_deltas([asked.delta], [f"{below}/delta"])
+    new = NewRelease(
+        asked.name, mechanism, document_of(asked.mechanism), tuple(asked.tags), delta, f"{below}/mechanism"
+    )
+    (prepared,) = charges.prepare(change.database, account, [new])
+    return draws.register_and_draw(change.database, change.request, account, prepared, _drawn(mechanism, noisy, below))
+
+
+def draw_of(
+    account: str, release: str, asked: DrawSelection, change: Change, noisy: AddNoise, below: str = ""
+) -> Outcome[DrawRecord]:
+    """Store a draw of a mechanism of a registered release, likewise."""
     require(change.principal, "pipeline", account)
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release)
-    plan = found.plan
-    mechanism = draws.find_mechanism(plan, body.mechanism, "/mechanism")
-    turn = Turn(WHOLE if body.partition is None else body.partition, body.repetition)
-    draws.check_turn(plan, mechanism, turn, "/repetition")
-    noisy = _noisy(body.counts, mechanism)
-    return respond(
-        draws.draw(change.database, change.request, account, release, plan, mechanism, turn, noisy, _rendered)
-    )
+        plan = releases.read_release(connection, owner.id, release).plan
+    mechanism = draws.find_mechanism(plan, asked.mechanism, f"{below}/mechanism")
+    turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
+    draws.check_turn(plan, mechanism, turn, f"{below}/repetition")
+    drawn = _drawn(mechanism, noisy, below)
+    return draws.draw(change.database, change.request, account, release, plan, mechanism, turn, drawn)
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)
@@ -159,28 +204,43 @@ def list_draws(
         owner = accounts.read_account(connection, account)
         releases.require_release(connection, owner.id, release)
         drawn = draws.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
-    full = len(drawn) >= limit or sum(len(record.noisy) for record in drawn) >= PAGE_OF_COUNTS
-    return ok(page([draw_body(record) for record in drawn], 1, drawn[-1].head.seq if full else None))
+    full = len(drawn) >= limit or sum(record.noisy.size for record in drawn) >= PAGE_OF_COUNTS
+    last = write_cursor(drawn[-1].head.seq) if full else None
+    return StreamingResponse(_page(drawn, last), media_type="application/json")
 
 
-@router.get("/draws/{draw}", response_model=DrawBody)
-def read_draw(account: AccountPath, draw: DrawPath, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
+@router.get("/draws/{draw}", response_model=DrawBody, responses=contract.bulk_answer(200))
+def read_draw(
+    account: AccountPath,
+    draw: DrawPath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    accept: Annotated[
+        str, Header(description=f"{arrow.MEDIA_TYPE} for an Arrow IPC stream of one column; else JSON.")
+    ] = "application/json",
+) -> Response:
     """Read a draw.
 
-    The stored noisy counts, the same as when they were drawn.
+    The stored noisy counts, the same as when they were drawn, as JSON or Arrow.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        return ok(draw_body(draws.read_draw(connection, owner.id, draw)))
+        record = draws.read_draw(connection, owner.id, draw)
+    if prefers(accept, arrow.MEDIA_TYPE):
+        return StreamingResponse(
+            arrow.only_noisy(record.noisy), headers=identity_of(record), media_type=arrow.MEDIA_TYPE
+        )
+    return StreamingResponse(_json_of(record), media_type="application/json")
 
 
-def _noisy(counts: Sequence[int], mechanism: MechanismValue) -> NDArray[np.int64]:
-    law = law_of(mechanism, "/mechanism")
+def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np.int64]:
+    pointer = f"{below}/mechanism"
+    law = law_of(mechanism, pointer)
     try:
-        return add_noise(counts, law, Keystream())
+        return noisy(law)
     except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
-        raise InvalidInput.at("/mechanism", str(error)) from None
+        raise InvalidInput.at(pointer, str(error)) from None
 
 
 def law_of(mechanism: MechanismValue, pointer: str) -> Law:
@@ -204,15 +264,35 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
             )
 
 
-def draw_body(record: DrawRecord) -> dict[str, Any]:
-    """A draw as JSON."""
+def identity_of(record: DrawRecord) -> dict[str, str]:
+    """The headers that say what an Arrow stream is."""
     return {
+        "X-Release": record.release_id,
+        "X-Draw": record.id,
+        "X-Ledger-Head": f"{record.head.seq}:{record.head.hash}",
+    }
+
+
+def _respond(drawn: Outcome[DrawRecord]) -> Response:
+    return respond(Answer(drawn.status, "".join(_json_of(drawn.result)), drawn.replayed))
+
+
+def _page(drawn: Sequence[DrawRecord], cursor: str | None) -> Iterator[str]:
+    yield '{"items": ['
+    for number, record in enumerate(drawn):
+        yield ", " if number else ""
+        yield from _json_of(record)
+    yield f'], "next_cursor": {json.dumps(cursor)}}}'
+
+
+def _json_of(record: DrawRecord) -> Iterator[str]:
+    """A draw as JSON, a part of its counts at a time: as text and Python's integers they are many times as large."""
+    around = {
         "release": record.release_id,
         "draw": record.id,
         "mechanism": write_plan(record.mechanism),
         "partition": record.turn.partition or None,
         "repetition": record.turn.repetition,
-        "noisy": record.noisy,
         "margin_of_error": {
             "confidence": float(CONFIDENCE),
             "moe": margin_of_error(law_of(record.mechanism, "/mechanism"), CONFIDENCE),
@@ -220,7 +300,7 @@ def draw_body(record: DrawRecord) -> dict[str, Any]:
         "head": head_body(record.head),
         "created_at": record.created_at,
     }
-
-
-def _rendered(record: DrawRecord) -> str:
-    return json.dumps(draw_body(record))
+    yield json.dumps(around)[:-1] + ', "noisy": ['
+    for start in range(0, record.noisy.size, _PART):
+        yield (", " if start else "") + json.dumps(record.noisy[start : start + _PART].tolist())[1:-1]
+    yield "]}"

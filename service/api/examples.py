@@ -53,6 +53,14 @@ DRAW = {
     "counts": [54571, 182265, 27457, 22915],
 }
 DRAW_OF_RELEASE = {"mechanism": "County/total", "partition": "01", "counts": [54571, 182265, 27457, 22915]}
+# The same where the counts are an Arrow stream: the other fields are the query.
+DRAW_QUERY: dict[str, Any] = {
+    "name": "county totals",
+    "mechanism": '{"type": "discrete_gaussian", "sigma_squared": "9.375"}',
+    "tags": ["county"],
+    "delta": "1e-10",
+}
+DRAW_OF_RELEASE_QUERY: dict[str, Any] = {"mechanism": "County/total", "partition": "02", "repetition": "0"}
 COMPOSITION = {
     "plan": {"type": "repeat", "count": 63, "part": {"type": "geometric", "epsilon": "0.4"}},
     "neighbouring": "add_remove",

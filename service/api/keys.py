@@ -20,7 +20,7 @@ from service.errors import Forbidden, InvalidInput
 from service.ledger import clock, keys
 from service.ledger.idempotency import StoredAnswer
 from service.ledger.keys import KeyRecord, Principal, Role
-from service.ledger.once import Reload, Source, once
+from service.ledger.once import Answer, Reload, Source, once_reloaded
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=StrictRoute)
 
@@ -108,11 +108,9 @@ def create_key(body: CreateKey, change: Changing) -> Response:
         )
         return new[0]
 
-    def rendered(record: KeyRecord) -> str:
-        return json.dumps(_body(record) | {"key": keys.token_of(change.secret, record.id)})
-
-    answer = once(change.database, change.request, work, status=201, render=rendered, landed=_landed, reload=_RELOAD)
-    return respond(answer)
+    made = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=_RELOAD)
+    shown = _body(made.result) | {"key": keys.token_of(change.secret, made.result.id)}
+    return respond(Answer(made.status, json.dumps(shown), made.replayed))
 
 
 @router.get("", response_model=KeyPage)

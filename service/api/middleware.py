@@ -3,11 +3,13 @@
 import re
 import time
 import uuid
+from collections.abc import Mapping
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import problems
+from service.api.body import media_type
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _log = structlog.get_logger("service.request")
@@ -66,10 +68,10 @@ class Surroundings:
 
 
 class SizeLimit:
-    """ASGI middleware: a body beyond the limit is answered with 413, whether or not its length was announced."""
+    """ASGI middleware: a body beyond its media type's limit is answered with 413, announced or not."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self.app, self.limit = app, limit
+    def __init__(self, app: ASGIApp, limits: Mapping[str, int], otherwise: int) -> None:
+        self.app, self.limits, self.otherwise = app, limits, otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the body while it is read."""
@@ -77,8 +79,9 @@ class SizeLimit:
             await self.app(scope, receive, send)
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > self.limit:
-            await self._refuse(scope, receive, send)
+        limit = self.limits.get(media_type(scope), self.otherwise)
+        if announced.isdigit() and int(announced) > limit:
+            await self._refuse(limit, scope, receive, send)
             return
         received, answered = 0, False
 
@@ -86,7 +89,7 @@ class SizeLimit:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.limit:
+            if received > limit:
                 raise _BodyTooLarge
             return message
 
@@ -99,10 +102,10 @@ class SizeLimit:
             await self.app(scope, counted, watched)
         except _BodyTooLarge:
             if not answered:
-                await self._refuse(scope, receive, send)
+                await self._refuse(limit, scope, receive, send)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = problems.problem("too_large", f"expected a body of at most {self.limit} bytes", scope["path"])
+    async def _refuse(self, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
+        response = problems.problem("too_large", f"expected a body of at most {limit} bytes", scope["path"])
         response.headers["Connection"] = "close"  # the rest of the body is not read
         await response(scope, receive, send)
 

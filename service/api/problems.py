@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -55,7 +56,9 @@ KINDS: dict[str, Kind] = {
     "account_closed": Kind(409, "The account is closed", "A steward can open it again."),
     "conflict": Kind(409, "The request contradicts what is there", "The detail says what it contradicts."),
     "too_large": Kind(413, "The request is too large", "The detail says the limit."),
-    "unsupported_media_type": Kind(415, "The body's media type is not read here", "Send application/json."),
+    "unsupported_media_type": Kind(
+        415, "The body's media type is not read here", "Send application/json; counts to draw, also as an Arrow stream."
+    ),
     "idempotency_conflict": Kind(
         422, "The Idempotency-Key was used before", "It came with another request. Use a new key for a new request."
     ),
@@ -180,6 +183,12 @@ def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
     if fault["type"] == "union_tag_invalid":
         pointer += "/" + fault["ctx"]["discriminator"].strip("'")
     return Fault(pointer, _detail(fault))
+
+
+def faults_of(error: ValidationError, document: Any) -> list[Fault]:
+    """What a model refuses in a document, as if the document had been the body."""
+    listed = error.errors(include_url=False, include_input=False)
+    return [_fault({**fault, "loc": ("body", *fault["loc"])}, document) for fault in listed]
 
 
 def pointer_of(path: Sequence[int | str], body: Any) -> str:

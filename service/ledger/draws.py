@@ -7,9 +7,8 @@ import hashlib
 import json
 import math
 import uuid
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, select
 
 from service.errors import AlreadyDrawn, InvalidInput, NotFound
-from service.ledger import accounts, journal
+from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head
-from service.ledger.once import Answer, Reload, Source, has_entry, once
+from service.ledger.once import Outcome, Reload, Source, has_entry, once_reloaded
 from service.ledger.releases import require_release
 from service.ledger.tables import BranchTaken, Draw, Entry, Release
 from service.privacy.mechanisms import Mechanism
@@ -51,7 +50,7 @@ class DrawRecord:
     release_id: str
     mechanism: Mechanism
     turn: Turn
-    noisy: list[int]
+    noisy: NDArray[np.int64] = field(compare=False)  # each draw has its own id
     head: Head
     created_at: str
 
@@ -72,12 +71,9 @@ class _Sealed:
     mechanism: Mechanism
     turn: Turn
     forks: list[_Fork]
-    noisy: list[int]
+    noisy: NDArray[np.int64]
     packed: bytes
     digest: str
-
-
-Render = Callable[[DrawRecord], str]
 
 
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
@@ -107,14 +103,14 @@ def draw(
     plan: Plan,
     mechanism: Mechanism,
     turn: Turn,
-    noisy: Sequence[int] | NDArray[np.int64],
-    render: Render,
-) -> Answer:
+    noisy: NDArray[np.int64],
+) -> Outcome[DrawRecord]:
     """Store the noisy counts of one mechanism of a release's plan, once.
 
     ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused.
 
     Raises:
+        TooLarge: more than the database holds in one value.
         NotFound: the account has no such release.
         AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
             ``choice`` above it.
@@ -127,7 +123,7 @@ def draw(
         require_release(connection, account.id, release_id)
         return _store(connection, account, release_id, sealed, request.principal, at)
 
-    return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)
+    return once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD)
 
 
 def register_and_draw(
@@ -135,13 +131,12 @@ def register_and_draw(
     request: Request,
     account_name: str,
     prepared: Prepared,
-    noisy: Sequence[int] | NDArray[np.int64],
-    render: Render,
-) -> Answer:
+    noisy: NDArray[np.int64],
+) -> Outcome[DrawRecord]:
     """Charge a release of a single mechanism and store its draw, in one transaction.
 
     Raises:
-        AccountClosed, BudgetExceeded: nothing is charged, and the noise is thrown away.
+        AccountClosed, BudgetExceeded, TooLarge: nothing is charged, and the noise is thrown away.
     """
 
     plan = prepared.release.plan
@@ -153,7 +148,7 @@ def register_and_draw(
         (registered,) = charge(connection, account, [prepared], request.principal, at)
         return _store(connection, registered.account, registered.id, sealed, request.principal, at)
 
-    return once(database, request, work, status=201, render=render, landed=_landed, reload=_RELOAD)
+    return once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD)
 
 
 def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawRecord:
@@ -182,16 +177,14 @@ def list_draws(connection: Connection, release_id: str, after: int, limit: int, 
     return page
 
 
-def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: Sequence[int] | NDArray[np.int64]) -> _Sealed:
-    values = np.asarray(noisy, dtype="<i8")
-    packed = values.tobytes()
+def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> _Sealed:
     return _Sealed(
         mechanism=mechanism,
         turn=turn,
         forks=_forks(plan, mechanism, turn.repetition),
-        noisy=values.tolist(),
-        packed=zlib.compress(packed, 1),
-        digest=hashlib.sha256(packed).hexdigest(),
+        noisy=noisy,
+        packed=packing.pack(noisy),
+        digest=hashlib.sha256(noisy.astype("<i8", copy=False).data).hexdigest(),
     )
 
 
@@ -310,6 +303,7 @@ _DRAWS = select(
     Draw.mechanism,
     Draw.partition,
     Draw.repetition,
+    Draw.size,
     Draw.noisy,
     Draw.seq,
     Draw.created_at,
@@ -324,14 +318,13 @@ def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mec
 
 
 def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawRecord:
-    noisy: list[int] = np.frombuffer(zlib.decompress(row.noisy), dtype="<i8").tolist()
     return DrawRecord(
         id=row.id,
         account_id=row.account_id,
         release_id=row.release_id,
         mechanism=mechanisms[row.mechanism],
         turn=Turn(row.partition, row.repetition),
-        noisy=noisy,
+        noisy=packing.unpack(row.noisy, row.size),
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
     )

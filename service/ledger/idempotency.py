@@ -34,7 +34,7 @@ class StoredAnswer:
     created_at: str
 
 
-def request_digest(secret: Secret, method: str, path_with_query: str, body: bytes) -> str:
+def request_digest(secret: Secret, method: str, path_with_query: str, body: bytes | bytearray) -> str:
     """A digest of the whole request that only the holder of the secret can compute."""
     return secret.hmac("idempotent-request", method.encode(), path_with_query.encode(), body).hex()
 

@@ -34,7 +34,7 @@ class Secret:
 
     key: bytes = field(repr=False)
 
-    def hmac(self, purpose: str, *parts: bytes) -> bytes:
+    def hmac(self, purpose: str, *parts: bytes | bytearray) -> bytes:
         """HMAC-SHA-256 of the parts for one purpose.
 
         Every part is preceded by its length, so no two lists of parts give one message, and the

@@ -26,6 +26,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome(Generic[R]):
+    """What is answered where the answer is not stored as text: the caller renders it, the first time and again."""
+
+    status: int
+    result: R
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where an answer that is not stored as text can be rendered from again."""
 
@@ -61,7 +70,6 @@ def once(
     status: int,
     render: Callable[[R], str],
     landed: Callable[[Connection, R], bool],
-    reload: Reload[R] | None = None,
 ) -> Answer:
     """Run ``work(connection, now)`` in one write transaction and answer; or answer as the first time.
 
@@ -74,6 +82,63 @@ def once(
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
 
+    def keep(connection: Connection, result: R, at: str) -> None:
+        idempotency.store(connection, request, status=status, body=render(result), at=at)
+
+    try:
+        return Answer(status, render(_write(database, request, work, landed, keep)))
+    except _Answered as answered:
+        return Answer(answered.stored.status, answered.stored.body or "", replayed=True)
+
+
+def once_reloaded(
+    database: Database,
+    request: Request,
+    work: Callable[[Connection, str], R],
+    *,
+    status: int,
+    landed: Callable[[Connection, R], bool],
+    reload: Reload[R],
+) -> Outcome[R]:
+    """The same for results that are not stored with the answer: a replay loads the result again.
+
+    Raises:
+        IdempotencyConflict, ServiceError: as ``once``.
+    """
+
+    def keep(connection: Connection, result: R, at: str) -> None:
+        source = reload.source(result)
+        idempotency.store(
+            connection,
+            request,
+            status=status,
+            body=None,
+            draw_id=source.draw_id,
+            api_key_id=source.api_key_id,
+            at=at,
+        )
+
+    try:
+        return Outcome(status, _write(database, request, work, landed, keep))
+    except _Answered as answered:
+        stored = answered.stored
+    with database.read() as connection:
+        return Outcome(stored.status, reload.load(connection, stored), replayed=True)
+
+
+def _write(
+    database: Database,
+    request: Request,
+    work: Callable[[Connection, str], R],
+    landed: Callable[[Connection, R], bool],
+    keep: Callable[[Connection, R, str], None],
+) -> R:
+    """Do the work and keep its answer in one transaction.
+
+    Raises:
+        _Answered: the request was answered before.
+    """
+
     def run(connection: Connection) -> R:
         _stop_if_answered(connection, request)
         at = clock.now()
@@ -83,26 +148,10 @@ def once(
             _stop_if_answered(connection, request)
             raise
         if request.key is not None:
-            source = Source() if reload is None else reload.source(result)
-            idempotency.store(
-                connection,
-                request,
-                status=status,
-                body=render(result) if reload is None else None,
-                draw_id=source.draw_id,
-                api_key_id=source.api_key_id,
-                at=at,
-            )
+            keep(connection, result, at)
         return result
 
-    try:
-        return Answer(status, render(database.write(run, landed=landed)))
-    except _Answered as answered:
-        stored = answered.stored
-    if stored.body is not None or reload is None:
-        return Answer(stored.status, stored.body or "", replayed=True)
-    with database.read() as connection:
-        return Answer(stored.status, render(reload.load(connection, stored)), replayed=True)
+    return database.write(run, landed=landed)
 
 
 def rehearse(database: Database, work: Callable[[Connection, str], R]) -> R:

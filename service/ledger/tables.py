@@ -143,8 +143,8 @@ class Draw(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     seq: Mapped[int]  # of its journal entry
     size: Mapped[int]  # how many counts
-    noisy: Mapped[bytes]  # zlib of little-endian int64
-    noisy_hash: Mapped[str]  # SHA-256 of the uncompressed bytes
+    noisy: Mapped[bytes]  # as `packing` has it
+    noisy_hash: Mapped[str]  # SHA-256 of the values as little-endian int64
     created_at: Mapped[str]
     __table_args__ = (
         UniqueConstraint("release_id", "mechanism", "partition", "repetition"),

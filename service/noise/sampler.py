@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from service.noise.blocks import Blocks
 from service.noise.keystream import Keystream
-from service.noise.table import Table
+from service.noise.table import CHUNK, Table, chunks
 from service.privacy.law import Law
 
 # At these limits |X| > 2^63 - 1 has probability below exp(-8190).
@@ -42,27 +42,43 @@ def sample(law: Law, size: int, keystream: Keystream) -> NDArray[np.int64]:
     return values
 
 
-def add_noise(counts: Sequence[int], law: Law, keystream: Keystream) -> NDArray[np.int64]:
-    """Each count plus an independent value of ``law``, clamped to the limits of a 64-bit integer.
+def add_noise(
+    counts: Sequence[int] | NDArray[np.int64],
+    law: Law,
+    keystream: Keystream,
+    out: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """Each count plus an independent value of ``law``, clamped to the limits of a 64-bit integer; in ``out`` if given.
 
     The sum is formed without wrap-around. Clamping it is post-processing of the noisy count, so it
     costs no privacy, and it happens in practice only to counts that lie at the limits themselves.
 
     Raises:
-        ValueError: a count that is itself not a 64-bit integer, or a law too wide.
+        ValueError: a count that is itself not a 64-bit integer, a law too wide, or an ``out`` of another size.
         OverflowError: as ``sample``.
     """
     try:
-        true = np.array(counts, np.int64)
+        true = np.asarray(counts, np.int64)
     except OverflowError:
         # Which one is told to nobody: counts are secret.
         raise ValueError("expected every count to be a 64-bit integer") from None
-    noise = sample(law, true.size, keystream)
+    noisy = np.empty(true.size, np.int64) if out is None else out
+    if noisy.shape != true.shape:
+        raise ValueError("expected a result of as many values as there are counts")
+    _prepared(law).draw(noisy, keystream)
+    for number, part in enumerate(chunks(noisy)):  # what is computed on the way stays in the processor's cache
+        _add(part, true[number * CHUNK : number * CHUNK + part.size])
+    return noisy
+
+
+def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
+    """Add the counts to the noise in its place."""
     noisy = true + noise
     # A sum wrapped around where both parts have the sign that it has not: then it belongs at the limit on their side.
     wrapped = ((true ^ noisy) & (noise ^ noisy)) < 0
-    noisy[wrapped] = np.where(true[wrapped] < 0, INT64_MIN, INT64_MAX)
-    return noisy
+    if wrapped.any():
+        noisy[wrapped] = np.where(true[wrapped] < 0, INT64_MIN, INT64_MAX)
+    noise[:] = noisy
 
 
 @lru_cache(maxsize=_KEPT_LAWS)

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service.errors import AlreadyDrawn, BudgetExceeded, InvalidInput, NotFound
-from service.ledger import draws
+from service.errors import AlreadyDrawn, BudgetExceeded, InvalidInput, NotFound, TooLarge
+from service.ledger import draws, packing
 from service.ledger.database import Database
 from service.ledger.draws import WHOLE, DrawRecord, Turn
 from service.privacy.notation import read_plan
@@ -28,16 +29,10 @@ def _draw(
     repetition: int = 0,
     noisy: Sequence[int] = (1, 2),
 ) -> DrawRecord:
-    done: list[DrawRecord] = []
-
-    def keep(record: DrawRecord) -> str:
-        done.append(record)
-        return "{}"
-
     value = read_plan(plan)
     mechanism = draws.find_mechanism(value, name, "/mechanism")
-    draws.draw(database, ANN, "people", release, value, mechanism, Turn(partition, repetition), noisy, keep)
-    return done[0]
+    turn, values = Turn(partition, repetition), np.array(noisy, np.int64)
+    return draws.draw(database, ANN, "people", release, value, mechanism, turn, values).result
 
 
 @pytest.mark.parametrize(
@@ -47,11 +42,14 @@ def test_what_is_stored_is_read_again(database: Database, noisy: list[int]) -> N
     open_account(database)
     (registered,) = charge(database, _A)
     drawn = _draw(database, _A, registered.id, "a", "36", noisy=noisy)
-    assert (drawn.noisy, drawn.turn, drawn.release_id) == (noisy, Turn("36", 0), registered.id)
+    assert (drawn.noisy.tolist(), drawn.turn, drawn.release_id) == (noisy, Turn("36", 0), registered.id)
     account = account_of(database)
     with database.read() as connection:
-        assert draws.read_draw(connection, account.id, drawn.id) == drawn
-        assert draws.list_draws(connection, registered.id, 0, 10, 10**6) == [drawn]
+        for found in (
+            draws.read_draw(connection, account.id, drawn.id),
+            *draws.list_draws(connection, registered.id, 0, 10, 10**6),
+        ):
+            assert (found, found.noisy.tolist()) == (drawn, noisy)
         with pytest.raises(NotFound):
             draws.read_draw(connection, account.id + 1, drawn.id)
     assert account.head == drawn.head
@@ -70,26 +68,23 @@ def test_a_page_of_draws_ends_where_it_holds_enough(database: Database) -> None:
 
 def test_charge_and_draw_are_one_transaction(database: Database) -> None:
     open_account(database)
-    ids: list[str] = []
-
-    def keep(record: DrawRecord) -> str:
-        ids.append(record.release_id)
-        return "{}"
-
-    draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], [5], keep)
+    drawn = draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], np.array([5])).result
     assert [entry.kind for entry in entries_of(database)] == ["account_opened", "committed", "drawn"]
     too_much = {"type": "geometric", "epsilon": "9"}
     with pytest.raises(BudgetExceeded):
-        draws.register_and_draw(database, ANN, "people", prepared(database, too_much)[0], [5], lambda _: "{}")
+        draws.register_and_draw(database, ANN, "people", prepared(database, too_much)[0], np.array([5]))
     with database.read() as connection:
-        assert connection.execute(text("SELECT release_id FROM draws")).scalars().all() == ids
-        assert connection.execute(text("SELECT id FROM releases")).scalars().all() == ids
+        assert connection.execute(text("SELECT release_id FROM draws")).scalars().all() == [drawn.release_id]
+        assert connection.execute(text("SELECT id FROM releases")).scalars().all() == [drawn.release_id]
 
 
-def test_a_result_that_cannot_be_stored_takes_its_charge_with_it(database: Database) -> None:
+def test_a_result_that_cannot_be_stored_takes_its_charge_with_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_account(database)
-    with pytest.raises(OverflowError):
-        draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], [2**63], lambda _: "{}")
+    monkeypatch.setattr(packing, "MOST_BYTES", 10)
+    with pytest.raises(TooLarge):
+        draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], np.array([5]))
     assert [entry.kind for entry in entries_of(database)] == ["account_opened"]
 
 

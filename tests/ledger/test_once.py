@@ -12,7 +12,7 @@ from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.installation import Secret
 from service.ledger.keys import KeyRecord, create_key, list_keys, read_key
-from service.ledger.once import Answer, Reload, Source, has_entry, once, rehearse
+from service.ledger.once import Answer, Outcome, Reload, Source, has_entry, once, once_reloaded, rehearse
 from tests.ledger.charging import account_of, charge, entries_of, open_account
 
 _REQUEST = Request("ann", "k", "digest")
@@ -39,8 +39,8 @@ def _render(record: KeyRecord) -> str:
     return f'"{record.id}"'
 
 
-def _once(database: Database, request: Request, work: Work, reload: Reload[KeyRecord] | None = None) -> Answer:
-    return once(database, request, work, status=201, render=_render, landed=_never, reload=reload)
+def _once(database: Database, request: Request, work: Work) -> Answer:
+    return once(database, request, work, status=201, render=_render, landed=_never)
 
 
 def _made(database: Database) -> list[str]:
@@ -80,7 +80,7 @@ def test_a_refusal_undoes_the_effect_and_is_forgotten(database: Database, work: 
     assert not _once(database, _REQUEST, work).replayed
 
 
-def test_an_answer_is_rendered_again_where_it_is_not_kept(database: Database, work: Work) -> None:
+def test_a_result_is_loaded_again_where_its_answer_is_not_kept(database: Database, work: Work) -> None:
     loaded: list[str] = []
 
     def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
@@ -88,9 +88,11 @@ def test_an_answer_is_rendered_again_where_it_is_not_kept(database: Database, wo
         return read_key(connection, loaded[-1])
 
     reload: Reload[KeyRecord] = Reload(lambda record: Source(api_key_id=record.id), load)
-    first = _once(database, _REQUEST, work, reload)
-    assert _once(database, _REQUEST, work, reload) == Answer(201, first.body, replayed=True)
-    assert [f'"{key}"' for key in loaded] == [first.body]
+    first, again = (
+        once_reloaded(database, _REQUEST, work, status=201, landed=_never, reload=reload) for _ in range(2)
+    )
+    assert (first.status, first.replayed, loaded) == (201, False, [first.result.id])
+    assert again == Outcome(201, first.result, replayed=True)
     with database.read() as connection:
         assert connection.execute(text("SELECT body FROM stored_answers")).scalar_one() is None
 

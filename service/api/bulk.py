@@ -1,0 +1,125 @@
+"""Draws over Arrow: the counts are the body, what the JSON body says beside them is the query."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from service.api import arrow, draws, problems
+from service.api.accounts import AccountPath
+from service.api.arrow import CountStream
+from service.api.body import StreamRoute, parse
+from service.api.context import Changing, in_writers
+from service.api.draws import DrawSelection, NewDraw
+from service.api.releases import ReleasePath
+from service.errors import Fault, InvalidInput
+from service.ledger.draws import DrawRecord
+from service.ledger.once import Outcome
+from service.noise import Keystream, add_noise
+from service.privacy.law import Law
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ArrowRoute(StreamRoute):
+    """For requests whose body is an Arrow stream."""
+
+    media_type = arrow.MEDIA_TYPE
+
+
+# The operations are documented with their twins of ``draws``: OpenAPI has one operation for an address and method.
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=ArrowRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A stream as it came, and the most that it may hold."""
+
+    body: bytes
+    most_bytes: int
+
+
+async def _upload(request: Request) -> Upload:
+    # The route has read it, and Starlette hands on what was read as it is.
+    return Upload(await request.body(), request.app.state.settings.max_arrow_bytes)
+
+
+Uploaded = Annotated[Upload, Depends(_upload)]
+Text = Annotated[str, Query()]
+Texts = Annotated[list[str], Query(default_factory=list)]
+
+
+@router.post("/draws")
+@in_writers
+def register_and_draw(
+    account: AccountPath,
+    upload: Uploaded,
+    change: Changing,
+    tags: Texts,
+    name: Text,
+    mechanism: Text,
+    delta: Text = "1e-10",
+) -> Response:
+    """Register a mechanism and draw its noisy counts."""
+    given = {"name": name, "mechanism": _json("mechanism", mechanism), "tags": tags, "delta": delta}
+    asked = _model(NewDraw, given)
+    counts = arrow.read_counts(upload.body, upload.most_bytes)
+    return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts), "/query"))
+
+
+@router.post("/releases/{release}/draws")
+@in_writers
+def draw_mechanism(
+    account: AccountPath,
+    release: ReleasePath,
+    upload: Uploaded,
+    change: Changing,
+    mechanism: Text,
+    partition: Annotated[str | None, Query()] = None,
+    repetition: Text = "0",
+) -> Response:
+    """Draw the noisy counts of a mechanism of a registered release."""
+    given = {"mechanism": mechanism, "partition": partition, "repetition": _json("repetition", repetition)}
+    asked = _model(DrawSelection, given)
+    counts = arrow.read_counts(upload.body, upload.most_bytes)
+    return _respond(counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts), "/query"))
+
+
+def _json(name: str, text: str) -> Any:
+    """A parameter that is written as it would be in JSON, since it is not text there."""
+    try:
+        return parse(text.encode())
+    except InvalidInput as refused:
+        raise _in_query(refused, f"/{name}") from None
+
+
+def _model(model: type[M], given: Mapping[str, Any]) -> M:
+    """The fields of a JSON body, from the query."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise _in_query(InvalidInput(problems.faults_of(error, given))) from None
+
+
+def _in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
+    return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
+
+
+def _noisy(counts: CountStream, law: Law) -> NDArray[np.int64]:
+    noisy, keystream, first = np.empty(counts.rows, np.int64), Keystream(), 0
+    for part in counts.counts:
+        add_noise(part, law, keystream, out=noisy[first : first + part.size])
+        first += part.size
+    return noisy
+
+
+def _respond(counts: CountStream, drawn: Outcome[DrawRecord]) -> Response:
+    headers = draws.identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
+    noisy = arrow.with_noisy(counts, drawn.result.noisy)
+    return StreamingResponse(noisy, drawn.status, headers, arrow.MEDIA_TYPE)
