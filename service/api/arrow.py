@@ -7,12 +7,14 @@ in its errors is passed on, since it may quote values.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 from numpy.typing import NDArray
 
+from service.api import lattice
 from service.api.arrow_messages import measure
 from service.errors import InvalidInput
 
@@ -27,25 +29,39 @@ _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 @dataclass(frozen=True)
 class CountStream:
-    """A checked stream. ``counts`` are views of its counts, a part for each record batch."""
+    """A checked stream. ``counts`` are its counts, a part for each record batch."""
 
     body: pa.Buffer
     column: int
     codec: str | None
-    counts: list[NDArray[np.int64]]
+    counts: list[pa.Array]
 
     @property
     def rows(self) -> int:
         """How many counts there are."""
-        return sum(part.size for part in self.counts)
+        return sum(map(len, self.counts))
+
+    def units(self, unit: Fraction, below: str = "") -> Iterator[NDArray[np.int64]]:
+        """The counts in units of a granularity; views of the stream where it is 1.
+
+        Raises:
+            InvalidInput: the column has another type, or a count is off the lattice or not within 2^62 units of 0.
+                A fault names a row and never its value.
+        """
+        first = 0
+        for part in self.counts:
+            values = lattice.units_of_column(part, unit, first, below)
+            _check_range(values, first)
+            yield values
+            first += len(part)
 
 
 def read_counts(body: bytes | bytearray, most_bytes: int) -> CountStream:
     """Check a stream and find its counts.
 
     Raises:
-        InvalidInput: it is not one whole stream, or has not one column ``count`` of int64 without nulls and within
-            ±2^62, or no row, or a column ``noisy``. A fault names a row and never its value.
+        InvalidInput: it is not one whole stream, or has not one column ``count`` of numbers without nulls, or no
+            row, or a column ``noisy``.
         TooLarge: it unfolds to more than ``most_bytes``, or has too many messages.
     """
     buffer = pa.py_buffer(body)
@@ -59,7 +75,6 @@ def read_counts(body: bytes | bytearray, most_bytes: int) -> CountStream:
     stream = CountStream(buffer, column, codec, counts)
     if not stream.rows:
         raise InvalidInput.at(f"/{COUNT}", "expected at least one row")
-    _check_range(counts)
     return stream
 
 
@@ -71,8 +86,9 @@ def _column(schema: pa.Schema) -> int:
     places = schema.get_all_field_indices(COUNT)
     if len(places) != 1:
         raise InvalidInput.at(f"/{COUNT}", f"expected one column of this name, got {len(places)}")
-    if schema.field(places[0]).type != pa.int64():
-        raise InvalidInput.at(f"/{COUNT}", "expected a column of type int64")
+    kind = schema.field(places[0]).type
+    if not (pa.types.is_int64(kind) or pa.types.is_decimal128(kind)):
+        raise InvalidInput.at(f"/{COUNT}", "expected a column of type int64, or with a granularity decimal128")
     if schema.get_all_field_indices(NOISY):
         raise InvalidInput.at(f"/{NOISY}", "expected no column of this name: it is the one that comes back")
     column: int = places[0]
@@ -87,49 +103,46 @@ def _batches(reader: pa.RecordBatchStreamReader) -> Iterator[Any]:
             return
 
 
-def _counts(batch: pa.RecordBatch, column: int) -> NDArray[np.int64]:
+def _counts(batch: pa.RecordBatch, column: int) -> pa.Array:
     batch.validate(full=True)
     counts = batch.column(column)
     if counts.null_count:
         raise InvalidInput.at(f"/{COUNT}", "expected a column without nulls")
-    values: NDArray[np.int64] = counts.to_numpy(zero_copy_only=True)
-    return values
+    return counts
 
 
-def _check_range(counts: list[NDArray[np.int64]]) -> None:
-    first = 0
-    for part in counts:
-        if part.size and (int(part.min()) < -LARGEST_COUNT or int(part.max()) > LARGEST_COUNT):
-            row = first + int(np.argmax((part < -LARGEST_COUNT) | (part > LARGEST_COUNT)))
-            raise InvalidInput.at(f"/{COUNT}/{row}", "expected a count within 2^62 of 0")
-        first += part.size
+def _check_range(counts: NDArray[np.int64], first: int) -> None:
+    if counts.size and (int(counts.min()) < -LARGEST_COUNT or int(counts.max()) > LARGEST_COUNT):
+        row = first + int(np.argmax((counts < -LARGEST_COUNT) | (counts > LARGEST_COUNT)))
+        raise InvalidInput.at(f"/{COUNT}/{row}", "expected a count within 2^62 of 0")
 
 
-def with_noisy(stream: CountStream, noisy: NDArray[np.int64]) -> Iterator[bytes]:
-    """The stream with ``noisy`` in the place of its counts, batch by batch, compressed as it came."""
+def with_noisy(stream: CountStream, noisy: NDArray[np.int64], unit: Fraction) -> Iterator[bytes]:
+    """The stream with ``noisy``, in units, in the place of its counts, batch by batch, compressed as it came."""
     reader = pa.ipc.open_stream(pa.BufferReader(stream.body))
     field = reader.schema.field(stream.column)
-    renamed = pa.field(NOISY, pa.int64(), nullable=field.nullable, metadata=field.metadata)
+    kind = lattice.column_type(unit, "")
+    renamed = pa.field(NOISY, kind, nullable=field.nullable, metadata=field.metadata)
     schema = reader.schema.set(stream.column, renamed)
-    return _blocks(_written(schema, _replaced(reader, stream.column, schema, noisy), stream.codec))
+    return _blocks(_written(schema, _replaced(reader, stream.column, schema, noisy, unit), stream.codec))
 
 
 def _replaced(
-    reader: pa.RecordBatchStreamReader, column: int, schema: pa.Schema, noisy: NDArray[np.int64]
+    reader: pa.RecordBatchStreamReader, column: int, schema: pa.Schema, noisy: NDArray[np.int64], unit: Fraction
 ) -> Iterator[tuple[pa.RecordBatch, Any]]:
     first = 0
     for batch, metadata in _batches(reader):
         arrays = batch.columns
-        arrays[column] = pa.array(noisy[first : first + batch.num_rows])
+        arrays[column] = lattice.column_of(noisy[first : first + batch.num_rows], unit)
         yield pa.RecordBatch.from_arrays(arrays, schema=schema), metadata
         first += batch.num_rows
 
 
-def only_noisy(noisy: NDArray[np.int64]) -> Iterator[bytes]:
-    """A stream of one column ``noisy``."""
-    schema = pa.schema([pa.field(NOISY, pa.int64(), nullable=False)])
+def only_noisy(noisy: NDArray[np.int64], unit: Fraction) -> Iterator[bytes]:
+    """A stream of one column ``noisy``, of counts that are given in units."""
+    schema = pa.schema([pa.field(NOISY, lattice.column_type(unit, ""), nullable=False)])
     parts = (noisy[first : first + _ROWS] for first in range(0, noisy.size, _ROWS))
-    batches = ((pa.RecordBatch.from_arrays([pa.array(part)], schema=schema), None) for part in parts)
+    batches = ((pa.RecordBatch.from_arrays([lattice.column_of(part, unit)], schema=schema), None) for part in parts)
     return _blocks(_written(schema, batches, None))
 
 

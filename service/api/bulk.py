@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +18,7 @@ from service.api.arrow import CountStream
 from service.api.body import StreamRoute, parse
 from service.api.context import Changing, in_writers
 from service.api.draws import DrawSelection, NewDraw
+from service.api.lattice import unit_of
 from service.api.releases import ReleasePath
 from service.errors import Fault, InvalidInput
 from service.ledger.draws import DrawRecord
@@ -65,9 +67,11 @@ def register_and_draw(
     name: Text,
     mechanism: Text,
     delta: Text = "1e-10",
+    granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
     given = {"name": name, "mechanism": _json("mechanism", mechanism), "tags": tags, "delta": delta}
+    given["granularity"] = granularity
     asked = _model(NewDraw, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
     return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts), "/query"))
@@ -83,9 +87,11 @@ def draw_mechanism(
     mechanism: Text,
     partition: Annotated[str | None, Query()] = None,
     repetition: Text = "0",
+    granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
     given = {"mechanism": mechanism, "partition": partition, "repetition": _json("repetition", repetition)}
+    given["granularity"] = granularity
     asked = _model(DrawSelection, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
     return _respond(counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts), "/query"))
@@ -111,9 +117,9 @@ def _in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
     return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
 
 
-def _noisy(counts: CountStream, law: Law) -> NDArray[np.int64]:
+def _noisy(counts: CountStream, law: Law, unit: Fraction) -> NDArray[np.int64]:
     noisy, keystream, first = np.empty(counts.rows, np.int64), Keystream(), 0
-    for part in counts.counts:
+    for part in counts.units(unit):
         add_noise(part, law, keystream, out=noisy[first : first + part.size])
         first += part.size
     return noisy
@@ -121,5 +127,5 @@ def _noisy(counts: CountStream, law: Law) -> NDArray[np.int64]:
 
 def _respond(counts: CountStream, drawn: Outcome[DrawRecord]) -> Response:
     headers = draws.identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
-    noisy = arrow.with_noisy(counts, drawn.result.noisy)
+    noisy = arrow.with_noisy(counts, drawn.result.noisy, unit_of(drawn.result.mechanism))
     return StreamingResponse(noisy, drawn.status, headers, arrow.MEDIA_TYPE)

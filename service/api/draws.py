@@ -3,21 +3,23 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Response
 from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
-from pydantic import BaseModel, FailFast, Field
+from pydantic import BaseModel, Field
 
 from service.api import arrow, contract, examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, in_writers, prefers, respond
-from service.api.exact import LARGEST_INTEGER, Exact, Label, Strict, Tags
+from service.api.exact import Exact, Label, Strict, Tags
 from service.api.guarantees import HeadBody, head_body, read_deltas
+from service.api.lattice import Counts, Granularity, column_type, on_lattice, shown, shown_list, unit_of, units_of
 from service.api.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, mechanism_of
 from service.api.releases import ReleasePath
@@ -45,14 +47,8 @@ CONFIDENCE = Fraction(95, 100)
 PAGE_OF_COUNTS = 1_000_000
 _PART = 1 << 16  # counts that are written as JSON at a time
 
-AddNoise = Callable[[Law], NDArray[np.int64]]
-
-Count = Annotated[int, Field(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
-Counts = Annotated[
-    list[Count],
-    FailFast(),  # a million faults would take longer to say than the draw
-    Field(min_length=1, description="True counts; they are never stored or logged."),
-]
+AddNoise = Callable[[Law, Fraction], NDArray[np.int64]]
+"""Noise of a law on counts, in units of a granularity."""
 
 
 class NewDraw(Strict):
@@ -62,6 +58,7 @@ class NewDraw(Strict):
     mechanism: Mechanism
     tags: Tags = Field(default_factory=list)
     delta: Exact = Field("1e-10", description="At which the release's cost is shown as (epsilon, delta).")
+    granularity: Granularity = None
 
 
 class RegisterAndDraw(NewDraw):
@@ -80,6 +77,7 @@ class DrawSelection(Strict):
     repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
         0, description="Which turn, where the mechanism is repeated."
     )
+    granularity: Granularity = None
 
 
 class DrawMechanism(DrawSelection):
@@ -92,18 +90,18 @@ class MarginOfError(BaseModel):
     """At most a share 1 - confidence of the counts is further from the truth than moe."""
 
     confidence: float
-    moe: int
+    moe: int | str
 
 
 class DrawBody(BaseModel):
-    """Noisy counts, in the order of the counts that came in."""
+    """Noisy counts, in the order of the counts that came in; with a granularity, texts of exact numbers."""
 
     release: str
     draw: str
     mechanism: Mechanism
     partition: str | None
     repetition: int
-    noisy: list[int]
+    noisy: list[int | str]
     margin_of_error: MarginOfError
     head: HeadBody
     created_at: str
@@ -134,7 +132,7 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
     stream with `noisy` in its place.
     """
-    return _respond(register(account, body, change, lambda law: add_noise(body.counts, law, Keystream())))
+    return _respond(register(account, body, change, partial(_noisy, body.counts)))
 
 
 @router.post(
@@ -153,7 +151,7 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     the caller's promise, as is the mechanism's sensitivity. Counts may come as an Arrow IPC stream with an int64
     column `count`, the other fields in the query then; the answer is the same stream with `noisy` in its place.
     """
-    return _respond(draw_of(account, release, body, change, lambda law: add_noise(body.counts, law, Keystream())))
+    return _respond(draw_of(account, release, body, change, partial(_noisy, body.counts)))
 
 
 def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
@@ -162,11 +160,10 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     Faults are ``below`` where the fields came from.
     """
     require(change.principal, "pipeline", account)
-    mechanism = mechanism_of(asked.mechanism, f"{below}/mechanism")
+    stated = on_lattice(asked.mechanism, asked.granularity, below)
+    mechanism = mechanism_of(stated, f"{below}/mechanism")
     (delta,) = read_deltas([asked.delta], [f"{below}/delta"])
-    new = NewRelease(
-        asked.name, mechanism, document_of(asked.mechanism), tuple(asked.tags), delta, f"{below}/mechanism"
-    )
+    new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     (prepared,) = charges.prepare(change.database, account, [new])
     return draws.register_and_draw(change.database, change.request, account, prepared, _drawn(mechanism, noisy, below))
 
@@ -182,6 +179,7 @@ def draw_of(
     mechanism = draws.find_mechanism(plan, asked.mechanism, f"{below}/mechanism")
     turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
     draws.check_turn(plan, mechanism, turn, f"{below}/repetition")
+    unit_of(mechanism, asked.granularity, below)
     drawn = _drawn(mechanism, noisy, below)
     return draws.draw(change.database, change.request, account, release, plan, mechanism, turn, drawn)
 
@@ -228,17 +226,25 @@ def read_draw(
         owner = accounts.read_account(connection, account)
         record = draws.read_draw(connection, owner.id, draw)
     if prefers(accept, arrow.MEDIA_TYPE):
+        unit = unit_of(record.mechanism)
+        column_type(unit, "/header/Accept")
         return StreamingResponse(
-            arrow.only_noisy(record.noisy), headers=identity_of(record), media_type=arrow.MEDIA_TYPE
+            arrow.only_noisy(record.noisy, unit_of(record.mechanism)),
+            headers=identity_of(record),
+            media_type=arrow.MEDIA_TYPE,
         )
     return StreamingResponse(_json_of(record), media_type="application/json")
+
+
+def _noisy(counts: Sequence[int | Fraction], law: Law, unit: Fraction) -> NDArray[np.int64]:
+    return add_noise(units_of(counts, unit, "/counts"), law, Keystream())
 
 
 def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np.int64]:
     pointer = f"{below}/mechanism"
     law = law_of(mechanism, pointer)
     try:
-        return noisy(law)
+        return noisy(law, unit_of(mechanism))
     except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(pointer, str(error)) from None
 
@@ -287,6 +293,7 @@ def _page(drawn: Sequence[DrawRecord], cursor: str | None) -> Iterator[str]:
 
 def _json_of(record: DrawRecord) -> Iterator[str]:
     """A draw as JSON, a part of its counts at a time: as text and Python's integers they are many times as large."""
+    unit = unit_of(record.mechanism)
     around = {
         "release": record.release_id,
         "draw": record.id,
@@ -295,12 +302,12 @@ def _json_of(record: DrawRecord) -> Iterator[str]:
         "repetition": record.turn.repetition,
         "margin_of_error": {
             "confidence": float(CONFIDENCE),
-            "moe": margin_of_error(law_of(record.mechanism, "/mechanism"), CONFIDENCE),
+            "moe": shown(margin_of_error(law_of(record.mechanism, "/mechanism"), CONFIDENCE), unit),
         },
         "head": head_body(record.head),
         "created_at": record.created_at,
     }
     yield json.dumps(around)[:-1] + ', "noisy": ['
     for start in range(0, record.noisy.size, _PART):
-        yield (", " if start else "") + json.dumps(record.noisy[start : start + _PART].tolist())[1:-1]
+        yield (", " if start else "") + json.dumps(shown_list(record.noisy[start : start + _PART].tolist(), unit))[1:-1]
     yield "]}"
