@@ -66,7 +66,11 @@ def _fill(url: str, account: str, documents: list[dict[str, Any]]) -> None:
             text("SELECT id FROM accounts WHERE name = :name"), {"name": account}
         ).scalar_one()
         every = _RELEASES // _DISTINCT
-        spending.record(connection, account_id, Counter(dict.fromkeys(subplans, every)))
+        spending.record(connection, [account_id], Counter(dict.fromkeys(subplans, every)), Counter())
+        connection.execute(
+            text("UPDATE accounts SET releases = :releases, head_seq = :seq WHERE id = :id"),
+            {"releases": _RELEASES, "seq": _RELEASES + 1, "id": account_id},
+        )
         return account_id
 
     account_id = database.write(count, landed=lambda *_: False)

@@ -92,7 +92,8 @@ def _fill(database: Database, account: str) -> None:
         batch = charges.prepare(database, account, [_release(number) for number in range(first, first + _BATCH)])
 
         def work(connection: Connection, batch: list[Prepared] = batch) -> None:
-            charges.charge(connection, accounts.lock_account(connection, account), batch, CALLER.principal, clock.now())
+            at = clock.now()
+            charges.charge(connection, accounts.lock_line(connection, batch[0].line, at), batch, CALLER.principal, at)
 
         database.write(work, landed=lambda *_: False)
 
@@ -101,7 +102,7 @@ def _charge(database: Database, account: str, number: int) -> Times:
     """One charge, from the plan to the commit."""
     new = [_release(number)]
     elapsed, processor = time.perf_counter(), time.thread_time()
-    charges.register(database, CALLER, account, charges.prepare(database, account, new), lambda _: "")
+    charges.register(database, CALLER, charges.prepare(database, account, new), lambda _: "")
     return Times(time.perf_counter() - elapsed, time.thread_time() - processor)
 
 

@@ -18,11 +18,11 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from service.ledger import accounts
-from service.ledger.accounts import NewAccount
+from service.ledger import opening
 from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
 from service.ledger.migrate import migrate
+from service.ledger.opening import NewAccount
 from service.privacy.filter import Budget, Definition
 from service.privacy.plan import Neighbouring
 
@@ -55,7 +55,7 @@ def open_account(database: Database, name: str) -> None:
     """An account with room for all charges of a benchmark."""
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget)
-    accounts.open_account(database, CALLER, new, lambda _: "")
+    opening.open_account(database, CALLER, new, lambda _: "")
 
 
 def open_one_account(url: str, name: str) -> None:

@@ -59,30 +59,45 @@ class AccountClosed(ServiceError):
         self.account = account
 
 
-class BudgetExceeded(ServiceError):
-    """A charge does not fit a cap. Figures are nats, or probabilities where ``cap`` is a delta.
+class Overrun(NamedTuple):
+    """One cap that a charge does not fit. Figures are nats, or probabilities where ``cap`` is a delta.
 
-    ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0.
+    ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0. Beside
+    each is its exact text.
+    """
+
+    account: str
+    definition: str
+    cap: str
+    requested: float | None
+    remaining: float
+    requested_exact: str | None
+    remaining_exact: str
+
+
+class BudgetExceeded(ServiceError):
+    """A charge does not fit these caps, of an account or of those that it is under.
+
     ``noise_multiplier`` searches for the smallest factor on the plan's noise scales that would have
-    fitted: a search, so it runs when somebody asks, after the account's lock is gone.
+    fitted all of them: a search, so it runs when somebody asks, after the accounts' locks are gone.
+    ``entry`` is what the journal keeps of a refused release, likewise made when it is asked for.
     """
 
     def __init__(
         self,
-        account: str,
-        definition: str,
-        cap: str,
-        requested: float | None,
-        remaining: float,
+        failures: Sequence[Overrun],
         noise_multiplier: Callable[[], float | None] = lambda: None,
+        entry: Callable[[], dict[str, object]] | None = None,
     ) -> None:
-        asked = "an infinite loss" if requested is None else f"{requested:.17g}"
+        first = failures[0]
+        asked = "an infinite loss" if first.requested is None else f"{first.requested:.17g}"
         super().__init__(
-            f"account {account!r} has {remaining:.17g} of its {definition} cap on {cap} left; requested was {asked}"
+            f"account {first.account!r} has {first.remaining:.17g} of its {first.definition} cap on {first.cap} left;"
+            f" requested was {asked}"
         )
-        self.account, self.definition, self.cap = account, definition, cap
-        self.requested, self.remaining = requested, remaining
+        self.failures = tuple(failures)
         self.noise_multiplier = noise_multiplier
+        self.entry = entry
 
 
 class AlreadyDrawn(ServiceError):

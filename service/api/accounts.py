@@ -26,12 +26,16 @@ from service.api.guarantees import (
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
 from service.api.plans import document_of
 from service.errors import InvalidInput
-from service.ledger import accounts, history, journal, spending
-from service.ledger.accounts import AccountRecord, NewAccount
+from service.ledger import accounts, clock, history, journal, opening, spending
+from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
-from service.privacy.guarantee import USUAL_ORDERS, guarantee
-from service.privacy.numbers import exact_text
-from service.privacy.plan import Neighbouring, Sequence
+from service.ledger.opening import NewAccount
+from service.ledger.settling import present
+from service.ledger.spending import Subplans
+from service.privacy.filter import Budget
+from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
+from service.privacy.numbers import exact_text, parse_exact
+from service.privacy.plan import Neighbouring
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=StrictRoute)
 
@@ -48,7 +52,13 @@ class OpenAccount(Strict):
     unit: Label = Field(description="Who is protected: person, household, establishment.")
     neighbouring: Neighbouring
     budget: BudgetModel
-    parent: None = Field(None, description="Accounts under others are not supported yet.")
+    parent: AccountName | None = Field(
+        None, description="An account with the same unit and relation, whose budget each charge must fit too."
+    )
+    approval_above: Exact | None = Field(
+        None,
+        description="A release of a greater loss, in the budget's definition, waits for a second steward's approval.",
+    )
     description: Text = ""
 
 
@@ -57,11 +67,12 @@ class ChangeAccount(Strict):
 
     budget: BudgetModel | None = None
     state: Literal["open", "closed"] | None = None
+    approval_above: Exact | None = None
 
     @model_validator(mode="after")
     def _one(self) -> "ChangeAccount":
-        if (self.budget is None) == (self.state is None):
-            raise ValueError("expected exactly one of budget and state")
+        if [self.budget, self.state, self.approval_above].count(None) != 2:
+            raise ValueError("expected exactly one of budget, state and approval_above")
         return self
 
 
@@ -81,7 +92,8 @@ class AccountBody(BaseModel):
     budget: BudgetModel
     state: Literal["open", "closed"]
     description: str
-    parent: None = Field(None, description="Accounts under others are not supported yet.")
+    parent: str | None
+    approval_above: str | None
     admission: Admission | None
     created_at: str
     head: HeadBody
@@ -95,14 +107,14 @@ class AccountPage(BaseModel):
 
 
 class Balance(BaseModel):
-    """What an account has lost, and what is left of its budget."""
+    """What an account and those under it have lost and hold, and what is left of its budget."""
 
     account: str
     budget: BudgetModel
     spent: GuaranteeBody
     reserved: GuaranteeBody
     remaining: Remaining
-    releases: int
+    releases: int = Field(description="How many are committed or held, of the account and of those under it.")
     head: HeadBody
 
 
@@ -132,7 +144,8 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "budget": budget_body(account),
         "state": account.state,
         "description": account.description,
-        "parent": None,
+        "parent": account.parent,
+        "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
         "admission": admission if weights.shares else None,
         "created_at": account.created_at,
         "head": head_body(account.head),
@@ -149,12 +162,24 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     """Open an account.
 
     An account is a protected population with a budget: a cap on what may be lost about it for ever. The
-    unit and the neighbouring relation say who is protected and from what comparison; they never change.
+    unit and the neighbouring relation say who is protected and from what comparison; they never change. Of an
+    account under a parent each charge must fit the parent's budget too, and those of all that it is under: at
+    most eight accounts in a line.
     """
     require(change.principal, "steward", body.name)
+    if body.parent is not None:
+        require(change.principal, "steward", body.parent)
     budget = read_budget(document_of(body.budget), "/budget")
-    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget)
-    return respond(accounts.open_account(change.database, change.request, new, _rendered))
+    threshold = None if body.approval_above is None else _threshold(body.approval_above)
+    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold)
+    return respond(opening.open_account(change.database, change.request, new, _rendered))
+
+
+def _threshold(text: str) -> Fraction:
+    value = parse_exact(text)
+    if value < 0:
+        raise InvalidInput.at("/approval_above", "expected a number of at least 0")
+    return value
 
 
 @router.get("", response_model=AccountPage)
@@ -185,16 +210,22 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
 @router.patch("/{account}", response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT_CHANGE))
 @in_writers
 def change_account(account: AccountPath, body: ChangeAccount, change: Changing) -> Response:
-    """Change an account's budget, or close or reopen it.
+    """Change an account's budget, or when it needs approval, or close or reopen it.
 
     Of a budget the figures may change, not the definition, the order or declared_delta; it cannot go below
-    what is spent. A closed account takes no charges. Each change is a journal entry.
+    what is spent and held. A closed account takes no charges, neither its own nor those of accounts under it;
+    what it holds can still be committed, voided and drawn from. approval_above can only be set or lowered.
+    Each change is a journal entry.
     """
     require(change.principal, "steward", account)
-    what = body.state if body.budget is None else read_budget(document_of(body.budget), "/budget")
+    what: Budget | str | Fraction | None = body.state
+    if body.budget is not None:
+        what = read_budget(document_of(body.budget), "/budget")
+    elif body.approval_above is not None:
+        what = _threshold(body.approval_above)
     if what is None:
-        raise TypeError("the model admits one of budget and state")
-    return respond(accounts.change_account(change.database, change.request, account, what, _rendered, "/budget"))
+        raise TypeError("the model admits one of budget, state and approval_above")
+    return respond(opening.change_account(change.database, change.request, account, what, _rendered, "/budget"))
 
 
 @router.get("/{account}/balance", response_model=Balance)
@@ -206,10 +237,12 @@ def read_balance(
     tag: Annotated[Label | None, Query(description="Count only what carries this tag.")] = None,
     as_of: Annotated[int | None, Query(ge=1, description="As it was right after this journal entry.")] = None,
 ) -> Response:
-    """What has been lost, and what is left.
+    """What has been lost, what is held, and what is left.
 
-    spent composes every release at full precision; it is an account of the past, not a guarantee under
-    adaptive choice, which is what the budget is, so its conversions are marked adaptive: false.
+    Of the account and of those under it. spent composes every committed release and reserved every one that is
+    held, at full precision; they are accounts of the past, not guarantees under adaptive choice, which is what
+    the budget is, so their conversions are marked adaptive: false. A reservation counts until its time is over.
+    With as_of, until the journal says so.
     """
     require(principal, "auditor", account)
     deltas = read_deltas([delta], ["/query/delta"])
@@ -218,25 +251,29 @@ def read_balance(
         if as_of is not None and as_of > found.head.seq:
             raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
         if as_of is None:
-            plan = spending.plan_of(connection, found.id, tag)
-            releases = accounts.count_releases(connection, found.id)
+            spent, reserved = spending.counts(connection, found.id)
+            now = present(connection, found, clock.now())
+            found, reserved = now.account, reserved - now.expired
         else:
-            moment = history.replay(connection, found, as_of, tag)
-            found, plan, releases = moment.account, moment.spent, moment.releases
+            then = history.replay(connection, found, as_of)
+            found, spent, reserved = then.account, then.committed, then.reserved
     return ok(
         {
             "account": found.name,
             "budget": budget_body(found),
-            "spent": guarantee_body(_history(plan, found.neighbouring, deltas)),
-            "reserved": guarantee_body(_history(Sequence(parts=()), found.neighbouring, deltas)),
+            "spent": guarantee_body(_history(spent, found.neighbouring, deltas, tag)),
+            "reserved": guarantee_body(_history(reserved, found.neighbouring, deltas, tag)),
             "remaining": remaining_body(found),
-            "releases": releases,
+            "releases": found.releases,
             "head": head_body(found.head),
         }
     )
 
 
-def _history(plan: Any, neighbouring: Neighbouring, deltas: tuple[Fraction, ...]) -> Any:
+def _history(
+    subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
+) -> Guarantee:
+    plan = spending.composed(subplans, tag)
     return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)
 
 

@@ -16,6 +16,13 @@ Losses are in nats. Every guarantee is an upper bound. Exact numbers may be JSON
 fraction strings. Errors are RFC 9457 problems.
 """
 
+_OVERRUN = {
+    "account": {"type": "string"},
+    "definition": {"type": "string"},
+    "cap": {"type": "string"},
+    "requested": {"type": ["number", "null"]},
+    "remaining": {"type": "number"},
+}
 _PROBLEM = {
     "type": "object",
     "description": "An RFC 9457 problem; type is /problems/<code>, a page that explains it.",
@@ -34,11 +41,8 @@ _PROBLEM = {
                 "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
             },
         },
-        "account": {"type": "string"},
-        "definition": {"type": "string"},
-        "cap": {"type": "string"},
-        "requested": {"type": ["number", "null"]},
-        "remaining": {"type": "number"},
+        **_OVERRUN,
+        "failures": {"type": "array", "items": {"type": "object", "properties": _OVERRUN}},
         "noise_multiplier_that_fits": {"type": ["number", "null"]},
         "draw": {"type": "string"},
     },

@@ -30,8 +30,8 @@ from service.ledger.draws import WHOLE, DrawRecord, Turn
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
 from service.privacy.accuracy import margin_of_error
-from service.privacy.law import Law
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism as MechanismValue
+from service.privacy.law import Law, noise_law
+from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.notation import write_plan
 
 
@@ -146,10 +146,11 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
     """Draw the noisy counts of a mechanism of a registered release.
 
-    Each mechanism, partition and repetition is drawn once; under a choice, the first draw fixes the branch
-    for its partition and turn. The partitions of one mechanism must be disjoint subsets of the input: that is
-    the caller's promise, as is the mechanism's sensitivity. Counts may come as an Arrow IPC stream with an int64
-    column `count`, the other fields in the query then; the answer is the same stream with `noisy` in its place.
+    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once; under a choice, the
+    first draw fixes the branch for its partition and turn. The partitions of one mechanism must be disjoint subsets
+    of the input: that is the caller's promise, as is the mechanism's sensitivity. Counts may come as an Arrow IPC
+    stream with an int64 column `count`, the other fields in the query then; the answer is the same stream with
+    `noisy` in its place.
     """
     return _respond(draw_of(account, release, body, change, partial(_noisy, body.counts)))
 
@@ -165,7 +166,7 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     (delta,) = read_deltas([asked.delta], [f"{below}/delta"])
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     (prepared,) = charges.prepare(change.database, account, [new])
-    return draws.register_and_draw(change.database, change.request, account, prepared, _drawn(mechanism, noisy, below))
+    return draws.register_and_draw(change.database, change.request, prepared, _drawn(mechanism, noisy, below))
 
 
 def draw_of(
@@ -200,7 +201,7 @@ def list_draws(
     require(principal, "auditor", account)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        releases.require_release(connection, owner.id, release)
+        releases.state_of(connection, owner.id, release)
         drawn = draws.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
     full = len(drawn) >= limit or sum(record.noisy.size for record in drawn) >= PAGE_OF_COUNTS
     last = write_cursor(drawn[-1].head.seq) if full else None
@@ -255,19 +256,14 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
     Raises:
         InvalidInput: it is continuous or declared, which this service accounts for and never draws.
     """
-    match mechanism:
-        case Geometric(scale=scale):
-            return Law(scale=scale)
-        case DiscreteGaussian(sigma_squared=sigma_squared):
-            return Law(sigma_squared=sigma_squared)
-        case DiscreteOsgt(sigma_squared=sigma_squared, m=m):
-            return Law(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)
-        case _:
-            raise InvalidInput.at(
-                pointer,
-                "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"
-                " only accounted",
-            )
+    law = noise_law(mechanism)
+    if law is None:
+        raise InvalidInput.at(
+            pointer,
+            "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"
+            " only accounted",
+        )
+    return law
 
 
 def identity_of(record: DrawRecord) -> dict[str, str]:

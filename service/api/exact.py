@@ -1,12 +1,14 @@
 """Exact numbers and labels as they come in, guarantees as they go out."""
 
 import math
+import re
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from service.privacy.numbers import double_down, double_up, exact_text, parse_exact
 
@@ -58,8 +60,40 @@ WholeOrExact = Annotated[int | str, BeforeValidator(_whole_or_exact), WithJsonSc
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Text = Annotated[str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]
+Reason = Annotated[Text, StringConstraints(min_length=1)]
 Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
 Tags = Annotated[list[Label], Field(max_length=64)]
+
+
+_DURATION = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+)S)?)?")
+_LONGEST = timedelta(days=366)
+
+
+def _duration(text: str) -> str:
+    found = _DURATION.fullmatch(text)
+    if found is None or text.endswith(("P", "T")) or len(text) > 40:
+        raise ValueError("expected an ISO 8601 duration of days, hours, minutes and seconds, such as P7D or PT24H")
+    if not timedelta(0) < duration_of(text) <= _LONGEST:
+        raise ValueError("expected a duration above 0 and of at most 366 days")
+    return text
+
+
+def duration_of(text: str) -> timedelta:
+    """The time that a duration stands for; ``timedelta.max`` where it is longer than any."""
+    found = _DURATION.fullmatch(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0,) * 4
+    try:
+        return timedelta(days, seconds, minutes=minutes, hours=hours)
+    except OverflowError:
+        return timedelta.max
+
+
+Duration = Annotated[
+    str,
+    AfterValidator(_duration),
+    WithJsonSchema({"type": "string", "pattern": "^P([0-9]+D)?(T([0-9]+H)?([0-9]+M)?([0-9]+S)?)?$", "maxLength": 40}),
+]
+"""An ISO 8601 duration of days, hours, minutes and seconds."""
 
 
 def number_up(value: Fraction) -> float | None:

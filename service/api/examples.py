@@ -47,6 +47,7 @@ BATCH = {
         },
     ]
 }
+VOID = {"reason": "the tables were withdrawn before anything was drawn"}
 DRAW = {
     "name": "county totals",
     "mechanism": {"type": "discrete_gaussian", "sigma_squared": "9.375"},

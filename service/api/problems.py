@@ -18,7 +18,7 @@ from starlette.routing import Match
 
 from service import errors
 from service.api.plans import NODE_TYPES
-from service.errors import Fault, ServiceError
+from service.errors import Fault, Overrun, ServiceError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -44,8 +44,10 @@ KINDS: dict[str, Kind] = {
     "budget_exceeded": Kind(
         409,
         "The release does not fit the budget",
-        "Nothing was charged. requested and remaining are in the budget's definition (nats; a probability where cap is"
-        " a delta); noise_multiplier_that_fits is the factor on every noise scale with which it would have fitted.",
+        "Nothing was charged. failures lists every cap that it does not fit, of the account and of those that it is"
+        " under; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
+        " probability where cap is a delta); noise_multiplier_that_fits is the factor on every noise scale with which"
+        " all would have fitted.",
     ),
     "already_drawn": Kind(
         409,
@@ -102,18 +104,11 @@ def of_error(error: ServiceError, instance: str) -> Response:
     match error:
         case errors.InvalidInput(faults=faults):
             return validation(faults, instance)
-        case errors.BudgetExceeded():
-            return problem(
-                code,
-                str(error),
-                instance,
-                account=error.account,
-                definition=error.definition,
-                cap=error.cap,
-                requested=None if error.requested == math.inf else error.requested,  # beyond the doubles
-                remaining=error.remaining,
-                noise_multiplier_that_fits=error.noise_multiplier(),
-            )
+        case errors.BudgetExceeded(failures=failures):
+            listed = [_overrun(failure) for failure in failures]
+            first: dict[str, Any] = listed[0]
+            multiplier = error.noise_multiplier()
+            return problem(code, str(error), instance, **first, failures=listed, noise_multiplier_that_fits=multiplier)
         case errors.AlreadyDrawn(draw=draw):
             return problem(code, str(error), instance, draw=draw)
         case errors.AccountClosed(account=account):
@@ -124,6 +119,16 @@ def of_error(error: ServiceError, instance: str) -> Response:
             return response
         case _:
             return problem(code, str(error), instance)
+
+
+def _overrun(failure: Overrun) -> dict[str, Any]:
+    return {
+        "account": failure.account,
+        "definition": failure.definition,
+        "cap": failure.cap,
+        "requested": None if failure.requested == math.inf else failure.requested,  # beyond the doubles
+        "remaining": failure.remaining,
+    }
 
 
 def validation(faults: Iterable[Fault], instance: str) -> Response:

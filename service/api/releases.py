@@ -1,7 +1,9 @@
 """Releases: registering plans against an account's budget, and reading them."""
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
@@ -10,8 +12,8 @@ from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
-from service.api.exact import Exact, Label, Strict, Tags
+from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.exact import Duration, Exact, Label, Reason, Strict, Tags, duration_of
 from service.api.guarantees import (
     GuaranteeBody,
     HeadBody,
@@ -23,10 +25,12 @@ from service.api.guarantees import (
 )
 from service.api.paging import Cursor, Limit, page, read_seq
 from service.api.plans import BoundedPlan, Plan, document_of, plan_of
-from service.ledger import accounts, charges, releases
+from service.ledger import accounts, charges, clock, holds, releases
 from service.ledger.accounts import AccountRecord
 from service.ledger.charges import NewRelease, Prepared, Registered
-from service.ledger.releases import ReleaseRecord
+from service.ledger.holds import Settled
+from service.ledger.releases import ReleaseRecord, State
+from service.ledger.settling import present
 from service.privacy.numbers import exact_text
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", tags=["releases"], route_class=StrictRoute)
@@ -41,7 +45,9 @@ class RegisterRelease(Strict):
     plan: BoundedPlan
     tags: Tags = Field(default_factory=list)
     delta: Exact = Field("1e-10", description="At which the cost is shown as (epsilon, delta).")
-    reserve_for: None = Field(None, description="Reservations are not supported yet: a release commits at once.")
+    reserve_for: Duration | None = Field(
+        None, description="Only reserve it, for this long (ISO 8601, at most 366 days); null: it commits at once."
+    )
 
 
 class RegisterBatch(Strict):
@@ -51,12 +57,18 @@ class RegisterBatch(Strict):
 
 
 class ReleaseBody(BaseModel):
-    """A release; id and created_at are null in a dry run."""
+    """A release; id, created_at and expires_at are null in a dry run.
+
+    expires_at: when its reservation ends or ended; null where there is none, or none any more. overdue: that time is
+    over, and it is held all the same, as some of it could be published without this service.
+    """
 
     id: str | None
     account: str
     name: str
-    state: Literal["committed"]
+    state: State
+    expires_at: str | None
+    overdue: bool
     plan: Plan
     tags: list[str]
     delta: str
@@ -95,21 +107,23 @@ def register_release(
 ) -> Response:
     """Register a release.
 
-    Its plan is priced under the account's neighbouring relation and charged if it fits the budget, else
-    refused with 409; nothing in between. Register before publishing: what is published cannot be undone.
+    Its plan is priced under the account's neighbouring relation and charged if it fits the budget and those of
+    all accounts above, else refused with 409; nothing in between. Register before publishing: what is published
+    cannot be undone. With reserve_for it is held, and can be voided until something is drawn; where an account
+    asks for approval and the release is large enough it is proposed, and held likewise.
     """
     require(change.principal, "pipeline", account)
     new = charges.prepare(change.database, account, [_new(body, "")])
     costs = _costs(new)
     if dry_run:
-        (rehearsed,) = charges.dry_run(change.database, change.request, account, new)
+        (rehearsed,) = charges.dry_run(change.database, change.request, new)
         with change.database.read() as connection:
             head = accounts.read_account(connection, account).head
-        body_of_run = _registered_body(rehearsed, costs[0]) | {"id": None, "created_at": None, "head": head_body(head)}
-        return ok(body_of_run)
+        unknown = {"id": None, "created_at": None, "expires_at": None}
+        return ok(_registered_body(rehearsed, costs[0]) | unknown | {"head": head_body(head)})
     return respond(
         charges.register(
-            change.database, change.request, account, new, lambda done: json.dumps(_registered_body(done[0], costs[0]))
+            change.database, change.request, new, lambda done: json.dumps(_registered_body(done[0], costs[0]))
         )
     )
 
@@ -129,7 +143,7 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     def render(done: list[Registered]) -> str:
         return json.dumps({"releases": [_registered_body(one, cost) for one, cost in zip(done, costs, strict=True)]})
 
-    return respond(charges.register(change.database, change.request, account, new, render))
+    return respond(charges.register(change.database, change.request, new, render))
 
 
 @router.get("", response_model=ReleasePage)
@@ -138,7 +152,7 @@ def list_releases(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     tag: Annotated[Label | None, Query(description="Those that carry this tag, themselves or on a node.")] = None,
-    state: Annotated[Literal["committed"] | None, Query(description="Those in this state.")] = None,
+    state: Annotated[State | None, Query(description="Those in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
@@ -147,11 +161,13 @@ def list_releases(
     In the order in which they were registered.
     """
     require(principal, "auditor", account)
+    now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state)
+        found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now)
+        owner = present(connection, owner, now).account
     last = found[-1].head.seq if found else None
-    return ok(page([_stored_body(release, owner) for release in found], limit, last))
+    return ok(page([_stored_body(release, owner, now) for release in found], limit, last))
 
 
 @router.get("/{release}", response_model=ReleaseBody)
@@ -164,21 +180,73 @@ def read_release(
     entry that charged it.
     """
     require(principal, "auditor", account)
+    now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release)
-    return ok(_stored_body(found, owner))
+        found = releases.read_release(connection, owner.id, release).seen(now)
+        owner = present(connection, owner, now).account
+    return ok(_stored_body(found, owner, now))
+
+
+class VoidRelease(Strict):
+    """Why a release is taken back."""
+
+    reason: Reason = Field(description="For the journal.")
+    attestation: Reason | None = Field(
+        None,
+        description="A statement that nothing was published; needed where the plan holds mechanisms that this service"
+        " does not draw.",
+    )
+
+
+@router.post("/{release}/commit", response_model=ReleaseBody)
+@in_writers
+def commit_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
+    """Commit a reserved release.
+
+    What it held is spent. Its first draw does the same. Said twice it is the same. head is the account's.
+    """
+    require(change.principal, "pipeline", account)
+    render = _settled(change, account, release)
+    return respond(holds.commit(change.database, change.request, account, release, render))
+
+
+@router.post("/{release}/void", response_model=ReleaseBody, openapi_extra=examples.body(examples.VOID))
+@in_writers
+def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, change: Changing) -> Response:
+    """Void a proposed or reserved release.
+
+    What it held is free again. Only what was not committed can be voided, and the first draw commits. Said
+    twice it is the same. head is the account's.
+    """
+    require(change.principal, "steward", account)
+    render = _settled(change, account, release)
+    return respond(holds.void(change.database, change.request, account, release, body.reason, body.attestation, render))
+
+
+@router.post("/{release}/approve", response_model=ReleaseBody)
+@in_writers
+def approve_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
+    """Approve a proposed release.
+
+    As another steward than the one who proposed it: principals are compared, not keys. It is then reserved until
+    its expires_at, or committed where it has none. Said twice it is the same. head is the account's.
+    """
+    require(change.principal, "steward", account)
+    render = _settled(change, account, release)
+    return respond(holds.approve(change.database, change.request, account, release, render))
 
 
 def _new(body: RegisterRelease, pointer: str) -> NewRelease:
     (delta,) = read_deltas([body.delta], [f"{pointer}/delta"])
-    plan = plan_of(body.plan, f"{pointer}/plan")
-    return NewRelease(body.name, plan, document_of(body.plan), tuple(body.tags), delta, f"{pointer}/plan")
+    plan, tags = plan_of(body.plan, f"{pointer}/plan"), tuple(body.tags)
+    reserve_for = None if body.reserve_for is None else duration_of(body.reserve_for)
+    return NewRelease(body.name, plan, document_of(body.plan), tags, delta, f"{pointer}/plan", reserve_for)
 
 
 def _costs(prepared: list[Prepared]) -> list[dict[str, Any]]:
     """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
-    return [cost_of(one.release.plan, one.neighbouring, (one.release.delta,)) for one in prepared]
+    return [cost_of(one.release.plan, one.line.neighbouring, (one.release.delta,)) for one in prepared]
 
 
 def _registered_body(registered: Registered, cost: dict[str, Any]) -> dict[str, Any]:
@@ -189,23 +257,40 @@ def _registered_body(registered: Registered, cost: dict[str, Any]) -> dict[str, 
         document=release.document,
         tags=release.tags,
         delta=release.delta,
-        state="committed",
+        state=registered.state,
         created_at=registered.created_at,
         head=registered.account.head,
+        expires_at=registered.expires_at,
     )
-    return _body(record, cost, registered.account)
+    return _body(record, cost, registered.account, registered.created_at)
 
 
-def _stored_body(record: ReleaseRecord, account: AccountRecord) -> dict[str, Any]:
-    return _body(record, cost_of(record.plan, account.neighbouring, (record.delta,)), account)
+def _stored_body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, Any]:
+    return _body(record, cost_of(record.plan, account.neighbouring, (record.delta,)), account, now)
 
 
-def _body(record: ReleaseRecord, cost: dict[str, Any], account: AccountRecord) -> dict[str, Any]:
+def _settled(change: Change, account: str, release: str) -> Callable[[Settled], str]:
+    """How the answer is rendered; the cost, which may take seconds, is found before anything is locked."""
+    with change.database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        found = releases.read_release(connection, owner.id, release)
+    cost = cost_of(found.plan, owner.neighbouring, (found.delta,))
+
+    def render(settled: Settled) -> str:
+        record = replace(settled.release, head=settled.account.head)
+        return json.dumps(_body(record, cost, settled.account, clock.now()))
+
+    return render
+
+
+def _body(record: ReleaseRecord, cost: dict[str, Any], account: AccountRecord, now: str) -> dict[str, Any]:
     return {
         "id": record.id,
         "account": account.name,
         "name": record.name,
         "state": record.state,
+        "expires_at": record.expires_at if record.state in (*releases.HELD, "expired") else None,
+        "overdue": record.is_over(now),
         "plan": record.document,
         "tags": list(record.tags),
         "delta": exact_text(record.delta),

@@ -1,27 +1,38 @@
-"""Accounts: opening, reading, changing the cap, closing; and the lock that every charge takes."""
+"""Accounts as they are read, and the lock on an account's line that every charge takes."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, update
+from sqlalchemy.orm import aliased
 
-from service.errors import BudgetExceeded, Conflict, InvalidInput, NotFound
-from service.ledger import budgets, journal
-from service.ledger.database import Database
-from service.ledger.idempotency import Request
-from service.ledger.journal import BEFORE_FIRST, AccountHead, Head
-from service.ledger.once import Answer, has_entry, once
-from service.ledger.tables import Account, Release
-from service.privacy.filter import Budget, Definition, Totals, Weights, open_weights, spent
+from service.errors import NotFound, Overrun
+from service.ledger import budgets
+from service.ledger.database import Database, batch
+from service.ledger.journal import AccountHead, Head
+from service.ledger.tables import Account
+from service.privacy.filter import Budget, Totals, Weights
 from service.privacy.numbers import double_down, double_up
 from service.privacy.plan import Neighbouring
+
+MAX_DEPTH = 8
+"""How many accounts a line may have, from the root down."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccountRecord:
-    """An account as it stands at its head."""
+    """An account as it stands at its head.
+
+    Attributes:
+        totals: of what is committed or held, in it and in the accounts under it.
+        parent: the name of the account that it is under.
+        approval_above: the price of a release above which a second steward must approve.
+        next_expiry: when the first of its holds expires.
+        releases: how many are committed or held.
+    """
 
     id: int
     name: str
@@ -34,6 +45,10 @@ class AccountRecord:
     state: str
     created_at: str
     head: Head
+    parent: str | None = None
+    approval_above: Fraction | None = None
+    next_expiry: str | None = None
+    releases: int = 0
 
     @property
     def chain(self) -> AccountHead:
@@ -42,103 +57,31 @@ class AccountRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class NewAccount:
-    """What a steward states at opening."""
+class Line:
+    """An account with those that it is under, root first, and what of them never changes.
+
+    Attributes:
+        name: the account's own, which is the last of the line.
+        orders: the RDP orders of each.
+    """
 
     name: str
-    unit: str
+    ids: tuple[int, ...]
     neighbouring: Neighbouring
-    description: str
-    budget: Budget
+    orders: tuple[tuple[Fraction, ...], ...]
+
+    @property
+    def account_id(self) -> int:
+        """The id of the account itself."""
+        return self.ids[-1]
 
 
-Render = Callable[[AccountRecord], str]
+class HoldsDue(Exception):
+    """An account to be changed has holds whose time is over."""
 
-
-def open_account(database: Database, request: Request, new: NewAccount, render: Render) -> Answer:
-    """Open an account. The RDP orders and weights of its admission rule are fixed now and for ever.
-
-    Raises:
-        Conflict: the name is taken.
-    """
-    weights = open_weights(new.budget)
-
-    def work(connection: Connection, at: str) -> AccountRecord:
-        if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
-            raise Conflict(f"there is an account {new.name!r} already")
-        admission = budgets.write_weights(weights)
-        row: dict[str, int | str] = {
-            "name": new.name,
-            "unit": new.unit,
-            "neighbouring": new.neighbouring.value,
-            "description": new.description,
-            "budget": json.dumps(budgets.write_budget(new.budget)),
-            "admission": admission,
-            "totals": budgets.write_totals(Totals()),
-            "state": "open",
-            "created_at": at,
-            "head_seq": BEFORE_FIRST.seq,
-            "head_hash": BEFORE_FIRST.hash,
-        }
-        account_id = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
-        content: dict[str, object] = {field: row[field] for field in ("unit", "neighbouring", "description")}
-        content |= {"budget": budgets.write_budget(new.budget), "admission": json.loads(admission)}
-        chain = AccountHead(account_id, new.name, BEFORE_FIRST)
-        head = journal.append(connection, chain, "account_opened", content, actor=request.principal, at=at)
-        _save(connection, account_id, head)
-        return read_account(connection, new.name)
-
-    return once(database, request, work, status=201, render=render, landed=_landed)
-
-
-def change_account(
-    database: Database, request: Request, name: str, change: Budget | str, render: Render, pointer: str
-) -> Answer:
-    """Change an account's budget, or its state to ``open`` or ``closed``: a journal entry either way.
-
-    Raises:
-        BudgetExceeded: the new cap is below what is spent.
-        InvalidInput: the change is not of figures only.
-    """
-
-    def work(connection: Connection, at: str) -> AccountRecord:
-        account = lock_account(connection, name)
-        if isinstance(change, Budget):
-            _check_change(account, change, pointer)
-            changed: dict[str, Any] = {"budget": budgets.write_budget(change)}
-            kind: journal.Kind = "budget_changed"
-            columns = {"budget": json.dumps(changed["budget"])}
-        elif account.state == change:
-            return account  # said twice, as a retry does: nothing changed and nothing to write
-        else:
-            kind, changed = "account_closed" if change == "closed" else "account_reopened", {}
-            columns = {"state": change}
-        head = journal.append(connection, account.chain, kind, changed, actor=request.principal, at=at)
-        _save(connection, account.id, head, **columns)
-        return read_account(connection, name)
-
-    return once(database, request, work, status=200, render=render, landed=_landed)
-
-
-def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
-    """Only figures may change: the admission weights were fixed for this definition, order and reserve.
-
-    Changing ``declared_delta`` by what was spent would make the filter depend on its path.
-    """
-    old = account.budget
-    if new.definition is not old.definition:
-        raise InvalidInput.at(f"{pointer}/definition", f"expected the account's definition, {old.definition.value}")
-    if new.alpha != old.alpha:
-        raise InvalidInput.at(f"{pointer}/alpha", "expected the account's order")
-    if old.definition is Definition.APPROXIMATE and new.declared_delta != old.declared_delta:
-        raise InvalidInput.at(f"{pointer}/declared_delta", "expected the account's declared_delta")
-    used = spent(new, account.weights, account.totals)
-    if used is None or used > new.cap:
-        requested = None if used is None else double_up(used)
-        raise BudgetExceeded(account.name, old.definition.value, old.cap_on, requested, double_down(new.cap))
-    if account.totals.delta > new.declared_delta:
-        declared = double_up(account.totals.delta)
-        raise BudgetExceeded(account.name, old.definition.value, "delta", declared, double_down(new.declared_delta))
+    def __init__(self, account_id: int) -> None:
+        super().__init__("holds are due")
+        self.account_id = account_id
 
 
 def read_account(connection: Connection, name: str) -> AccountRecord:
@@ -147,12 +90,10 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
     Raises:
         NotFound: there is none.
     """
-    return _found(name, connection.execute(_BY_NAME, {"name": name}).one_or_none())
-
-
-def lock_account(connection: Connection, name: str) -> AccountRecord:
-    """The same, held until the transaction ends: SQLite's writers are alone, PostgreSQL locks the row."""
-    return _found(name, connection.execute(_LOCK, {"name": name}).one_or_none())
+    row = connection.execute(_BY_NAME, {"name": name}).one_or_none()
+    if row is None:
+        raise NotFound("account", name)
+    return _record(row)
 
 
 def list_accounts(connection: Connection, after: str, limit: int, only: frozenset[str] | None) -> list[AccountRecord]:
@@ -163,21 +104,98 @@ def list_accounts(connection: Connection, after: str, limit: int, only: frozense
     return [_record(row) for row in connection.execute(query)]
 
 
-def count_releases(connection: Connection, account_id: int) -> int:
-    """How many releases an account has been charged with."""
-    return connection.execute(select(func.count()).where(Release.account_id == account_id)).scalar_one()
+def line_above(connection: Connection, name: str) -> list[AccountRecord]:
+    """An account with those that it is under, root first.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    line = [read_account(connection, name)]
+    while line[-1].parent is not None:
+        line.append(read_account(connection, line[-1].parent))
+    return line[::-1]
 
 
-def save_charge(connection: Connection, account: AccountRecord, totals: Totals, head: Head) -> None:
-    """The account's row after charges: one statement whatever was charged before."""
-    _save(connection, account.id, head, totals=budgets.write_totals(totals))
+@lru_cache(maxsize=4096)
+def line_of(database: Database, name: str) -> Line:
+    """The line of an account; fixed at opening, so that a charge reads its rows once, when it locks them.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    with database.read() as connection:
+        line = line_above(connection, name)
+    ids, orders = tuple(account.id for account in line), tuple(account.weights.orders for account in line)
+    return Line(name, ids, line[-1].neighbouring, orders)
 
 
-def save_head(connection: Connection, account: AccountRecord, head: Head) -> None:
-    """The account's row after an entry that costs nothing."""
-    _save(connection, account.id, head)
+def lock_line(connection: Connection, line: Line, at: str | None) -> list[AccountRecord]:
+    """The accounts of a line, root first, held until the transaction ends.
+
+    SQLite's writers are alone. PostgreSQL locks the rows in the order of their ids, in which every
+    line has its root first, so that no two transactions wait for each other.
+
+    Raises:
+        HoldsDue: some of what they hold has expired at ``at``, where that is given.
+    """
+    found = _lock(connection, line.name, line.ids)
+    if at is not None:
+        refuse_due(found, at)
+    return found
 
 
+def lock_account(connection: Connection, line: Line) -> AccountRecord:
+    """The account of a line alone, likewise held, for what changes none above it."""
+    return _lock(connection, line.name, line.ids[-1:])[0]
+
+
+def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
+    """Refuse to go on with accounts that hold what has expired.
+
+    Raises:
+        HoldsDue: one of them does.
+    """
+    for account in line:
+        if account.next_expiry is not None and account.next_expiry <= at:
+            raise HoldsDue(account.id)
+
+
+def save(connection: Connection, line: Sequence[AccountRecord]) -> None:
+    """The rows of accounts after new entries: one statement whatever was charged before."""
+    rows = [
+        {
+            "account": account.id,
+            "totals": budgets.write_totals(account.totals),
+            "releases": account.releases,
+            "next_expiry": account.next_expiry,
+            "head_seq": account.head.seq,
+            "head_hash": account.head.hash,
+        }
+        for account in line
+    ]
+    connection.execute(_UPDATE, batch(rows))
+
+
+def save_head(connection: Connection, account_id: int, head: Head, **columns: str | None) -> None:
+    """An account's row after an entry that costs nothing, with the ``columns`` that the entry changed."""
+    changed = {"head_seq": head.seq, "head_hash": head.hash, **columns}
+    connection.execute(_UPDATE, {"account": account_id, **changed})
+
+
+def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
+    """What was asked of a cap and what is left of it, for the refusal."""
+    return Overrun(
+        account=account.name,
+        definition=account.budget.definition.value,
+        cap=cap,
+        requested=None if requested is None else double_up(requested),
+        remaining=double_down(remaining),
+        requested_exact=None if requested is None else str(requested),
+        remaining_exact=str(remaining),
+    )
+
+
+_parents = aliased(Account)
 _COLUMNS = (
     Account.id,
     Account.name,
@@ -191,13 +209,30 @@ _COLUMNS = (
     Account.created_at,
     Account.head_seq,
     Account.head_hash,
+    select(_parents.name).where(_parents.id == Account.parent_id).scalar_subquery().label("parent"),
+    Account.approval_above,
+    Account.next_expiry,
+    Account.releases,
 )
 
 
 # Statements are built once: building one costs more than running it.
 _BY_NAME = select(*_COLUMNS).where(Account.name == bindparam("name"))
-_LOCK = _BY_NAME.with_for_update()
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
+
+
+@cache
+def _locking(depth: int) -> Select[Any]:
+    ids: list[BindParameter[int]] = [bindparam(f"id_{number}") for number in range(depth)]
+    return select(*_COLUMNS).where(Account.id.in_(ids)).order_by(Account.id).with_for_update()
+
+
+def _lock(connection: Connection, name: str, ids: tuple[int, ...]) -> list[AccountRecord]:
+    given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
+    rows = connection.execute(_locking(len(ids)), given).all()
+    if len(rows) != len(ids) or rows[-1].name != name:  # another database was put in this one's place
+        raise NotFound("account", name)
+    return [_record(row) for row in rows]
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
@@ -213,19 +248,8 @@ def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
         state=row.state,
         created_at=row.created_at,
         head=Head(row.head_seq, row.head_hash),
+        parent=row.parent,
+        approval_above=None if row.approval_above is None else Fraction(row.approval_above),
+        next_expiry=row.next_expiry,
+        releases=row.releases,
     )
-
-
-def _found(name: str, row: Row[*tuple[Any, ...]] | None) -> AccountRecord:
-    if row is None:
-        raise NotFound("account", name)
-    return _record(row)
-
-
-def _save(connection: Connection, account_id: int, head: Head, **columns: str) -> None:
-    changed = {"head_seq": head.seq, "head_hash": head.hash, **columns}
-    connection.execute(_UPDATE, {"account": account_id, **changed})
-
-
-def _landed(connection: Connection, account: AccountRecord) -> bool:
-    return has_entry(connection, account.id, account.head)

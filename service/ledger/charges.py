@@ -1,30 +1,35 @@
-"""Charging releases to an account: one transaction, in one function."""
+"""Charging releases to an account and to all that it is under: one transaction, in one function."""
 
+import hashlib
 import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, insert
 
-from service.errors import AccountClosed, BudgetExceeded
-from service.ledger import accounts, budgets, journal, spending
-from service.ledger.accounts import AccountRecord
-from service.ledger.database import Database
+from service.errors import AccountClosed, BudgetExceeded, Overrun
+from service.ledger import accounts, budgets, clock, journal, spending
+from service.ledger.accounts import AccountRecord, Line
+from service.ledger.database import Database, batch
 from service.ledger.idempotency import Request
-from service.ledger.journal import Head
-from service.ledger.once import Answer, has_entry, once, rehearse
-from service.ledger.tables import Release, ReleaseTag
-from service.privacy.filter import ACCOUNTANT, Price, Shortfall, add, charged, estimate, price, shortfall
+from service.ledger.journal import Head, has_entry
+from service.ledger.once import Answer, once, rehearse
+from service.ledger.releases import State, expires
+from service.ledger.spending import Subplans
+from service.ledger.tables import Hold, Release, ReleaseTag
+from service.privacy.filter import ACCOUNTANT, Price, Totals, add, charged, estimate, price, shortfalls, stand_alone
 from service.privacy.fitting import noise_multiplier
 from service.privacy.mechanisms import DiscreteOsgt, Osgt
 from service.privacy.notation import check_relation, walk
-from service.privacy.numbers import double_down, double_up, exact_text
-from service.privacy.plan import Neighbouring, Plan, condense, leaves
+from service.privacy.numbers import double_up, exact_text
+from service.privacy.plan import Plan, condense, leaves
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class NewRelease:
         document: the plan as it was stated, exact numbers as strings; what is stored and shown.
         delta: at which its cost is shown as (epsilon, delta).
         pointer: where the plan is in the request, for faults.
+        reserve_for: how long it is only reserved; None: it commits at once.
     """
 
     name: str
@@ -44,25 +50,27 @@ class NewRelease:
     tags: tuple[str, ...]
     delta: Fraction
     pointer: str
+    reserve_for: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A release with all that can be known about it before the account is locked.
+    """A release with all that can be known about it before any account is locked.
 
     Attributes:
-        account: the name of the one that it was prepared for, under whose relation and orders it is priced.
-        neighbouring: that relation.
+        line: the account that it was prepared for, with those that it is under.
+        prices: one for each account of the line.
         tags: those of the release and of every node of its plan.
-        subplans: what the account's spending counts.
+        subplans: what the accounts' spending counts.
+        expires: whether a reservation of it ends by itself.
     """
 
     release: NewRelease
-    account: str
-    neighbouring: Neighbouring
-    price: Price
+    line: Line
+    prices: tuple[Price, ...]
     tags: tuple[str, ...]
-    subplans: Counter[str]
+    subplans: Subplans
+    expires: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,67 +80,70 @@ class Registered:
     id: str
     release: NewRelease
     account: AccountRecord
+    state: State
     created_at: str
+    expires_at: str | None
 
 
 _INSERT_RELEASE = insert(Release)
 _INSERT_TAGS = insert(ReleaseTag)
+_INSERT_HOLD = insert(Hold)
 
 Render = Callable[[list[Registered]], str]
 
 
 def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> list[Prepared]:
-    """What needs no lock, the price above all: however long a plan takes, other charges do not wait for it.
+    """What needs no lock, the prices above all: however long a plan takes, other charges do not wait for it.
 
     Raises:
         NotFound: there is no such account.
         InvalidInput: a plan has no meaning under the account's relation.
     """
-    neighbouring, orders = _fixed_at_opening(database, name)
+    line = accounts.line_of(database, name)
     prepared: list[Prepared] = []
     for release in releases:
-        check_relation(release.plan, neighbouring, release.pointer)
+        check_relation(release.plan, line.neighbouring, release.pointer)
         tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
         subplans = spending.subplans_of(release.plan, release.tags)
-        asked = price(release.plan, neighbouring, orders)
-        prepared.append(Prepared(release, name, neighbouring, asked, tuple(sorted(tags)), subplans))
+        prices = tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
+        ends = release.reserve_for is not None and expires(release.plan)
+        prepared.append(Prepared(release, line, prices, tuple(sorted(tags)), subplans, ends))
     return prepared
 
 
-@lru_cache(maxsize=4096)
-def _fixed_at_opening(database: Database, name: str) -> tuple[Neighbouring, tuple[Fraction, ...]]:
-    """What of an account never changes, so that a charge reads its row once, when it locks it."""
-    with database.read() as connection:
-        account = accounts.read_account(connection, name)
-    return account.neighbouring, account.weights.orders
-
-
-def register(database: Database, request: Request, name: str, releases: Sequence[Prepared], render: Render) -> Answer:
-    """Charge releases, all or none.
+def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:
+    """Charge releases, which were prepared for one account, all or none.
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
     """
+    line = releases[0].line
 
     def work(connection: Connection, at: str) -> list[Registered]:
-        return charge(connection, accounts.lock_account(connection, name), releases, request.principal, at)
+        return charge(connection, accounts.lock_line(connection, line, at), releases, request.principal, at)
 
-    return once(database, request, work, status=201, render=render, landed=landed)
+    return with_refusals(
+        database,
+        request,
+        line,
+        lambda: once(database, request, work, status=201, render=render, landed=landed),
+    )
 
 
-def dry_run(database: Database, request: Request, name: str, releases: Sequence[Prepared]) -> list[Registered]:
+def dry_run(database: Database, request: Request, releases: Sequence[Prepared]) -> list[Registered]:
     """What ``register`` would do, rolled back."""
+    line = releases[0].line
 
     def work(connection: Connection, at: str) -> list[Registered]:
-        return charge(connection, accounts.lock_account(connection, name), releases, request.principal, at)
+        return charge(connection, accounts.lock_line(connection, line, at), releases, request.principal, at)
 
     return rehearse(database, work)
 
 
 def charge(
-    connection: Connection, account: AccountRecord, releases: Sequence[Prepared], actor: str, at: str
+    connection: Connection, line: Sequence[AccountRecord], releases: Sequence[Prepared], actor: str, at: str
 ) -> list[Registered]:
-    """Admit and write releases one after the other, in the caller's transaction, on a locked account.
+    """Admit and write releases one after the other, in the caller's transaction, on a locked line.
 
     The cost is that of the plans and never that of the ledger: the millionth release runs the same
     statements over the same rows as the first.
@@ -141,25 +152,41 @@ def charge(
         AccountClosed, BudgetExceeded: nothing is charged.
         ValueError: a release was prepared for another account.
     """
-    if any(prepared.account != account.name for prepared in releases):
-        raise ValueError(f"expected releases that were prepared for {account.name}")
-    if account.state == "closed":
-        raise AccountClosed(account.name)
+    line, rows = list(line), _Rows()
+    account_ids = tuple(account.id for account in line)
+    if any(prepared.line.ids != account_ids for prepared in releases):
+        raise ValueError(f"expected releases that were prepared for {line[-1].name}")
+    for account in reversed(line):
+        if account.state == "closed":
+            raise AccountClosed(account.name)
     done: list[Registered] = []
-    subplans: Counter[str] = Counter()
     for prepared in releases:
-        amount = charged(account.totals, prepared.price)
-        after = add(account.totals, amount)
-        gap = shortfall(account.budget, account.weights, account.totals, after)
-        if gap is not None:
-            raise _refusal(account, prepared.release, gap)
-        release_id = str(uuid.uuid4())
-        head = _write(connection, account, prepared, release_id, budgets.write_price(amount), actor, at)
-        account = replace(account, totals=after, head=head)
-        subplans.update(prepared.subplans)
-        done.append(Registered(release_id, prepared.release, account, at))
-    spending.record(connection, account.id, subplans)
-    accounts.save_charge(connection, account, account.totals, account.head)
+        amounts = tuple(charged(account.totals, asked) for account, asked in zip(line, prepared.prices, strict=True))
+        after = [add(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
+        failures = [
+            accounts.overrun(account, gap.cap, gap.requested, gap.remaining)
+            for account, totals in zip(reversed(line), reversed(after), strict=True)
+            for gap in shortfalls(account.budget, account.weights, account.totals, totals)
+        ]
+        if failures:
+            raise _refusal(line, prepared.release, failures)
+        reserve_for = prepared.release.reserve_for
+        registered = Registered(
+            id=str(uuid.uuid4()),
+            release=prepared.release,
+            account=line[-1],
+            state=_first_state(line, prepared),
+            created_at=at,
+            expires_at=None if reserve_for is None else clock.later(at, reserve_for),
+        )
+        heads = rows.add(registered, prepared, line, amounts, actor)
+        line = [
+            _charged(account, totals, head, registered, prepared)
+            for account, totals, head in zip(line, after, heads, strict=True)
+        ]
+        done.append(replace(registered, account=line[-1]))
+    rows.write(connection, account_ids)
+    accounts.save(connection, line)
     return done
 
 
@@ -168,60 +195,146 @@ def landed(connection: Connection, done: list[Registered]) -> bool:
     return has_entry(connection, done[-1].account.id, done[-1].account.head)
 
 
-def _write(
-    connection: Connection,
-    account: AccountRecord,
-    prepared: Prepared,
-    release_id: str,
-    amount: dict[str, Any],
-    actor: str,
-    at: str,
-) -> Head:
-    release, seq = prepared.release, account.head.seq + 1
-    tags, delta = list(release.tags), exact_text(release.delta)
-    row = {
-        "id": release_id,
-        "account_id": account.id,
-        "seq": seq,
-        "name": release.name,
-        "plan": json.dumps(release.document, ensure_ascii=False),
-        "tags": json.dumps(tags, ensure_ascii=False),
-        "delta": delta,
-        "state": "committed",
-        "price": json.dumps(amount),
-        "accountant": ACCOUNTANT,
-        "created_at": at,
-    }
-    connection.execute(_INSERT_RELEASE, row)
-    if prepared.tags:
-        connection.execute(_INSERT_TAGS, [{"account_id": account.id, "tag": tag, "seq": seq} for tag in prepared.tags])
-    content: dict[str, object] = {
-        "name": release.name,
-        "plan": release.document,
-        "tags": tags,
-        "delta": delta,
-        "price": amount,
-        "accountant": ACCOUNTANT,
-    }
-    return journal.append(connection, account.chain, "committed", content, actor=actor, release_id=release_id, at=at)
+def _first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
+    """Proposed where the release is too large, in some account of the line, for one person to decide."""
+    for account, asked in zip(line, prepared.prices, strict=True):
+        if account.approval_above is not None:
+            size = stand_alone(account.budget, account.weights, asked)
+            if size is None or size > account.approval_above:
+                return "proposed"
+    return "committed" if prepared.release.reserve_for is None else "reserved"
 
 
-def _refusal(account: AccountRecord, release: NewRelease, gap: Shortfall) -> BudgetExceeded:
-    return BudgetExceeded(
-        account.name,
-        account.budget.definition.value,
-        gap.cap,
-        None if gap.requested is None else double_up(gap.requested),
-        double_down(gap.remaining),
-        noise_multiplier=lambda: multiplier(account, release),
-    )
+def _charged(
+    account: AccountRecord, totals: Totals, head: Head, registered: Registered, prepared: Prepared
+) -> AccountRecord:
+    next_expiry = account.next_expiry
+    if prepared.expires and registered.expires_at is not None:
+        next_expiry = min(next_expiry or registered.expires_at, registered.expires_at)
+    return replace(account, totals=totals, head=head, next_expiry=next_expiry, releases=account.releases + 1)
+
+
+class _Rows:
+    """What a transaction's charges insert: collected first, as one statement inserts all the rows of a table."""
+
+    def __init__(self) -> None:
+        self._releases: list[dict[str, Any]] = []
+        self._entries: list[journal.Row] = []
+        self._tags: list[dict[str, Any]] = []
+        self._holds: list[dict[str, Any]] = []
+        self._committed: Subplans = Counter()
+        self._held: Subplans = Counter()
+
+    def add(
+        self,
+        registered: Registered,
+        prepared: Prepared,
+        line: Sequence[AccountRecord],
+        amounts: Sequence[Price],
+        actor: str,
+    ) -> list[Head]:
+        """Take a release up, with an entry in each account's chain; return the heads that these make."""
+        release, own, held = registered.release, line[-1], registered.state != "committed"
+        seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(release.delta)
+        prices = [budgets.write_price(amount) for amount in amounts]
+        self._releases.append(
+            {
+                "id": registered.id,
+                "account_id": own.id,
+                "seq": seq,
+                "name": release.name,
+                "plan": json.dumps(release.document, ensure_ascii=False),
+                "tags": json.dumps(tags, ensure_ascii=False),
+                "delta": delta,
+                "state": registered.state,
+                "price": json.dumps(prices[-1]),
+                "accountant": ACCOUNTANT,
+                "created_at": registered.created_at,
+                "expires_at": registered.expires_at,
+            }
+        )
+        self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in prepared.tags]
+        (self._held if held else self._committed).update(prepared.subplans)
+        content: dict[str, object] = {"name": release.name, "plan": release.document, "tags": tags, "delta": delta}
+        if held:
+            content["expires_at"] = registered.expires_at
+            expires_at = registered.expires_at if prepared.expires else None
+            hold = {"release_id": registered.id, "expires_at": expires_at}
+            self._holds += [
+                {**hold, "account_id": account.id, "price": json.dumps(amount)}
+                for account, amount in zip(line, prices, strict=True)
+            ]
+        heads: list[Head] = []
+        for account, amount in zip(line, prices, strict=True):
+            above = {} if account is own else {"origin": {"account": own.name, "seq": seq}}
+            row, head = journal.following(
+                account.chain,
+                registered.state,
+                {**content, "price": amount, "accountant": ACCOUNTANT, **above},
+                actor=actor,
+                release_id=registered.id,
+                at=registered.created_at,
+            )
+            self._entries.append(row)
+            heads.append(head)
+        return heads
+
+    def write(self, connection: Connection, account_ids: Sequence[int]) -> None:
+        """Insert all of it."""
+        connection.execute(_INSERT_RELEASE, batch(self._releases))
+        if self._tags:
+            connection.execute(_INSERT_TAGS, self._tags)
+        journal.write(connection, self._entries)
+        if self._holds:
+            connection.execute(_INSERT_HOLD, self._holds)
+        spending.record(connection, account_ids, self._committed, self._held)
+
+
+def with_refusals(database: Database, request: Request, line: Line, act: Callable[[], T]) -> T:
+    """Run a charge; where it does not fit a budget, note that in the journal of the account that was asked.
+
+    In a transaction of its own, as the refused one was rolled back. The refusal is told only once it is noted.
+    """
+    try:
+        return act()
+    except BudgetExceeded as refusal:
+        if refusal.entry is not None:
+            _note(database, request, line, refusal.entry())
+        raise
+
+
+def _note(database: Database, request: Request, line: Line, content: dict[str, object]) -> None:
+    def work(connection: Connection) -> tuple[int, Head]:
+        account = accounts.lock_account(connection, line)
+        head = journal.append(connection, account.chain, "refused", content, actor=request.principal, at=clock.now())
+        accounts.save_head(connection, account.id, head)
+        return account.id, head
+
+    database.write(work, landed=lambda connection, entry: has_entry(connection, *entry))
+
+
+def _refusal(line: Sequence[AccountRecord], release: NewRelease, failures: Sequence[Overrun]) -> BudgetExceeded:
+    first = failures[0]
+
+    def entry() -> dict[str, object]:
+        return {
+            "name": release.name,
+            "plan_digest": hashlib.sha256(journal.canonical(release.document).encode()).hexdigest(),
+            "account": first.account,
+            "definition": first.definition,
+            "cap": first.cap,
+            "requested": first.requested_exact,
+            "remaining": first.remaining_exact,
+        }
+
+    return BudgetExceeded(failures, noise_multiplier=lambda: multiplier(line, release), entry=entry)
 
 
 _FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
 
 
-def multiplier(account: AccountRecord, release: NewRelease) -> float | None:
-    """The smallest factor on the plan's noise scales with which the release would have fitted.
+def multiplier(line: Sequence[AccountRecord], release: NewRelease) -> float | None:
+    """The smallest factor on the plan's noise scales with which the release would have fitted every account.
 
     None where there is none, and where the search would take far longer than the refusal that it explains.
     """
@@ -230,12 +343,19 @@ def multiplier(account: AccountRecord, release: NewRelease) -> float | None:
         return None
 
     def fits(plan: Plan) -> bool:
-        asked = estimate(plan, account.neighbouring, account.weights.orders)
-        after = add(account.totals, charged(account.totals, asked))
-        return shortfall(account.budget, account.weights, account.totals, after) is None
+        asked = {
+            orders: estimate(plan, line[-1].neighbouring, orders)
+            for orders in {account.weights.orders for account in line}
+        }
+        return not any(_gaps(account, asked[account.weights.orders]) for account in line)
 
     found = noise_multiplier(release.plan, fits)
     if found is None:
         return None
     nearest = float(found)  # of a decimal with six digits, whose text it then shows
     return nearest if Fraction(repr(nearest)) >= found else double_up(found)
+
+
+def _gaps(account: AccountRecord, asked: Price) -> bool:
+    after = add(account.totals, charged(account.totals, asked))
+    return bool(shortfalls(account.budget, account.weights, account.totals, after))

@@ -4,7 +4,7 @@ Moments are stored as text and compared as text, so all of them have the same sh
 UTC with exactly six decimals and a ``Z``.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 _SHAPE = "%Y-%m-%dT%H:%M:%S.%fZ"
 
@@ -23,6 +23,11 @@ def stamp(moment: datetime) -> str:
     if moment.utcoffset() is None:
         raise ValueError("expected a moment with a time zone")
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def later(moment: str, duration: timedelta) -> str:
+    """The moment that is so much later than one that the ledger wrote down."""
+    return stamp(datetime.strptime(moment, _SHAPE).replace(tzinfo=UTC) + duration)
 
 
 def is_stamp(text: str) -> bool:

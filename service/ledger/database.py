@@ -10,10 +10,10 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -27,6 +27,7 @@ from service.ledger.failures import RETRIED, Kind, failure_of, refusal, sqlite_f
 
 T = TypeVar("T")
 R = TypeVarTuple("R")
+Values = TypeVar("Values", bound=dict[str, Any])
 
 _PAUSES = (0.0, 0.0, 0.1, 0.4, 1.6)  # seconds before each attempt once a connection was lost: a restart's time
 _READERS = 16  # read transactions at one time, in a pool of their own
@@ -219,6 +220,11 @@ class Database:
             sound = isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INTRANS
         if not sound:
             raise RuntimeError("a statement failed and the work went on; nothing was committed")
+
+
+def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:
+    """Rows for one statement; a single one is not a batch, which costs both drivers more."""
+    return rows[0] if len(rows) == 1 else rows
 
 
 def _persistent(attempt: Callable[[], T]) -> T:

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, select
 
-from service.errors import AlreadyDrawn, InvalidInput, NotFound
+from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
 from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord
-from service.ledger.charges import Prepared, charge
+from service.ledger.charges import Prepared, charge, with_refusals
 from service.ledger.database import Database
+from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request, StoredAnswer
-from service.ledger.journal import Head
-from service.ledger.once import Outcome, Reload, Source, has_entry, once_reloaded
-from service.ledger.releases import require_release
+from service.ledger.journal import Head, has_entry
+from service.ledger.once import Outcome, Reload, Source, once_reloaded
+from service.ledger.releases import state_of
 from service.ledger.tables import BranchTaken, Draw, Entry, Release
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
@@ -105,22 +106,27 @@ def draw(
     turn: Turn,
     noisy: NDArray[np.int64],
 ) -> Outcome[DrawRecord]:
-    """Store the noisy counts of one mechanism of a release's plan, once.
+    """Store the noisy counts of one mechanism of a release's plan, once. The first draw commits a reservation.
 
     ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused.
 
     Raises:
         TooLarge: more than the database holds in one value.
         NotFound: the account has no such release.
+        Conflict: the release is proposed, voided or expired.
         AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
             ``choice`` above it.
     """
 
     sealed = _seal(plan, mechanism, turn, noisy)
+    line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        account = accounts.lock_account(connection, account_name)
-        require_release(connection, account.id, release_id)
+        state = state_of(connection, line.account_id, release_id)
+        if state == "committed":  # for ever, so that the accounts above need no lock
+            account = accounts.lock_account(connection, line)
+        else:
+            account = commit_for_draw(connection, line, release_id, request.principal, at)
         return _store(connection, account, release_id, sealed, request.principal, at)
 
     return once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD)
@@ -129,7 +135,6 @@ def draw(
 def register_and_draw(
     database: Database,
     request: Request,
-    account_name: str,
     prepared: Prepared,
     noisy: NDArray[np.int64],
 ) -> Outcome[DrawRecord]:
@@ -137,18 +142,26 @@ def register_and_draw(
 
     Raises:
         AccountClosed, BudgetExceeded, TooLarge: nothing is charged, and the noise is thrown away.
+        Conflict: so is it where a second steward must approve the release.
     """
 
-    plan = prepared.release.plan
+    plan, line = prepared.release.plan, prepared.line
     (mechanism,) = mechanisms_of(plan)
     sealed = _seal(plan, mechanism, Turn(), noisy)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        account = accounts.lock_account(connection, account_name)
-        (registered,) = charge(connection, account, [prepared], request.principal, at)
+        locked = accounts.lock_line(connection, line, at)
+        (registered,) = charge(connection, locked, [prepared], request.principal, at)
+        if registered.state == "proposed":
+            raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
         return _store(connection, registered.account, registered.id, sealed, request.principal, at)
 
-    return once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD)
+    return with_refusals(
+        database,
+        request,
+        line,
+        lambda: once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD),
+    )
 
 
 def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawRecord:
@@ -220,7 +233,7 @@ def _store(
         "noisy_hash": sealed.digest,
     }
     head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
-    accounts.save_head(connection, account, head)
+    accounts.save_head(connection, account.id, head)
     return DrawRecord(draw_id, account.id, release_id, sealed.mechanism, turn, sealed.noisy, head, at)
 
 

@@ -7,14 +7,33 @@ before it was changed.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import Connection, insert, select
 
+from service.ledger.database import batch
 from service.ledger.tables import Entry
 
-Kind = Literal["account_opened", "budget_changed", "account_closed", "account_reopened", "committed", "drawn"]
+Kind = Literal[
+    "account_opened",
+    "budget_changed",
+    "account_closed",
+    "account_reopened",
+    "metadata_changed",
+    "proposed",
+    "approved",
+    "reserved",
+    "committed",
+    "voided",
+    "expired",
+    "drawn",
+    "repriced",
+    "refused",
+]
+
+Row = dict[str, int | str | None]
 
 LARGEST_INTEGER = 2**53  # beyond it a double, and so RFC 8785, no longer tells integers apart
 _PAGE = 500
@@ -101,20 +120,16 @@ def entry_hash(previous: str, body: str) -> str:
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 
-def append(
-    connection: Connection,
+def following(
     account: AccountHead,
     kind: Kind,
     content: dict[str, object],
     *,
-    actor: str,
+    actor: str | None,
     release_id: str | None = None,
     at: str,
-) -> Head:
-    """Write the next entry of an account that the caller has locked, and return the new head.
-
-    The account's row is left to the caller, who changes head and totals in one statement.
-    """
+) -> tuple[Row, Head]:
+    """The next entry of an account as its row, and the head that it makes. Nobody is the actor of what time did."""
     seq = account.head.seq + 1
     body = canonical(
         {
@@ -128,8 +143,31 @@ def append(
         }
     )
     head = Head(seq, entry_hash(account.head.hash, body))
-    row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
-    connection.execute(_INSERT, {**row, "hash": head.hash})
+    row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
+    return row | {"hash": head.hash}, head
+
+
+def write(connection: Connection, rows: Sequence[Row]) -> None:
+    """Write entries of accounts that the caller has locked.
+
+    The accounts' rows are left to the caller, who changes head and totals in one statement.
+    """
+    connection.execute(_INSERT, batch(rows))
+
+
+def append(
+    connection: Connection,
+    account: AccountHead,
+    kind: Kind,
+    content: dict[str, object],
+    *,
+    actor: str,
+    release_id: str | None = None,
+    at: str,
+) -> Head:
+    """Write the next entry of an account that the caller has locked, and return the new head."""
+    row, head = following(account, kind, content, actor=actor, release_id=release_id, at=at)
+    write(connection, [row])
     return head
 
 
@@ -145,6 +183,14 @@ def entries(connection: Connection, account_id: int, after_seq: int, limit: int)
         .limit(limit)
     )
     return [JournalEntry(*row) for row in rows]
+
+
+def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
+    """Whether this very entry is in the journal: how an attempt is recognised whose commit was not confirmed."""
+    found = connection.execute(
+        select(Entry.seq).where(Entry.account_id == account_id, Entry.seq == head.seq, Entry.hash == head.hash)
+    )
+    return found.first() is not None
 
 
 def hash_before(connection: Connection, account_id: int, seq: int) -> str:

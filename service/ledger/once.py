@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from service.errors import ServiceError
 from service.ledger import clock, idempotency
+from service.ledger.accounts import HoldsDue
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
-from service.ledger.journal import Head
-from service.ledger.tables import Entry
+from service.ledger.settling import expire
 
 R = TypeVar("R")
 
@@ -151,7 +151,7 @@ def _write(
             keep(connection, result, at)
         return result
 
-    return database.write(run, landed=landed)
+    return _with_expiry(database, lambda: database.write(run, landed=landed))
 
 
 def rehearse(database: Database, work: Callable[[Connection, str], R]) -> R:
@@ -161,18 +161,19 @@ def rehearse(database: Database, work: Callable[[Connection, str], R]) -> R:
         raise _DryRun(work(connection, clock.now()))
 
     try:
-        return database.write(run, landed=lambda *_: False)
+        return _with_expiry(database, lambda: database.write(run, landed=lambda *_: False))
     except _DryRun as rehearsed:
         result: R = rehearsed.result
         return result
 
 
-def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
-    """Whether this very entry is in the journal: how an attempt is recognised whose commit was not confirmed."""
-    found = connection.execute(
-        select(Entry.seq).where(Entry.account_id == account_id, Entry.seq == head.seq, Entry.hash == head.hash)
-    )
-    return found.first() is not None
+def _with_expiry(database: Database, act: Callable[[], R]) -> R:
+    """Run a transaction, again after each time that it met holds whose time was over."""
+    while True:
+        try:
+            return act()
+        except HoldsDue as due:
+            expire(database, due.account_id)
 
 
 def _stop_if_answered(connection: Connection, request: Request) -> None:

@@ -2,36 +2,55 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, exists, literal_column, select
 
 from service.errors import NotFound
 from service.ledger.journal import Head
-from service.ledger.tables import Entry, Release, ReleaseTag
+from service.ledger.tables import Entry, Hold, Release, ReleaseTag
+from service.privacy.law import noise_law
 from service.privacy.notation import read_plan
-from service.privacy.plan import Plan
+from service.privacy.plan import Plan, mechanisms_of
+
+State = Literal["proposed", "reserved", "committed", "voided", "expired"]
+HELD = ("proposed", "reserved")
+"""The states of what counts against the budgets and can still be taken back."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
-    """A stored release; ``head`` is the journal entry that charged it."""
+    """A stored release; ``head`` is the journal entry that charged it, ``expires_at`` that of its reservation."""
 
     id: str
     name: str
     document: dict[str, Any]
     tags: tuple[str, ...]
     delta: Fraction
-    state: str
+    state: State
     created_at: str
     head: Head
+    expires_at: str | None = None
 
     @property
     def plan(self) -> Plan:
         """The plan as a value, to be priced or drawn from."""
         return read_plan(self.document)
+
+    def is_over(self, at: str) -> bool:
+        """Whether it is held although its time is over."""
+        return self.state in HELD and self.expires_at is not None and self.expires_at <= at
+
+    def seen(self, at: str) -> "ReleaseRecord":
+        """As it is at a moment: expired where its time is over, whether or not somebody wrote that down."""
+        return replace(self, state="expired") if self.is_over(at) and expires(self.plan) else self
+
+
+def expires(plan: Plan) -> bool:
+    """Whether a reservation ends by itself: not where something could be published without the service drawing it."""
+    return all(noise_law(mechanism) is not None for mechanism in mechanisms_of(plan))
 
 
 def read_release(connection: Connection, account_id: int, release_id: str) -> ReleaseRecord:
@@ -47,33 +66,52 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
     return _record(row)
 
 
-def require_release(connection: Connection, account_id: int, release_id: str) -> None:
-    """Refuse what is no release of an account, without reading its plan, which may be long.
+def state_of(connection: Connection, account_id: int, release_id: str) -> State:
+    """The state of an account's release, without its plan, which may be long.
 
     Raises:
         NotFound: the account has none with this id.
     """
-    query = select(Release.seq).where(Release.account_id == account_id, Release.id == release_id)
-    if connection.execute(query).first() is None:
+    query = select(Release.state).where(Release.account_id == account_id, Release.id == release_id)
+    state = connection.execute(query).scalar_one_or_none()
+    if state is None:
         raise NotFound("release", release_id)
+    return cast(State, state)
 
 
 def list_releases(
-    connection: Connection, account_id: int, after: int, limit: int, tag: str | None, state: str | None
+    connection: Connection,
+    account_id: int,
+    after: int,
+    limit: int,
+    tag: str | None,
+    state: State | None,
+    at: str,
 ) -> Sequence[ReleaseRecord]:
     """A page of an account's releases in the order of their registration.
 
-    With ``tag``, those that carry it themselves or on a node of their plan.
+    With ``tag``, those that carry it themselves or on a node of their plan; with ``state``, those that
+    are in it at a moment.
     """
     query = _RELEASES.where(Release.account_id == account_id, Release.seq > after).order_by(Release.seq).limit(limit)
     if tag is not None:
         query = query.join(
             ReleaseTag, (ReleaseTag.account_id == Release.account_id) & (ReleaseTag.seq == Release.seq)
         ).where(ReleaseTag.tag == tag)
-    if state is not None:
-        query = query.where(Release.state == state)
-    return [_record(row) for row in connection.execute(query)]
+    due = exists().where(Hold.release_id == Release.id, Hold.account_id == account_id, Hold.expires_at <= at)
+    match state:
+        case "expired":
+            query = query.where(_UNCOMMITTED, (Release.state == "expired") | due)
+        case "proposed" | "reserved":
+            query = query.where(_UNCOMMITTED, Release.state == state, ~due)
+        case "voided":
+            query = query.where(_UNCOMMITTED, Release.state == state)
+        case "committed":
+            query = query.where(Release.state == state)
+    return [_record(row).seen(at) for row in connection.execute(query)]
 
+
+_UNCOMMITTED = Release.state != literal_column("'committed'")  # in the words of the index of these few
 
 _RELEASES = select(
     Release.id,
@@ -83,6 +121,7 @@ _RELEASES = select(
     Release.delta,
     Release.state,
     Release.created_at,
+    Release.expires_at,
     Release.seq,
     Entry.hash,
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
@@ -98,4 +137,5 @@ def _record(row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
         state=row.state,
         created_at=row.created_at,
         head=Head(row.seq, row.hash),
+        expires_at=row.expires_at,
     )

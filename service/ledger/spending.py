@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, bindparam, delete, select, text, update
 
 from service.ledger.journal import canonical
 from service.ledger.tables import Spending
@@ -20,26 +20,58 @@ from service.privacy.notation import read_plan, write_plan
 from service.privacy.plan import Plan, Repeat, Sequence, parts_of, restrict, with_parts
 
 _COUNT = text(
-    "INSERT INTO spending (account_id, digest, subplan, occurrences) VALUES (:account, :digest, :subplan, :occurrences)"
-    " ON CONFLICT (account_id, digest) DO UPDATE SET occurrences = spending.occurrences + excluded.occurrences"
+    "INSERT INTO spending (account_id, digest, subplan, occurrences, reserved)"
+    " VALUES (:account, :digest, :subplan, :occurrences, :reserved)"
+    " ON CONFLICT (account_id, digest) DO UPDATE SET occurrences = spending.occurrences + excluded.occurrences,"
+    " reserved = spending.reserved + excluded.reserved"
 )
+_HERE = (Spending.account_id == bindparam("account"), Spending.digest == bindparam("at"))
+_LEFT = Spending.reserved - bindparam("count")
+_COMMIT = update(Spending).where(*_HERE).values(reserved=_LEFT, occurrences=Spending.occurrences + bindparam("count"))
+_FORGET = delete(Spending).where(*_HERE, Spending.occurrences == 0, Spending.reserved == bindparam("count"))
+_RELEASE = update(Spending).where(*_HERE).values(reserved=_LEFT)
+
+Subplans = Counter[str]
+"""Summands of plans as canonical JSON, with how often each occurs."""
 
 
-def record(connection: Connection, account_id: int, subplans: Counter[str]) -> None:
+def record(connection: Connection, account_ids: Iterable[int], committed: Subplans, held: Subplans) -> None:
     """Count the subplans of new releases; rows are touched in one order, so that no two charges deadlock."""
     rows = [
         {
             "account": account_id,
-            "digest": hashlib.sha256(subplan.encode()).hexdigest(),
+            "digest": _digest(subplan),
             "subplan": subplan,
-            "occurrences": count,
+            "occurrences": committed[subplan],
+            "reserved": held[subplan],
         }
-        for subplan, count in sorted(subplans.items())
+        for account_id in account_ids
+        for subplan in sorted(committed.keys() | held.keys())
     ]
     connection.execute(_COUNT, rows)
 
 
-def subplans_of(plan: Plan, tags: Iterable[str]) -> Counter[str]:
+def settle(connection: Connection, account_ids: Iterable[int], subplans: Subplans, *, committed: bool) -> None:
+    """Count what was held as committed, or no longer; what is not counted at all has no row."""
+    rows = [
+        {"account": account_id, "at": _digest(subplan), "count": count}
+        for account_id in account_ids
+        for subplan, count in sorted(subplans.items())
+    ]
+    if not rows:
+        return
+    if committed:
+        connection.execute(_COMMIT, rows)
+    else:
+        connection.execute(_FORGET, rows)
+        connection.execute(_RELEASE, rows)
+
+
+def _digest(subplan: str) -> str:
+    return hashlib.sha256(subplan.encode()).hexdigest()
+
+
+def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
     """The summands of a plan as canonical JSON: without names, with the tags that hold for them."""
     return Counter(
         _mechanism_text(part) if isinstance(part, Mechanism) else canonical(write_plan(part))
@@ -53,16 +85,22 @@ def _mechanism_text(mechanism: Mechanism) -> str:
     return canonical(write_plan(mechanism))
 
 
-def plan_of(connection: Connection, account_id: int, tag: str | None = None) -> Plan:
-    """All that an account has spent, as one plan; with ``tag``, only what carries it."""
-    rows = connection.execute(select(Spending.subplan, Spending.occurrences).where(Spending.account_id == account_id))
-    return composed(((row.subplan, row.occurrences) for row in rows), tag)
+def counts(connection: Connection, account_id: int) -> tuple[Subplans, Subplans]:
+    """What an account has committed and what it holds, with the accounts under it.
+
+    Each row is a distinct subplan that somebody charged, so that this is as long as the account's
+    plans are unlike, and not as its releases are many.
+    """
+    query = select(Spending.subplan, Spending.occurrences, Spending.reserved).where(Spending.account_id == account_id)
+    rows = connection.execute(query).all()
+    committed = Counter({row.subplan: row.occurrences for row in rows if row.occurrences})
+    return committed, Counter({row.subplan: row.reserved for row in rows if row.reserved})
 
 
-def composed(subplans: Iterable[tuple[str, int]], tag: str | None) -> Plan:
+def composed(subplans: Subplans, tag: str | None = None) -> Plan:
     """Subplans with their numbers of occurrences as one plan; with ``tag``, only what carries it."""
     parts: list[Plan] = []
-    for subplan, occurrences in subplans:
+    for subplan, occurrences in subplans.items():
         part: Plan | None = nameless(read_plan(json.loads(subplan)))
         if tag is not None and part is not None:
             part = restrict(part, tag)

@@ -15,6 +15,7 @@ from sqlalchemy import (
     MetaData,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -76,14 +77,20 @@ class Account(Base):
     created_at: Mapped[str]
     head_seq: Mapped[int]
     head_hash: Mapped[str]
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # a trigger compares unit and relation
+    approval_above: Mapped[str | None]  # the price above which a second steward must approve; null: none need
+    next_expiry: Mapped[str | None]  # the least `expires_at` of its holds, so that a charge need not look for due ones
+    releases: Mapped[int] = mapped_column(server_default=text("0"))  # committed and held, its descendants' included
     __table_args__ = (
         CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
+        CheckConstraint("parent_id < id", name="accounts_parent"),
+        CheckConstraint("releases >= 0", name="accounts_releases"),
     )
 
 
 class Release(Base):
-    """An immutable plan that was charged. ``seq`` is that of its journal entry."""
+    """An immutable plan that was charged. ``seq`` is that of the journal entry that charged it."""
 
     __tablename__ = "releases"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -97,7 +104,34 @@ class Release(Base):
     price: Mapped[str]  # JSON: what was added to the account's totals
     accountant: Mapped[str]  # version of the accountant that priced it
     created_at: Mapped[str]
-    __table_args__ = (UniqueConstraint("account_id", "seq"),)
+    expires_at: Mapped[str | None]  # of a reservation, as it was made
+    __table_args__ = (
+        UniqueConstraint("account_id", "seq"),
+        CheckConstraint(
+            "state IN ('proposed', 'reserved', 'committed', 'voided', 'expired')"
+            " AND (expires_at IS NOT NULL OR state NOT IN ('reserved', 'expired'))",
+            name="releases_state",
+        ),
+        Index(
+            "releases_by_state",
+            "account_id",
+            "state",
+            "seq",
+            postgresql_where=text("state <> 'committed'"),
+            sqlite_where=text("state <> 'committed'"),
+        ),
+    )
+
+
+class Hold(Base):
+    """What a proposed or reserved release holds of one account of its line; it goes when the release is settled."""
+
+    __tablename__ = "holds"
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    price: Mapped[str]  # JSON: what was added to this account's totals
+    expires_at: Mapped[str | None]  # null: it does not expire by itself
+    __table_args__ = (Index("holds_due", "account_id", "expires_at"),)
 
 
 class ReleaseTag(Base):
@@ -110,13 +144,20 @@ class ReleaseTag(Base):
 
 
 class Spending(Base):
-    """How often each distinct priced subplan occurs in an account: balances are computed from this."""
+    """How often each distinct priced subplan occurs in an account and its descendants: balances come from this."""
 
     __tablename__ = "spending"
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
     digest: Mapped[str] = mapped_column(primary_key=True)
     subplan: Mapped[str]  # JSON in normal form, with tags
-    occurrences: Mapped[int]
+    occurrences: Mapped[int]  # committed
+    reserved: Mapped[int] = mapped_column(server_default=text("0"))  # held
+    __table_args__ = (
+        CheckConstraint(
+            "occurrences >= 0 AND reserved >= 0 AND occurrences + reserved > 0",
+            name="spending_counts",
+        ),
+    )
 
 
 class Entry(Base):

@@ -6,7 +6,8 @@ quanta of 1e-15 nat, so that every machine gets the same totals.
 """
 
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -110,6 +111,11 @@ class Sum:
         if value is None:
             return Sum(self.finite, self.infinite + 1)
         return Sum(self.finite + value, self.infinite)
+
+    def minus(self, value: Fraction | None) -> "Sum":
+        if value is None:
+            return Sum(self.finite, self.infinite - 1)
+        return Sum(self.finite - value, self.infinite)
 
     @property
     def value(self) -> Fraction | None:
@@ -277,20 +283,34 @@ def _manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
 
 def add(totals: Totals, amount: Price) -> Totals:
     """The totals after a charge."""
-    quanta, infinite = totals.quanta, totals.infinite
-    if amount.quanta:
-        zeros = (0,) * len(amount.quanta)
-        quanta = tuple(a + (b or 0) for a, b in zip(quanta or zeros, amount.quanta, strict=True))
-        if infinite or None in amount.quanta:
-            infinite = tuple(a + (b is None) for a, b in zip(infinite or zeros, amount.quanta, strict=True))
     return Totals(
         epsilon=totals.epsilon.plus(amount.epsilon),
         rho=totals.rho.plus(amount.rho),
         delta=totals.delta + amount.delta,
         linear=totals.linear + amount.linear,
-        quanta=quanta,
-        infinite=infinite,
+        quanta=_sums(totals.quanta, [quanta or 0 for quanta in amount.quanta]),
+        infinite=_sums(totals.infinite, [quanta is None for quanta in amount.quanta]),
     )
+
+
+def subtract(totals: Totals, amount: Price) -> Totals:
+    """The totals without a charge that is in them: what ``add`` made of the others, whatever came in between."""
+    return Totals(
+        epsilon=totals.epsilon.minus(amount.epsilon),
+        rho=totals.rho.minus(amount.rho),
+        delta=totals.delta - amount.delta,
+        linear=totals.linear - amount.linear,
+        quanta=_sums(totals.quanta, [-(quanta or 0) for quanta in amount.quanta]),
+        infinite=_sums(totals.infinite, [-(quanta is None) for quanta in amount.quanta]),
+    )
+
+
+def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
+    """Order by order; nothing but zeros is the empty tuple, so that equal totals are equal however they came about."""
+    if not any(added):
+        return totals
+    sums = tuple(map(operator.add, totals, added)) if totals else tuple(map(int, added))
+    return sums if any(sums) else ()
 
 
 def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
@@ -360,14 +380,20 @@ def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 
-def shortfall(budget: Budget, weights: Weights, before: Totals, after: Totals) -> Shortfall | None:
-    """The cap that ``after`` does not fit, if there is one: the loss first, then the declared deltas."""
+def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) -> list[Shortfall]:
+    """The caps that ``after`` does not fit, if there are any: the loss first, then the declared deltas."""
+    found: list[Shortfall] = []
     used = spent(budget, weights, after)
     if used is None or used > budget.cap:
         asked = None if used is None else used - (spent(budget, weights, before) or Fraction(0))
-        return Shortfall(budget.cap_on, asked, remaining(budget, weights, before))
+        found.append(Shortfall(budget.cap_on, asked, remaining(budget, weights, before)))
     if after.delta > budget.declared_delta:
         name = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
         left = max(budget.declared_delta - before.delta, Fraction(0))
-        return Shortfall(name, after.delta - before.delta, left)
-    return None
+        found.append(Shortfall(name, after.delta - before.delta, left))
+    return found
+
+
+def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
+    """What admission would count for a release in an account of its own: its size, whatever was charged before."""
+    return spent(budget, weights, add(Totals(), amount))

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism
+
 
 @dataclass(frozen=True, slots=True)
 class Law:
@@ -40,3 +42,15 @@ class Law:
     def linear(self) -> Fraction:
         """The coefficient of |x| in -log mass(x), which is 1/b."""
         return Fraction(0) if self.scale is None else 1 / self.scale
+
+
+def noise_law(mechanism: Mechanism) -> Law | None:
+    """The law of a mechanism's noise; None where it is continuous or declared: accounted for here, never drawn."""
+    match mechanism:
+        case Geometric(scale=scale):
+            return Law(scale=scale)
+        case DiscreteGaussian(sigma_squared=sigma_squared):
+            return Law(sigma_squared=sigma_squared)
+        case DiscreteOsgt(sigma_squared=sigma_squared, m=m):
+            return Law(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)
+    return None

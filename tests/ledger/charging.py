@@ -3,14 +3,15 @@
 from fractions import Fraction
 from typing import Any
 
-from service.ledger import accounts, charges, journal
-from service.ledger.accounts import AccountRecord, NewAccount
+from service.ledger import accounts, charges, journal, opening, spending
+from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.database import Database
 from service.ledger.history import replay
 from service.ledger.idempotency import Request
 from service.ledger.journal import JournalEntry
+from service.ledger.opening import NewAccount
 from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring
 
@@ -21,7 +22,7 @@ def open_account(database: Database, name: str = "people", **budget: str) -> Acc
     """An account under add_remove; a rho of 1 unless told otherwise."""
     stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated)
-    accounts.open_account(database, ANN, new, lambda account: account.name)
+    opening.open_account(database, ANN, new, lambda account: account.name)
     return account_of(database, name)
 
 
@@ -45,15 +46,17 @@ def charge(
         done[:] = registered
         return "{}"
 
-    charges.register(database, request, name, prepared(database, *plans, name=name), keep)
+    charges.register(database, request, prepared(database, *plans, name=name), keep)
     return done
 
 
 def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:
-    """The whole journal of an account, which must be sound: its chain, and its totals bit for bit."""
+    """The whole journal of an account, which must be sound: its chain, and all that follows from it, bit for bit."""
     with database.read() as connection:
         account = accounts.read_account(connection, name)
         found = journal.entries(connection, account.id, 0, 10**6)
         assert journal.verify_chain(connection, account.chain) is None
-        assert replay(connection, account, account.head.seq).account == account
+        then = replay(connection, account, account.head.seq)
+        assert then.account == account
+        assert (then.committed, then.reserved) == spending.counts(connection, account.id)
     return found

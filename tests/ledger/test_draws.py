@@ -68,11 +68,11 @@ def test_a_page_of_draws_ends_where_it_holds_enough(database: Database) -> None:
 
 def test_charge_and_draw_are_one_transaction(database: Database) -> None:
     open_account(database)
-    drawn = draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], np.array([5])).result
+    drawn = draws.register_and_draw(database, ANN, prepared(database, _A)[0], np.array([5])).result
     assert [entry.kind for entry in entries_of(database)] == ["account_opened", "committed", "drawn"]
     too_much = {"type": "geometric", "epsilon": "9"}
     with pytest.raises(BudgetExceeded):
-        draws.register_and_draw(database, ANN, "people", prepared(database, too_much)[0], np.array([5]))
+        draws.register_and_draw(database, ANN, prepared(database, too_much)[0], np.array([5]))
     with database.read() as connection:
         assert connection.execute(text("SELECT release_id FROM draws")).scalars().all() == [drawn.release_id]
         assert connection.execute(text("SELECT id FROM releases")).scalars().all() == [drawn.release_id]
@@ -84,7 +84,7 @@ def test_a_result_that_cannot_be_stored_takes_its_charge_with_it(
     open_account(database)
     monkeypatch.setattr(packing, "MOST_BYTES", 10)
     with pytest.raises(TooLarge):
-        draws.register_and_draw(database, ANN, "people", prepared(database, _A)[0], np.array([5]))
+        draws.register_and_draw(database, ANN, prepared(database, _A)[0], np.array([5]))
     assert [entry.kind for entry in entries_of(database)] == ["account_opened"]
 
 

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from service.errors import AccountClosed, BudgetExceeded
-from service.ledger import accounts, charges
+from service.ledger import charges, opening
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
-from service.ledger.spending import plan_of
+from service.ledger.spending import composed, counts
 from service.privacy.filter import remaining
 from service.privacy.plan import Neighbouring
 from service.privacy.pure import plan_delta, plan_epsilon
@@ -113,7 +113,7 @@ class _Ledger(RuleBasedStateMachine):
             expected = AccountClosed
         if rehearsed:
             new = prepared(self.database, *plans, name=name)
-            self._expect(expected, lambda: charges.dry_run(self.database, ANN, name, new))
+            self._expect(expected, lambda: charges.dry_run(self.database, ANN, new))
             return
         self._expect(expected, lambda: charge(self.database, *plans, name=name))
         if expected is None:
@@ -138,7 +138,7 @@ class _Ledger(RuleBasedStateMachine):
         model.open = state == "open"
 
     def _change(self, name: str, change: Any) -> None:
-        accounts.change_account(self.database, ANN, name, change, lambda account: account.name, "/budget")
+        opening.change_account(self.database, ANN, name, change, lambda account: account.name, "/budget")
 
     def _expect(self, error: type[Exception] | None, act: Any) -> None:
         if error is None:
@@ -163,7 +163,7 @@ class _Ledger(RuleBasedStateMachine):
             assert len(entries_of(self.database, name)) == model.entries
             account = account_of(self.database, name)
             with self.database.read() as connection:
-                spent = plan_of(connection, account.id)
+                spent = composed(counts(connection, account.id)[0])
             price = plan_epsilon if model.definition == "pure" else plan_rho
             assert price(spent, Neighbouring.ADD_REMOVE).nats == model.spent
             assert plan_delta(spent, Neighbouring.ADD_REMOVE) == model.declared

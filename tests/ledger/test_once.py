@@ -11,8 +11,9 @@ from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.installation import Secret
+from service.ledger.journal import has_entry
 from service.ledger.keys import KeyRecord, create_key, list_keys, read_key
-from service.ledger.once import Answer, Outcome, Reload, Source, has_entry, once, once_reloaded, rehearse
+from service.ledger.once import Answer, Outcome, Reload, Source, once, once_reloaded, rehearse
 from tests.ledger.charging import account_of, charge, entries_of, open_account
 
 _REQUEST = Request("ann", "k", "digest")
@@ -88,9 +89,7 @@ def test_a_result_is_loaded_again_where_its_answer_is_not_kept(database: Databas
         return read_key(connection, loaded[-1])
 
     reload: Reload[KeyRecord] = Reload(lambda record: Source(api_key_id=record.id), load)
-    first, again = (
-        once_reloaded(database, _REQUEST, work, status=201, landed=_never, reload=reload) for _ in range(2)
-    )
+    first, again = (once_reloaded(database, _REQUEST, work, status=201, landed=_never, reload=reload) for _ in range(2))
     assert (first.status, first.replayed, loaded) == (201, False, [first.result.id])
     assert again == Outcome(201, first.result, replayed=True)
     with database.read() as connection:

@@ -29,7 +29,7 @@ from service.privacy.filter import (
     open_weights,
     price,
     remaining,
-    shortfall,
+    shortfalls,
     spent,
 )
 from service.privacy.mechanisms import (
@@ -77,7 +77,7 @@ class Account:
 
     def charge(self, plan: Plan) -> Shortfall | None:
         after = add(self.totals, charged(self.totals, price(plan, self.neighbouring, self.weights.orders)))
-        gap = shortfall(self.budget, self.weights, self.totals, after)
+        gap = next(iter(shortfalls(self.budget, self.weights, self.totals, after)), None)
         if gap is None:
             self.totals = after
         return gap

@@ -27,7 +27,7 @@ from service.privacy.filter import (
     charged,
     open_weights,
     price,
-    shortfall,
+    shortfalls,
 )
 from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import Declaration, Declared, Mechanism, RandomizedResponse
@@ -144,7 +144,7 @@ def admitted(budget: Budget, weights: Weights, plans: list[Plan]) -> bool:
     totals = Totals()
     for plan in plans:
         after = add(totals, charged(totals, price(plan, REPLACE, weights.orders)))
-        if shortfall(budget, weights, totals, after) is not None:
+        if shortfalls(budget, weights, totals, after):
             return False
         totals = after
     return True

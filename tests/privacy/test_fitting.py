@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from service.privacy.filter import Budget, Definition, Totals, add, charged, open_weights, price, shortfall
+from service.privacy.filter import Budget, Definition, Totals, add, charged, open_weights, price, shortfalls
 from service.privacy.fitting import noise_multiplier, scaled
 from service.privacy.mechanisms import (
     Declaration,
@@ -76,7 +76,7 @@ def test_it_fits_an_approximate_account_with_little_left() -> None:
 
     def fits(plan: Plan) -> bool:
         after = add(spent, charged(spent, price(plan, ADD, weights.orders)))
-        return shortfall(budget, weights, spent, after) is None
+        return not shortfalls(budget, weights, spent, after)
 
     plan = Sequence(parts=(Geometric(scale=Fraction(1)), DiscreteGaussian(sigma_squared=Fraction(1))))
     found = noise_multiplier(plan, fits)

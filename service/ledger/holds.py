@@ -1,0 +1,174 @@
+"""What people do with held releases: commit, approve and void them."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, select
+
+from service.errors import Conflict, Forbidden, InvalidInput
+from service.ledger import accounts
+from service.ledger.accounts import AccountRecord, Line
+from service.ledger.database import Database
+from service.ledger.idempotency import Request
+from service.ledger.journal import has_entry
+from service.ledger.once import Answer, once
+from service.ledger.releases import ReleaseRecord, State, expires, read_release, state_of
+from service.ledger.settling import Held, Kind, held_of, settle
+from service.ledger.tables import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A release and its account, as they are afterwards."""
+
+    release: ReleaseRecord
+    account: AccountRecord
+
+
+Render = Callable[[Settled], str]
+
+
+def commit(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
+    """Commit a reservation: what it holds is spent.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: it is proposed, voided or expired.
+    """
+
+    def choose(_: Connection, release: ReleaseRecord) -> _Step | None:
+        return _commitment(release.state)
+
+    return _step(database, request, name, release_id, choose, render)
+
+
+def void(
+    database: Database,
+    request: Request,
+    name: str,
+    release_id: str,
+    reason: str,
+    attestation: str | None,
+    render: Render,
+) -> Answer:
+    """Take back a release that is held, from which nothing was drawn: the first draw would have committed it.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: it is committed or expired.
+        InvalidInput: something of it could be published without this service, and nobody attests that it was not.
+    """
+
+    def choose(_: Connection, release: ReleaseRecord) -> _Step | None:
+        if release.state == "voided":
+            return None
+        if release.state in ("committed", "expired"):
+            raise Conflict(f"the release is {release.state}; only what is proposed or reserved can be voided")
+        if attestation is None and not expires(release.plan):
+            raise InvalidInput.at(
+                "/attestation",
+                "expected a statement that nothing was published, as the plan holds mechanisms that are not drawn here",
+            )
+        return _Step("voided", "voided", {"reason": reason, "attestation": attestation})
+
+    return _step(database, request, name, release_id, choose, render)
+
+
+def approve(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
+    """Approve a proposal, which then is reserved, or committed where no reservation was asked for.
+
+    Raises:
+        NotFound: the account has no such release.
+        Forbidden: the one who proposed it would approve it too.
+        Conflict: it was not proposed, or is voided or expired.
+    """
+
+    line = accounts.line_of(database, name)
+
+    def choose(connection: Connection, release: ReleaseRecord) -> _Step | None:
+        kind, proposer = _origin(connection, line, release)
+        if kind != "proposed":
+            raise Conflict("the release was not proposed: it needs no approval")
+        if proposer == request.principal:
+            raise Forbidden("expected another principal than the one who proposed the release")
+        if release.state in ("reserved", "committed"):
+            return None
+        if release.state != "proposed":
+            raise Conflict(f"the release is {release.state}; only what is proposed can be approved")
+        to: State = "committed" if release.expires_at is None else "reserved"
+        return _Step(to, "approved", {"to": to})
+
+    return _step(database, request, name, release_id, choose, render)
+
+
+def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: str, at: str) -> AccountRecord:
+    """Commit a reservation in the transaction of its first draw, and return the account, locked.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: it is proposed, voided or expired.
+    """
+    locked = accounts.lock_line(connection, line, at)
+    step = _commitment(state_of(connection, line.account_id, release_id))
+    if step is None:
+        return locked[-1]
+    held = [held_of(read_release(connection, line.account_id, release_id))]
+    return settle(connection, locked, held, step.state, step.kind, step.content, actor, at)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a release becomes, and the entry that says so."""
+
+    state: State
+    kind: Kind
+    content: dict[str, object]
+
+
+def _commitment(state: State) -> _Step | None:
+    """How a release in some state is committed; None where it is."""
+    if state == "committed":
+        return None
+    if state == "proposed":
+        raise Conflict("the release is proposed; a second steward must approve it first")
+    if state != "reserved":
+        raise Conflict(f"the release is {state}")
+    return _Step("committed", "committed", {})
+
+
+def _step(
+    database: Database,
+    request: Request,
+    name: str,
+    release_id: str,
+    choose: Callable[[Connection, ReleaseRecord], _Step | None],
+    render: Render,
+) -> Answer:
+    """Take a release to another state under its line's lock; where it is there already nothing is written."""
+    line = accounts.line_of(database, name)
+    with database.read() as connection:
+        found = read_release(connection, line.account_id, release_id)
+    held: Sequence[Held] = [held_of(found)]
+
+    def work(connection: Connection, at: str) -> Settled:
+        locked = accounts.lock_line(connection, line, at)
+        release = replace(found, state=state_of(connection, line.account_id, release_id))
+        step = choose(connection, release)
+        if step is None:
+            return Settled(release, locked[-1])
+        after = settle(connection, locked, held, step.state, step.kind, step.content, request.principal, at)
+        return Settled(replace(release, state=step.state), after[-1])
+
+    return once(database, request, work, status=200, render=render, landed=_landed)
+
+
+def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, str]:
+    """The kind of the entry that charged a release, and who was its actor."""
+    query = select(Entry.kind, Entry.body).where(Entry.account_id == line.account_id, Entry.seq == release.head.seq)
+    row = connection.execute(query).one()
+    return row.kind, json.loads(row.body)["actor"]
+
+
+def _landed(connection: Connection, settled: Settled) -> bool:
+    return has_entry(connection, settled.account.id, settled.account.head)

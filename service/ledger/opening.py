@@ -1,0 +1,166 @@
+"""Opening accounts, changing their caps, closing them: what stewards do."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from sqlalchemy import Connection, insert, select
+
+from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
+from service.ledger import accounts, budgets, journal
+from service.ledger.accounts import MAX_DEPTH, AccountRecord
+from service.ledger.database import Database
+from service.ledger.idempotency import Request
+from service.ledger.journal import BEFORE_FIRST, AccountHead, has_entry
+from service.ledger.once import Answer, once
+from service.ledger.tables import Account
+from service.privacy.filter import Budget, Definition, Totals, open_weights, spent
+from service.privacy.numbers import exact_text
+from service.privacy.plan import Neighbouring
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccount:
+    """What a steward states at opening."""
+
+    name: str
+    unit: str
+    neighbouring: Neighbouring
+    description: str
+    budget: Budget
+    parent: str | None = None
+    approval_above: Fraction | None = None
+
+
+Render = Callable[[AccountRecord], str]
+
+
+def open_account(database: Database, request: Request, new: NewAccount, render: Render) -> Answer:
+    """Open an account. The RDP orders and weights of its admission rule are fixed now and for ever.
+
+    Raises:
+        Conflict: the name is taken.
+        InvalidInput: the parent is not one that this account can be under.
+        AccountClosed: the parent is.
+    """
+    weights = open_weights(new.budget)
+
+    def work(connection: Connection, at: str) -> AccountRecord:
+        if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
+            raise Conflict(f"there is an account {new.name!r} already")
+        parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
+        admission = budgets.write_weights(weights)
+        approval_above = None if new.approval_above is None else exact_text(new.approval_above)
+        row: dict[str, int | str | None] = {
+            "name": new.name,
+            "unit": new.unit,
+            "neighbouring": new.neighbouring.value,
+            "description": new.description,
+            "budget": json.dumps(budgets.write_budget(new.budget)),
+            "admission": admission,
+            "totals": budgets.write_totals(Totals()),
+            "state": "open",
+            "created_at": at,
+            "head_seq": BEFORE_FIRST.seq,
+            "head_hash": BEFORE_FIRST.hash,
+            "parent_id": parent_id,
+            "approval_above": approval_above,
+        }
+        account_id = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
+        content: dict[str, object] = {field: row[field] for field in ("unit", "neighbouring", "description")}
+        content |= {"budget": budgets.write_budget(new.budget), "admission": json.loads(admission)}
+        content |= {"parent": new.parent, "approval_above": approval_above}
+        chain = AccountHead(account_id, new.name, BEFORE_FIRST)
+        head = journal.append(connection, chain, "account_opened", content, actor=request.principal, at=at)
+        accounts.save_head(connection, account_id, head)
+        return accounts.read_account(connection, new.name)
+
+    return once(database, request, work, status=201, render=render, landed=_landed)
+
+
+def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
+    """The account that a new one can be under; a trigger refuses any other."""
+    try:
+        line = accounts.line_above(connection, name)
+    except NotFound:
+        raise InvalidInput.at("/parent", "expected the name of an account") from None
+    parent = line[-1]
+    if parent.unit != new.unit:
+        raise InvalidInput.at("/parent", "expected a parent with the same unit")
+    if parent.neighbouring is not new.neighbouring:
+        raise InvalidInput.at("/parent", "expected a parent with the same neighbouring relation")
+    if len(line) >= MAX_DEPTH:
+        raise InvalidInput.at("/parent", f"expected a line of at most {MAX_DEPTH} accounts from the root down")
+    for account in reversed(line):
+        if account.state == "closed":
+            raise AccountClosed(account.name)
+    return parent.id
+
+
+def change_account(
+    database: Database, request: Request, name: str, change: Budget | str | Fraction, render: Render, pointer: str
+) -> Answer:
+    """Change an account's budget, its state to ``open`` or ``closed``, or the price that needs approval.
+
+    Each is a journal entry. Closing an account leaves those under it as they are; they cannot be charged
+    while it is closed.
+
+    Raises:
+        BudgetExceeded: the new cap is below what is spent.
+        InvalidInput: the change is not of figures only.
+        Conflict: more would pass without approval than before.
+    """
+    line = accounts.line_of(database, name)
+
+    def work(connection: Connection, at: str) -> AccountRecord:
+        account = accounts.lock_account(connection, line)
+        if isinstance(change, Budget):
+            accounts.refuse_due([account], at)
+            _check_change(account, change, pointer)
+            content: dict[str, object] = {"budget": budgets.write_budget(change)}
+            kind: journal.Kind = "budget_changed"
+            columns = {"budget": json.dumps(content["budget"])}
+        elif isinstance(change, Fraction):
+            if account.approval_above == change:
+                return account
+            if account.approval_above is not None and account.approval_above < change:
+                raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
+            columns = {"approval_above": exact_text(change)}
+            kind, content = "metadata_changed", {**columns}
+        elif account.state == change:
+            return account  # said twice, as a retry does: nothing changed and nothing to write
+        else:
+            kind, content = "account_closed" if change == "closed" else "account_reopened", {}
+            columns = {"state": change}
+        head = journal.append(connection, account.chain, kind, content, actor=request.principal, at=at)
+        accounts.save_head(connection, account.id, head, **columns)
+        return accounts.read_account(connection, name)
+
+    return once(database, request, work, status=200, render=render, landed=_landed)
+
+
+def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
+    """Only figures may change: the admission weights were fixed for this definition, order and reserve.
+
+    Changing ``declared_delta`` by what was spent would make the filter depend on its path.
+    """
+    old = account.budget
+    if new.definition is not old.definition:
+        raise InvalidInput.at(f"{pointer}/definition", f"expected the account's definition, {old.definition.value}")
+    if new.alpha != old.alpha:
+        raise InvalidInput.at(f"{pointer}/alpha", "expected the account's order")
+    if old.definition is Definition.APPROXIMATE and new.declared_delta != old.declared_delta:
+        raise InvalidInput.at(f"{pointer}/declared_delta", "expected the account's declared_delta")
+    failures: list[Overrun] = []
+    used = spent(new, account.weights, account.totals)
+    if used is None or used > new.cap:
+        failures.append(accounts.overrun(account, old.cap_on, used, new.cap))
+    if account.totals.delta > new.declared_delta:
+        failures.append(accounts.overrun(account, "delta", account.totals.delta, new.declared_delta))
+    if failures:
+        raise BudgetExceeded(failures)
+
+
+def _landed(connection: Connection, account: AccountRecord) -> bool:
+    return has_entry(connection, account.id, account.head)

@@ -1,0 +1,175 @@
+"""What becomes of held releases: one way for all of a line's accounts, and the expiry that nobody asks for.
+
+A hold counts against every budget of its line until it is committed, voided or expires. Expiry needs
+no background process: whoever locks an account whose ``next_expiry`` has passed leaves it, lets the
+holds expire and begins again; whoever only reads leaves them out.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sqlalchemy import Connection, bindparam, delete, func, select, update
+
+from service.ledger import accounts, budgets, clock, journal, spending
+from service.ledger.accounts import AccountRecord, Line
+from service.ledger.database import Database, batch
+from service.ledger.journal import has_entry
+from service.ledger.releases import HELD, ReleaseRecord, State, read_release
+from service.ledger.spending import Subplans
+from service.ledger.tables import Account, Hold, Release
+from service.privacy.filter import subtract
+from service.privacy.notation import read_plan
+
+_AT_ONCE = 100  # holds of one account that expire in one transaction
+_PAGE = 500
+
+Kind = Literal["approved", "committed", "voided", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A held release with what settling it needs, all of which was fixed when it was charged."""
+
+    id: str
+    expires_at: str | None
+    subplans: Subplans
+
+
+def held_of(release: ReleaseRecord) -> Held:
+    """Read before any lock is taken, as a plan may be long."""
+    return Held(release.id, release.expires_at, spending.subplans_of(release.plan, release.tags))
+
+
+def settle(
+    connection: Connection,
+    line: Sequence[AccountRecord],
+    settled: Sequence[Held],
+    state: State,
+    kind: Kind,
+    content: dict[str, object],
+    actor: str | None,
+    at: str,
+) -> list[AccountRecord]:
+    """Take held releases of a locked line's account to another state, with an entry in each chain of the line."""
+    ids, account_ids = [held.id for held in settled], [account.id for account in line]
+    gone = state in ("voided", "expired")
+    prices = _prices(connection, ids)
+    entries: list[journal.Row] = []
+    after: list[AccountRecord] = []
+    for account in line:
+        for held in settled:
+            row, head = journal.following(account.chain, kind, content, actor=actor, release_id=held.id, at=at)
+            entries.append(row)
+            account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
+            if gone:
+                totals = subtract(account.totals, budgets.read_price(json.loads(prices[held.id, account.id])))
+                account = replace(account, totals=totals, releases=account.releases - 1)  # noqa: PLW2901
+        after.append(account)
+    connection.execute(_SET_STATE, batch([{"release": release_id, "new": state} for release_id in ids]))
+    journal.write(connection, entries)
+    if state not in HELD:
+        counted: Subplans = Counter()
+        for held in settled:
+            counted.update(held.subplans)
+        spending.settle(connection, account_ids, counted, committed=state == "committed")
+        connection.execute(_FORGET, batch([{"release": release_id} for release_id in ids]))
+        after = [_with_next_expiry(connection, account, settled) for account in after]
+    accounts.save(connection, after)
+    return after
+
+
+def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], str]:
+    query = select(Hold.release_id, Hold.account_id, Hold.price).where(Hold.release_id.in_(release_ids))
+    return {(row.release_id, row.account_id): row.price for row in connection.execute(query)}
+
+
+def _with_next_expiry(connection: Connection, account: AccountRecord, settled: Sequence[Held]) -> AccountRecord:
+    if account.next_expiry is None or account.next_expiry not in {held.expires_at for held in settled}:
+        return account
+    query = select(func.min(Hold.expires_at)).where(Hold.account_id == account.id)
+    return replace(account, next_expiry=connection.execute(query).scalar_one())
+
+
+_SET_STATE = update(Release).where(Release.id == bindparam("release")).values(state=bindparam("new"))
+_FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
+
+
+def expire(database: Database, account_id: int) -> None:
+    """Let what an account holds expire where its time is over: one transaction for each account that registered some.
+
+    Those who find it at the same moment queue for the same locks, and all but one find nothing left to do.
+    """
+    now = clock.now()
+    with database.read() as connection:
+        query = (
+            select(Release.id, Account.name)
+            .join(Release, Release.id == Hold.release_id)
+            .join(Account, Account.id == Release.account_id)
+            .where(Hold.account_id == account_id, Hold.expires_at <= now)
+            .order_by(Hold.expires_at)
+            .limit(_AT_ONCE)
+        )
+        due: defaultdict[str, list[str]] = defaultdict(list)
+        for row in connection.execute(query):
+            due[row.name].append(row.id)
+    for name, release_ids in due.items():
+        _expire(database, accounts.line_of(database, name), release_ids)
+
+
+def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
+    with database.read() as connection:
+        found = [held_of(read_release(connection, line.account_id, release_id)) for release_id in release_ids]
+
+    def work(connection: Connection) -> AccountRecord | None:
+        at = clock.now()
+        locked = accounts.lock_line(connection, line, None)
+        query = select(Hold.release_id).where(
+            Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at
+        )
+        due = set(connection.execute(query).scalars())
+        expired = [held for held in found if held.id in due]
+        if not expired:
+            return None
+        return settle(connection, locked, expired, "expired", "expired", {}, None, at)[-1]
+
+    database.write(work, landed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head))
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """An account at a moment: without the holds whose time is over, which its totals may still count."""
+
+    account: AccountRecord
+    expired: Subplans
+
+
+def present(connection: Connection, account: AccountRecord, at: str) -> Present:
+    """What a reader is shown, who writes nothing down."""
+    expired: Subplans = Counter()
+    if account.next_expiry is None or account.next_expiry > at:
+        return Present(account, expired)
+    for price, plan, tags in _due(connection, account.id, at):
+        totals = subtract(account.totals, budgets.read_price(json.loads(price)))
+        account = replace(account, totals=totals, releases=account.releases - 1)
+        expired.update(spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)))
+    return Present(account, expired)
+
+
+def _due(connection: Connection, account_id: int, at: str) -> Iterator[tuple[str, str, str]]:
+    last = ""
+    while True:
+        query = (
+            select(Hold.release_id, Hold.price, Release.plan, Release.tags)
+            .join(Release, Release.id == Hold.release_id)
+            .where(Hold.account_id == account_id, Hold.expires_at <= at, Hold.release_id > last)
+            .order_by(Hold.release_id)
+            .limit(_PAGE)
+        )
+        page = connection.execute(query).all()
+        yield from ((row.price, row.plan, row.tags) for row in page)
+        if len(page) < _PAGE:
+            return
+        last = page[-1].release_id
