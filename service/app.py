@@ -9,7 +9,20 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import accounts, analysis, arrow, bulk, calibrations, contract, draws, keys, pages, problems, releases
+from service.api import (
+    accounts,
+    accuracy,
+    analysis,
+    arrow,
+    bulk,
+    calibrations,
+    contract,
+    draws,
+    keys,
+    pages,
+    problems,
+    releases,
+)
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
 from service.ledger.database import Database
@@ -23,6 +36,7 @@ _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
     analysis.router,
+    accuracy.router,
     calibrations.router,
     keys.router,
     pages.health,

@@ -70,4 +70,9 @@ COMPOSITION = {
 }
 CONVERSION = {"rho": "293764/114921", "delta": "1e-10"}
 CALIBRATION = {"mechanism": "geometric", "moe": 6, "confidence": "0.95", "method": "exact"}
+ACCURACY = {
+    "mechanism": {"type": "geometric", "epsilon": "0.4"},
+    "summed_cells": 3142,
+    "confidences": ["0.9", "0.95"],
+}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}

@@ -101,6 +101,19 @@ def test_a_lattice_costs_what_integers_of_its_units_cost(embedded: Client) -> No
         assert json_of(answer) == json_of(embedded.post("/v1/compositions", json={"plan": integers}))
 
 
+def test_accuracy_is_told_in_counts(still: Client) -> None:
+    """On a lattice of quarters, a quarter of what integers of its units have."""
+
+    def told(mechanism: Any) -> Any:
+        return json_of(still.post("/v1/accuracy", json={"mechanism": mechanism, "summed_cells": 40}))
+
+    quarters, units = told(_WEIGHTED), told({"type": "geometric", "scale": 12, "sensitivity": 7})
+    assert Fraction(quarters["margins"][0]["moe"]) * 4 == units["margins"][0]["moe"]
+    assert quarters["margins"][0]["coverage"] == units["margins"][0]["coverage"]
+    assert quarters["variance"] * 16 == pytest.approx(units["variance"], rel=1e-12)
+    assert quarters["mean_absolute"] * 4 == pytest.approx(units["mean_absolute"], rel=1e-12)
+
+
 @pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.decimal128(38, 18), pa.decimal128(20, 4)])
 def test_arrow_brings_decimals_and_gets_decimals(embedded: Client, kind: Any) -> None:
     open_account(embedded, budget=_WIDE)

@@ -1,0 +1,112 @@
+"""How far noise strays: of one cell, and of sums of cells."""
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from service.api import examples
+from service.api.auth import CurrentPrincipal
+from service.api.body import StrictRoute
+from service.api.context import ok
+from service.api.draws import law_of
+from service.api.exact import Exact, Positive, Strict, number_down, number_up, stated
+from service.api.lattice import shown, unit_of
+from service.api.plans import Mechanism, mechanism_of
+from service.errors import InvalidInput
+from service.privacy.accuracy import excess_of
+from service.privacy.continuous import ContinuousSum
+from service.privacy.law import Law
+from service.privacy.mechanisms import Gaussian, Laplace, Osgt, simplest
+from service.privacy.numbers import parse_exact
+from service.privacy.sums import Sum
+
+router = APIRouter(prefix="/v1/accuracy", tags=["computations"], route_class=StrictRoute)
+
+MOST_CONFIDENCES = 20
+
+
+class AccuracyQuestion(Strict):
+    """A mechanism, and how many of its noisy cells are added up."""
+
+    mechanism: Mechanism = Field(description="One that adds noise; its sensitivity and cells do not matter here.")
+    summed_cells: Positive = Field(
+        1, description="Cells whose noise adds up, as in a total: for laplace at most 1000, for osgt 1."
+    )
+    confidences: Annotated[list[Exact], Field(min_length=1, max_length=MOST_CONFIDENCES)] = Field(
+        default_factory=lambda: ["0.95"]
+    )
+
+
+class MarginBody(BaseModel):
+    """The least margin that is proven to hold with the confidence; coverage is what it holds with, rounded down."""
+
+    confidence: float
+    moe: int | float | str
+    coverage: float
+
+
+class AccuracyBody(BaseModel):
+    """Of the sum's noise. variance and mean_absolute are rounded up; method is how its tails are found."""
+
+    variance: float | None
+    mean_absolute: float | None
+    margins: list[MarginBody]
+    method: Literal["closed form", "characteristic function"]
+
+
+@router.post("", response_model=AccuracyBody, openapi_extra=examples.body(examples.ACCURACY))
+def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
+    """Tell how accurate noisy counts are.
+
+    The variance, the mean absolute error and exact margins of error of one noisy cell or of a sum of many. Margins of
+    integer noise are whole, or texts of multiples of its granularity. Each rests on a certified bound of the tail, so
+    that no coverage is above the truth: on closed forms for one cell, for sums of up to 64 geometric cells and for continuous noise, else on the
+    characteristic function of the sum. Noise of a sum must have a variance of at most 2^200, continuous noise
+    parameters between 1e-100 and 1e100.
+    """
+    stated_as = mechanism_of(body.mechanism, "/mechanism")
+    mechanism, unit = simplest(stated_as), unit_of(stated_as)
+    confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
+    if isinstance(mechanism, Laplace | Gaussian | Osgt):
+        found: ContinuousSum | Sum = _continuous(mechanism, body.summed_cells)
+    else:
+        found = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
+    return ok(
+        {
+            "variance": number_up(found.variance() * unit**2),
+            "mean_absolute": number_up(found.mean_size() * unit),
+            "margins": [_margin(found, confidence, unit) for confidence in confidences],
+            "method": found.method,
+        }
+    )
+
+
+def _confidence(text: str, pointer: str) -> Fraction:
+    confidence = parse_exact(text)
+    try:
+        excess_of(confidence)
+    except ValueError as error:
+        raise InvalidInput.at(pointer, str(error)) from None
+    return confidence
+
+
+def _continuous(mechanism: Laplace | Gaussian | Osgt, cells: int) -> ContinuousSum:
+    try:
+        return ContinuousSum(mechanism, cells)
+    except ValueError as error:
+        raise InvalidInput.at("/mechanism" if cells == 1 else "/summed_cells", str(error)) from None
+
+
+def _discrete(law: Law, cells: int, excess: Fraction) -> Sum:
+    try:
+        return Sum.of(law, cells, excess)
+    except ValueError as error:
+        raise InvalidInput.at("/mechanism", str(error)) from None
+
+
+def _margin(found: ContinuousSum | Sum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
+    margin, covered = found.margin(confidence)
+    moe = shown(margin, unit) if isinstance(margin, int) else number_up(margin)
+    return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}

@@ -1,0 +1,75 @@
+"""Accuracy over HTTP: margins of one cell and of sums, and what is refused."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.api.calls import Client, json_of, pointers_of
+
+GEOMETRIC = {"type": "geometric", "epsilon": "0.4"}
+OSGT = {"type": "osgt", "sigma_squared": "40", "m": "3"}
+
+
+def _accuracy(client: Client, mechanism: Any, **fields: Any) -> Any:
+    return json_of(client.post("/v1/accuracy", json={"mechanism": mechanism} | fields))
+
+
+def test_one_cell_has_the_margin_that_calibration_aims_at(still: Client) -> None:
+    target = {"mechanism": "discrete_gaussian", "moe": 6, "confidence": "0.95"}
+    calibrated = json_of(still.post("/v1/calibrations/moe", json=target))
+    found = _accuracy(still, calibrated["mechanism"])
+    assert found["margins"] == [{"confidence": 0.95, "moe": 6, "coverage": calibrated["coverage"]}]
+
+
+def test_the_total_of_all_counties(still: Client) -> None:
+    found = _accuracy(still, GEOMETRIC, summed_cells=3142, confidences=["0.9", 0.95])
+    # Var X = 2q/(1-q)², q = exp(-0.4); the sum of so many is all but normal.
+    assert found["variance"] == pytest.approx(3142 * 12.334658, rel=1e-6)
+    assert [margin["moe"] for margin in found["margins"]] == [324, 386]
+    for margin in found["margins"]:
+        assert Fraction(repr(margin["coverage"])) >= Fraction(repr(margin["confidence"]))
+    assert found["method"] == "characteristic function"
+
+
+def test_continuous_noise_has_margins_that_are_not_whole(still: Client) -> None:
+    found = _accuracy(still, OSGT)
+    assert found["variance"] == pytest.approx(27.704678326334605, rel=1e-14)
+    assert found["margins"][0]["moe"] == pytest.approx(10.5812416, rel=1e-7)
+    assert found["method"] == "closed form"
+    gaussian = _accuracy(still, OSGT | {"m": "0"}, summed_cells=4)
+    assert gaussian["variance"] == 160
+
+
+def test_noise_beyond_the_doubles_has_no_figures(still: Client) -> None:
+    found = _accuracy(still, {"type": "geometric", "scale": "1e300"})
+    assert found["variance"] is None
+    assert found["mean_absolute"] == pytest.approx(1e300)
+
+
+@pytest.mark.parametrize(
+    ("question", "pointers"),
+    [
+        ({}, ["/mechanism"]),
+        ({"mechanism": GEOMETRIC, "summed_cells": 0}, ["/summed_cells"]),
+        ({"mechanism": GEOMETRIC, "summed_cells": -1}, ["/summed_cells"]),
+        ({"mechanism": GEOMETRIC, "summed_cells": 1.0}, ["/summed_cells"]),
+        ({"mechanism": GEOMETRIC, "summed_cells": 2**53 + 1}, ["/summed_cells"]),
+        ({"mechanism": GEOMETRIC, "confidences": []}, ["/confidences"]),
+        ({"mechanism": GEOMETRIC, "confidences": ["0.95"] * 21}, ["/confidences"]),
+        ({"mechanism": GEOMETRIC, "confidences": ["0.95", "1"]}, ["/confidences/1"]),
+        ({"mechanism": GEOMETRIC, "confidences": ["nan"]}, ["/confidences/0"]),
+        ({"mechanism": GEOMETRIC, "confidences": [0]}, ["/confidences/0"]),
+        ({"mechanism": GEOMETRIC | {"scale": 1}}, ["/mechanism"]),
+        ({"mechanism": {"type": "geometric", "scale": "-1"}}, ["/mechanism/scale"]),
+        ({"mechanism": {"type": "geometric", "scale": "1e100"}, "summed_cells": 2}, ["/mechanism"]),
+        ({"mechanism": {"type": "laplace", "scale": "1e200"}}, ["/mechanism"]),
+        ({"mechanism": OSGT, "summed_cells": 2}, ["/summed_cells"]),
+        ({"mechanism": {"type": "laplace", "scale": "1"}, "summed_cells": 1001}, ["/summed_cells"]),
+        ({"mechanism": {"type": "randomized_response", "epsilon": "1"}}, ["/mechanism"]),
+        ({"mechanism": {"type": "declared", "rho": "1", "reference": "elsewhere"}}, ["/mechanism"]),
+        ({"mechanism": GEOMETRIC, "cells": 3}, ["/cells"]),
+    ],
+)
+def test_meaningless_questions_are_refused(still: Client, question: Any, pointers: list[str]) -> None:
+    assert pointers_of(still.post("/v1/accuracy", json=question)) == pointers
