@@ -22,6 +22,7 @@ from service.api import (
     pages,
     problems,
     releases,
+    tabulations,
 )
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
@@ -35,6 +36,8 @@ _ROUTERS = (
     releases.router,
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
+    tabulations.streams,
+    tabulations.router,
     analysis.router,
     accuracy.router,
     calibrations.router,

@@ -6,6 +6,7 @@ in its errors is passed on, since it may quote values.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -64,18 +65,40 @@ def read_counts(body: bytes | bytearray, most_bytes: int) -> CountStream:
             row, or a column ``noisy``.
         TooLarge: it unfolds to more than ``most_bytes``, or has too many messages.
     """
-    buffer = pa.py_buffer(body)
-    codec = measure(buffer, most_bytes)
-    try:
-        reader = pa.ipc.open_stream(pa.BufferReader(buffer))
+    with _opened(body, most_bytes) as (buffer, codec, reader):
         column = _column(reader.schema)
         counts = [_counts(batch.batch, column) for batch in _batches(reader)]
-    except _UNREADABLE:
-        raise _unreadable() from None
     stream = CountStream(buffer, column, codec, counts)
     if not stream.rows:
         raise InvalidInput.at(f"/{COUNT}", "expected at least one row")
     return stream
+
+
+def read_table(body: bytes | bytearray, most_bytes: int) -> pa.Table:
+    """Check a stream and take it whole, as views of its bytes.
+
+    Raises:
+        InvalidInput: it is not one whole stream.
+        TooLarge: as ``read_counts``.
+    """
+    with _opened(body, most_bytes) as (_, _, reader):
+        batches = [batch.batch for batch in _batches(reader)]
+        for batch in batches:
+            batch.validate(full=True)
+        return pa.Table.from_batches(batches, reader.schema)
+
+
+@contextmanager
+def _opened(
+    body: bytes | bytearray, most_bytes: int
+) -> Iterator[tuple[pa.Buffer, str | None, pa.RecordBatchStreamReader]]:
+    """A measured stream with its codec; whatever is wrong with its bytes is one fault."""
+    buffer = pa.py_buffer(body)
+    codec = measure(buffer, most_bytes)
+    try:
+        yield buffer, codec, pa.ipc.open_stream(pa.BufferReader(buffer))
+    except _UNREADABLE:
+        raise _unreadable() from None
 
 
 def _unreadable() -> InvalidInput:
@@ -136,6 +159,12 @@ def _replaced(
         arrays[column] = lattice.column_of(noisy[first : first + batch.num_rows], unit)
         yield pa.RecordBatch.from_arrays(arrays, schema=schema), metadata
         first += batch.num_rows
+
+
+def of_table(table: pa.Table) -> Iterator[bytes]:
+    """A table as a stream."""
+    batches = ((batch, None) for batch in table.to_batches(max_chunksize=_ROWS))
+    return _blocks(_written(table.schema, batches, None))
 
 
 def only_noisy(noisy: NDArray[np.int64], unit: Fraction) -> Iterator[bytes]:

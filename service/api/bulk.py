@@ -70,9 +70,9 @@ def register_and_draw(
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
-    given = {"name": name, "mechanism": _json("mechanism", mechanism), "tags": tags, "delta": delta}
+    given = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
     given["granularity"] = granularity
-    asked = _model(NewDraw, given)
+    asked = model_of(NewDraw, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
     return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts), "/query"))
 
@@ -90,30 +90,31 @@ def draw_mechanism(
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
-    given = {"mechanism": mechanism, "partition": partition, "repetition": _json("repetition", repetition)}
+    given = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
     given["granularity"] = granularity
-    asked = _model(DrawSelection, given)
+    asked = model_of(DrawSelection, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
     return _respond(counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts), "/query"))
 
 
-def _json(name: str, text: str) -> Any:
+def json_parameter(name: str, text: str) -> Any:
     """A parameter that is written as it would be in JSON, since it is not text there."""
     try:
         return parse(text.encode())
     except InvalidInput as refused:
-        raise _in_query(refused, f"/{name}") from None
+        raise in_query(refused, f"/{name}") from None
 
 
-def _model(model: type[M], given: Mapping[str, Any]) -> M:
+def model_of(model: type[M], given: Mapping[str, Any]) -> M:
     """The fields of a JSON body, from the query."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise _in_query(InvalidInput(problems.faults_of(error, given))) from None
+        raise in_query(InvalidInput(problems.faults_of(error, given))) from None
 
 
-def _in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
+def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
+    """Faults of fields that came in the query."""
     return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
 
 

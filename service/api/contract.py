@@ -65,6 +65,10 @@ _QUERY = {
     "delta": ({"type": "string"}, "At which the release's cost is shown as (epsilon, delta)."),
     "partition": ({"type": "string"}, "Which of disjoint subsets of the input the counts are of."),
     "repetition": ({"type": "string"}, "Which turn, where the mechanism is repeated."),
+    "granularity": ({"type": "string"}, "Of which the counts are multiples; the column is of decimals then."),
+    "level": ({"type": "string"}, "The level's name."),
+    "thresholds": ({"type": "string"}, "As JSON text."),
+    "age_bins": ({"type": "string"}, "As JSON text."),
 }
 
 

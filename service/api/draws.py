@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.api import arrow, contract, examples
+from service.api import arrow, contract, examples, tabulated
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
@@ -23,10 +23,12 @@ from service.api.lattice import Counts, Granularity, column_type, on_lattice, sh
 from service.api.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, mechanism_of
 from service.api.releases import ReleasePath
+from service.api.tabulated import TabulationBody
 from service.errors import InvalidInput
 from service.ledger import accounts, charges, draws, releases
+from service.ledger.branches import WHOLE
 from service.ledger.charges import NewRelease
-from service.ledger.draws import WHOLE, DrawRecord, Turn
+from service.ledger.draws import DrawRecord, Turn
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
 from service.privacy.accuracy import margin_of_error
@@ -110,7 +112,7 @@ class DrawBody(BaseModel):
 class DrawPage(BaseModel):
     """A page of draws; it ends early where it holds a million counts."""
 
-    items: list[DrawBody]
+    items: list[DrawBody | TabulationBody]
     next_cursor: str | None
 
 
@@ -208,7 +210,7 @@ def list_draws(
     return StreamingResponse(_page(drawn, last), media_type="application/json")
 
 
-@router.get("/draws/{draw}", response_model=DrawBody, responses=contract.bulk_answer(200))
+@router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
 def read_draw(
     account: AccountPath,
     draw: DrawPath,
@@ -227,14 +229,8 @@ def read_draw(
         owner = accounts.read_account(connection, account)
         record = draws.read_draw(connection, owner.id, draw)
     if prefers(accept, arrow.MEDIA_TYPE):
-        unit = unit_of(record.mechanism)
-        column_type(unit, "/header/Accept")
-        return StreamingResponse(
-            arrow.only_noisy(record.noisy, unit_of(record.mechanism)),
-            headers=identity_of(record),
-            media_type=arrow.MEDIA_TYPE,
-        )
-    return StreamingResponse(_json_of(record), media_type="application/json")
+        return StreamingResponse(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
+    return StreamingResponse(json_of(record), media_type="application/json")
 
 
 def _noisy(counts: Sequence[int | Fraction], law: Law, unit: Fraction) -> NDArray[np.int64]:
@@ -266,6 +262,19 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
     return law
 
 
+def stream_of(record: DrawRecord) -> Iterator[bytes]:
+    """A stored draw as an Arrow stream.
+
+    Raises:
+        InvalidInput: its granularity is none that Arrow's decimals hold.
+    """
+    if record.layout is not None:
+        return arrow.of_table(tabulated.table_of(record, record.layout))
+    unit = unit_of(record.mechanism)
+    column_type(unit, "/header/Accept")
+    return arrow.only_noisy(record.noisy, unit)
+
+
 def identity_of(record: DrawRecord) -> dict[str, str]:
     """The headers that say what an Arrow stream is."""
     return {
@@ -276,19 +285,22 @@ def identity_of(record: DrawRecord) -> dict[str, str]:
 
 
 def _respond(drawn: Outcome[DrawRecord]) -> Response:
-    return respond(Answer(drawn.status, "".join(_json_of(drawn.result)), drawn.replayed))
+    return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
 
 
 def _page(drawn: Sequence[DrawRecord], cursor: str | None) -> Iterator[str]:
     yield '{"items": ['
     for number, record in enumerate(drawn):
         yield ", " if number else ""
-        yield from _json_of(record)
+        yield from json_of(record)
     yield f'], "next_cursor": {json.dumps(cursor)}}}'
 
 
-def _json_of(record: DrawRecord) -> Iterator[str]:
+def json_of(record: DrawRecord) -> Iterator[str]:
     """A draw as JSON, a part of its counts at a time: as text and Python's integers they are many times as large."""
+    if record.layout is not None:
+        yield from tabulated.json_of(record, record.layout)
+        return
     unit = unit_of(record.mechanism)
     around = {
         "release": record.release_id,

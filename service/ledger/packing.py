@@ -30,9 +30,18 @@ def pack(values: NDArray[np.int64]) -> bytes:
     planes = np.empty((width, values.size), np.uint8)
     planes[:] = values.astype(f"<i{width}", copy=False).view(np.uint8).reshape(values.size, width).T
     packed: bytes = bytes([width]) + pa.Codec("zstd", _LEVEL).compress(planes, asbytes=True)
+    require_small(packed)
+    return packed
+
+
+def require_small(packed: bytes) -> None:
+    """Refuse what a database does not hold in one value.
+
+    Raises:
+        TooLarge: it is too long.
+    """
     if len(packed) > MOST_BYTES:
         raise TooLarge(f"expected noisy counts that compress to at most {MOST_BYTES} bytes; draw them in partitions")
-    return packed
 
 
 def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
