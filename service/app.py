@@ -18,6 +18,7 @@ from service.api import (
     calibrations,
     contract,
     draws,
+    histograms,
     keys,
     pages,
     problems,
@@ -36,6 +37,7 @@ _ROUTERS = (
     releases.router,
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
+    histograms.router,
     tabulations.streams,
     tabulations.router,
     analysis.router,

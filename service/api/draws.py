@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -134,7 +133,7 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
     stream with `noisy` in its place.
     """
-    return _respond(register(account, body, change, partial(_noisy, body.counts)))
+    return _respond(register(account, body, change, noisy_counts(body.counts)))
 
 
 @router.post(
@@ -154,7 +153,7 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     stream with an int64 column `count`, the other fields in the query then; the answer is the same stream with
     `noisy` in its place.
     """
-    return _respond(draw_of(account, release, body, change, partial(_noisy, body.counts)))
+    return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
 
 
 def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
@@ -163,12 +162,17 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     Faults are ``below`` where the fields came from.
     """
     require(change.principal, "pipeline", account)
-    stated = on_lattice(asked.mechanism, asked.granularity, below)
-    mechanism = mechanism_of(stated, f"{below}/mechanism")
+    stated, mechanism = stated_mechanism(asked, below)
     (delta,) = read_deltas([asked.delta], [f"{below}/delta"])
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     (prepared,) = charges.prepare(change.database, account, [new])
     return draws.register_and_draw(change.database, change.request, prepared, _drawn(mechanism, noisy, below))
+
+
+def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
+    """A mechanism to register, with the granularity beside it: as it was stated, and what it means."""
+    stated = on_lattice(asked.mechanism, asked.granularity, below)
+    return stated, mechanism_of(stated, f"{below}/mechanism")
 
 
 def draw_of(
@@ -233,8 +237,9 @@ def read_draw(
     return StreamingResponse(json_of(record), media_type="application/json")
 
 
-def _noisy(counts: Sequence[int | Fraction], law: Law, unit: Fraction) -> NDArray[np.int64]:
-    return add_noise(units_of(counts, unit, "/counts"), law, Keystream())
+def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
+    """Noise on the counts of a JSON body."""
+    return lambda law, unit: add_noise(units_of(counts, unit, "/counts"), law, Keystream())
 
 
 def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np.int64]:

@@ -68,6 +68,17 @@ DRAW_OF_RELEASE_QUERY: dict[str, Any] = {
     "repetition": "0",
     "granularity": "1",
 }
+HISTOGRAM = {
+    "name": "gender by group quarters",
+    "mechanism": {"type": "geometric", "epsilon": "0.5"},
+    "dimensions": [
+        {"name": "county", "values": ["001", "003"]},
+        {"name": "gender", "values": ["female", "male"]},
+        {"name": "group quarters", "values": ["none", "institutional", "other"]},
+    ],
+    "counts": [512, 31, 8, 498, 27, 11, 1204, 40, 15, 1187, 52, 9],
+    "margins": [["county"], ["county", "gender"], []],
+}
 _SEX_BY_AGE = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
 TABULATION = {
     "level": "State, Detailed",

@@ -1,0 +1,83 @@
+"""The levels of a SafeTab plan, found by the names of their mechanisms."""
+
+from fractions import Fraction
+
+from service.privacy.law import Law
+from service.privacy.levels import find_level, groups_per_record, laws_of, levels_of
+from service.privacy.mechanisms import Gaussian, Geometric, Mechanism
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
+
+
+def _noise(name: str, scale: int, cells: int | None = 9, cells_added: int | None = None) -> Geometric:
+    return Geometric(name=name, scale=Fraction(scale), cells=cells, cells_added=cells_added)
+
+
+def _choice(name: str, *, swapped: bool = False, nested: bool = False) -> Choice:
+    step_2: Plan = _noise(f"{name}/b", 3)
+    steps = Sequence(parts=(_noise(f"{name}/a", 2), Parallel(parts=(step_2,), max_degree=1) if nested else step_2))
+    parts: tuple[Plan, Plan] = (_noise(f"{name}/t", 1), steps)
+    return Choice(parts=parts[::-1] if swapped else parts)
+
+
+def test_levels_are_found_wherever_each_group_has_one_turn() -> None:
+    plan = Sequence(
+        parts=(
+            Parallel(parts=(_choice("x/y"),), max_degree=9),
+            _choice("z", swapped=True, nested=True),
+            Repeat(part=_choice("repeated"), count=2),
+            Choice(parts=(_choice("inside"), _choice("inside too"))),
+            _choice("twice"),
+            Parallel(parts=(_choice("twice"),), max_degree=1),
+        )
+    )
+    assert [level.name for level in levels_of(plan)] == ["x/y", "z", "twice", "twice"]
+    first, second = find_level(plan, "x/y"), find_level(plan, "z")
+    assert first is not None
+    assert second is not None
+    assert (first.pointer, first.branches) == ("/parts/0/parts/0", (0, 1))
+    assert (second.pointer, second.branches) == ("/parts/1", (1, 0))
+    assert laws_of(first) == laws_of(second) == tuple(Law(scale=Fraction(scale)) for scale in (1, 2, 3))
+    for name in ("twice", "repeated", "inside", "x", ""):
+        assert find_level(plan, name) is None
+
+
+def test_what_is_no_level() -> None:
+    a, b, c = (_noise(f"n/{letter}", 1) for letter in "abc")
+    other = _noise("m/c", 1)
+    for plan in (
+        Choice(parts=(a, b)),
+        Choice(parts=(a, Sequence(parts=(b,)))),
+        Choice(parts=(a, Sequence(parts=(b, other)))),
+        Choice(parts=(a, Sequence(parts=(b, c)), other)),
+        Choice(parts=(a, Sequence(parts=(b, Repeat(part=c, count=2))))),
+        Sequence(parts=(a, Sequence(parts=(b, c)))),
+    ):
+        assert list(levels_of(plan)) == []
+
+
+def test_noise_that_is_not_of_whole_counts_has_no_law() -> None:
+    whole = _noise("n/a", 1)
+    for other in (
+        Gaussian(name="n/c", sigma_squared=Fraction(1)),
+        Geometric(name="n/c", scale=Fraction(1), granularity=Fraction(1, 2)),
+    ):
+        mechanism: Mechanism = other
+        level = find_level(Choice(parts=(whole, Sequence(parts=(_noise("n/b", 1), mechanism)))), "n")
+        assert level is not None
+        assert laws_of(level) is None
+
+
+def test_the_promise_is_what_the_cells_allow() -> None:
+    def promised(relation: Neighbouring, *cells: tuple[int | None, int | None]) -> int:
+        total, step_1, step_2 = (_noise(f"n/{number}", 1, *pair) for number, pair in enumerate(cells))
+        level = find_level(Choice(parts=(total, Sequence(parts=(step_1, step_2)))), "n")
+        assert level is not None
+        return groups_per_record(level, relation)
+
+    add, replace = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
+    assert promised(add, (9, None), (9, None), (9, None)) == 9
+    assert promised(add, (9, None), (None, None), (9, None)) == 1
+    assert promised(add, (9, None), (9, None), (5, None)) == 5
+    assert promised(replace, (18, None), (18, 9), (20, 9)) == 9
+    assert promised(replace, (18, 12), (18, 9), (9, 9)) == 4
+    assert promised(replace, (None, None), (None, None), (None, None)) == 1
