@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from service.api.exact import Label, Strict
 from service.errors import InvalidInput
-from service.noise.tabulation import LARGEST, MOST_AGES, SEXES
+from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, Groups
 
 Pointer = Callable[[int, str], str]
 """Where a field of a group is, by the group's number."""
@@ -40,17 +39,14 @@ class Group(Strict):
     total: _Count | None = Field(None, description="In the place of sex_by_age, of a group that is total_only.")
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Groups in their order, and the true counts of those that are not marked."""
+class NamedGroups(NamedTuple):
+    """Groups in their order: their names, which are public, and their true counts."""
 
     names: list[str]
-    total_only: NDArray[np.bool_]
-    totals: NDArray[np.int64]
-    sex_by_age: NDArray[np.int64]
+    counts: Groups
 
 
-def of_json(groups: Sequence[Group]) -> Groups:
+def of_json(groups: Sequence[Group]) -> NamedGroups:
     """Groups of a JSON body.
 
     Raises:
@@ -72,7 +68,7 @@ def of_json(groups: Sequence[Group]) -> Groups:
     return _groups(names, total_only, with_ages, totals, ages)
 
 
-def of_table(table: pa.Table, below: str) -> Groups:
+def of_table(table: pa.Table, below: str) -> NamedGroups:
     """Groups of an Arrow stream; a fault names a column and a row.
 
     Raises:
@@ -125,11 +121,11 @@ def _groups(
     with_ages: NDArray[np.bool_],
     totals: NDArray[np.int64],
     ages: NDArray[np.int64],
-) -> Groups:
+) -> NamedGroups:
     """``ages`` are those of the groups that have some; their sum is the total."""
     totals = totals.copy()
     totals[with_ages] = ages.sum(axis=(1, 2))
-    return Groups(names, total_only, totals, ages[~total_only[with_ages]])
+    return NamedGroups(names, Groups(totals, total_only, ages, with_ages.cumsum() - 1))
 
 
 def _padded(counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -147,7 +143,8 @@ def _column(table: pa.Table, name: str, below: str) -> pa.Array | None:
         if name == "group":
             raise InvalidInput.at(f"{below}/{name}", "expected this column; it is missing")
         return None
-    column = table[name].combine_chunks()
+    chunks = table[name]
+    column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

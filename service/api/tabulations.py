@@ -14,7 +14,7 @@ from service.api.bulk import ArrowRoute, Uploaded, json_parameter, model_of
 from service.api.context import Change, Changing, in_writers, respond
 from service.api.draws import CONFIDENCE, DrawRoute, identity_of, json_of, stream_of
 from service.api.exact import Label, Strict
-from service.api.groups import Group, Groups
+from service.api.groups import Group, NamedGroups
 from service.api.releases import ReleasePath
 from service.api.tabulated import AgeBins, TabulationBody, Thresholds, terms_of
 from service.errors import InvalidInput
@@ -98,7 +98,7 @@ def tabulate_stream(
 
 
 def _tabulate(
-    account: str, release: str, asked: TabulationTerms, given: Groups, change: Change, below: str
+    account: str, release: str, asked: TabulationTerms, given: NamedGroups, change: Change, below: str
 ) -> Outcome[DrawRecord]:
     """Draw and store the noisy counts of groups; faults of the terms are ``below`` where they came from."""
     require(change.principal, "pipeline", account)
@@ -113,7 +113,7 @@ def _tabulate(
             f"{below}/level", "expected the name of one level of the release's plan, with noise of whole counts"
         )
     try:
-        details, noisy = tabulate(given.totals, given.total_only, given.sex_by_age, rules, Laws(*laws), Keystream())
+        details, noisy = tabulate(given.counts, rules, Laws(*laws), Keystream())
     except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(f"{below}/level", str(error)) from None
     total, _, step_2 = laws

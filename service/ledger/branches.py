@@ -75,7 +75,7 @@ def _refuse_tabulated(connection: Connection, release_id: str, fork: Fork, parti
     query = (
         select(Tabulation.draw_id)
         .join(BranchTaken, BranchTaken.draw_id == Tabulation.draw_id)
-        .where(BranchTaken.release_id == release_id, BranchTaken.node == fork.pointer, BranchTaken.turn == fork.turn)
+        .where(BranchTaken.release_id == release_id, BranchTaken.node == fork.pointer)
     )
     if partition != WHOLE:
         query = query.where(BranchTaken.partition.in_((partition, WHOLE)))
@@ -122,7 +122,7 @@ _EACH = {
 }
 _DRAWN = (
     "SELECT taken.draw_id FROM {each} JOIN branches_taken AS taken ON taken.partition = given.value"
-    " WHERE taken.release_id = :release AND taken.node = :node AND taken.turn = 0 LIMIT 1"
+    " WHERE taken.release_id = :release AND taken.node = :node LIMIT 1"
 )
 _TAKE = (
     "INSERT INTO branches_taken (release_id, node, partition, turn, branch, draw_id)"

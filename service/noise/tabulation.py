@@ -64,31 +64,39 @@ class Laws:
     step_2: Law
 
 
-def tabulate(
-    totals: Counts, total_only: NDArray[np.bool_], sex_by_age: Counts, rules: Rules, laws: Laws, keystream: Keystream
-) -> tuple[NDArray[np.int8], Counts]:
-    """Each group's detail, and the noisy counts of all groups one after the other.
+@dataclass(frozen=True)
+class Groups:
+    """True counts of groups.
 
-    Args:
-        totals: the size of each group.
-        total_only: which groups are marked.
-        sex_by_age: for each group that is not, its counts by sex and single year of age; their sum is its total.
+    Attributes:
+        totals: the size of each.
+        total_only: which are marked.
+        sex_by_age: counts by sex and single year of age, of groups in any order; a total is their sum.
+        rows: of each group that is not marked, where among those its counts are.
     """
-    details = np.zeros(totals.size, np.int8)
-    decided = add_noise(totals[~total_only], laws.step_1, keystream)
-    details[~total_only] = 1 + np.searchsorted(rules.thresholds, decided, side="right")
+
+    totals: Counts
+    total_only: NDArray[np.bool_]
+    sex_by_age: Counts
+    rows: NDArray[np.int64]
+
+
+def tabulate(groups: Groups, rules: Rules, laws: Laws, keystream: Keystream) -> tuple[NDArray[np.int8], Counts]:
+    """Each group's detail, and the noisy counts of all groups one after the other."""
+    details = np.zeros(groups.totals.size, np.int8)
+    decided = add_noise(groups.totals[~groups.total_only], laws.step_1, keystream)
+    details[~groups.total_only] = 1 + np.searchsorted(rules.thresholds, decided, side="right")
     ends = np.cumsum(np.take(SIZES, details))
     published = np.empty(int(ends[-1]) if ends.size else 0, np.int64)
-    row_of = np.cumsum(~total_only) - 1
     for detail, size in enumerate(SIZES):
-        groups = np.flatnonzero(details == detail)
-        if not groups.size:
+        those = np.flatnonzero(details == detail)
+        if not those.size:
             continue
-        counts = totals[groups, None]
+        counts = groups.totals[those]
         if detail > 1:
-            counts = binned(sex_by_age[row_of[groups]], rules.age_bins[detail - 2])
+            counts = binned(groups.sex_by_age[groups.rows[those]], rules.age_bins[detail - 2])
         law = laws.total if detail == TOTAL_ONLY else laws.step_2
-        places = (ends[groups] - size)[:, None] + np.arange(size)
+        places = (ends[those] - size)[:, None] + np.arange(size)
         published[places.ravel()] = add_noise(counts.ravel(), law, keystream)
     return details, published
 

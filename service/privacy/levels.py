@@ -17,6 +17,7 @@ class Level:
         pointer: the choice's JSON pointer in the plan.
         total, step_1, step_2: its mechanisms.
         branches: which branch of the choice the total is, and which one the steps are.
+        count: how often the choice is repeated: the groups of one record, each with a choice of its own.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Level:
     step_1: Mechanism
     step_2: Mechanism
     branches: tuple[int, int]
+    count: int
 
 
 def find_level(plan: Plan, name: str) -> Level | None:
@@ -33,18 +35,19 @@ def find_level(plan: Plan, name: str) -> Level | None:
     return found[0] if len(found) == 1 else None
 
 
-def levels_of(plan: Plan, pointer: str = "") -> Iterator[Level]:
-    """Every level, from left to right: none under a ``repeat`` or another ``choice``, where a group has many turns."""
+def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
+    """Every level, from left to right; none under another ``choice``, which a tabulation would have to follow."""
     if isinstance(plan, Choice):
-        level = _level(plan, pointer)
+        level = _level(plan, pointer, count)
         if level is not None:
             yield level
-    elif not isinstance(plan, Repeat):
-        for number, part in enumerate(parts_of(plan)):
-            yield from levels_of(part, pointer + pointer_to(plan, number))
+        return
+    count *= plan.count if isinstance(plan, Repeat) else 1
+    for number, part in enumerate(parts_of(plan)):
+        yield from levels_of(part, pointer + pointer_to(plan, number), count)
 
 
-def _level(choice: Choice, pointer: str) -> Level | None:
+def _level(choice: Choice, pointer: str, count: int) -> Level | None:
     for branches in ((0, 1), (1, 0)):
         if len(choice.parts) != len(branches):
             return None
@@ -56,7 +59,7 @@ def _level(choice: Choice, pointer: str) -> Level | None:
             continue
         names = {(mechanism.name or "").rpartition("/")[0] for mechanism in (total, step_1, step_2)}
         if len(names) == 1:
-            return Level(names.pop(), pointer, total, step_1, step_2, branches)
+            return Level(names.pop(), pointer, total, step_1, step_2, branches, count)
     return None
 
 
@@ -68,19 +71,22 @@ def _alone(part: Plan) -> Mechanism | None:
 
 
 def groups_per_record(level: Level, neighbouring: Neighbouring) -> int:
-    """In how many groups of the level a record may be, for the plan's price to hold: what its mechanisms say.
+    """In how many groups of the level a record may be, for the plan's price to hold.
 
-    Each tabulates a record in one cell of every group that it is in, so these are the cells that adding it can move.
+    In each group it is in one cell of a table, so n of its groups cost what n cells of the dearer branch do. The
+    plan has ``count`` times the cells that adding a record moves: those of a changed one are under the choice priced
+    as at least twice these, for the groups that it leaves and those that it enters.
     """
-    found: list[int] = []
-    for mechanism in (level.total, level.step_1, level.step_2):
-        if neighbouring is Neighbouring.ADD_REMOVE:
-            found.append(1 if mechanism.cells is None else mechanism.cells)
-        else:  # a changed record can leave as many groups and enter as many others
-            cells = 2 if mechanism.cells is None else mechanism.cells
-            added = (cells + 1) // 2 if mechanism.cells_added is None else mechanism.cells_added
-            found.append(min(cells // 2, added))
-    return min(found)
+    added = neighbouring is Neighbouring.ADD_REMOVE
+    mechanisms = (level.total, level.step_1, level.step_2)
+    return level.count * min(_added(mechanism, 1 if added else 2, added) for mechanism in mechanisms)
+
+
+def _added(mechanism: Mechanism, usual: int, added: bool) -> int:
+    cells = usual if mechanism.cells is None else mechanism.cells
+    if added:
+        return cells
+    return (cells + 1) // 2 if mechanism.cells_added is None else mechanism.cells_added
 
 
 def laws_of(level: Level) -> tuple[Law, Law, Law] | None:

@@ -141,6 +141,26 @@ def test_draws_and_tabulations_exclude_each_other(client: Client) -> None:
     assert problem_of(tabulate("State", "a"), "already_drawn")["draw"] == whole["draw"]
 
 
+def test_under_a_repeat_a_tabulation_takes_every_turn_of_its_groups(client: Client) -> None:
+    """So many choices are what the groups of one record cost; a group has one of them."""
+    of = _released(client, {"type": "repeat", "count": 9, "part": _level("a", cells=1)})
+    path = f"/v1/accounts/people/releases/{of['id']}/draws"
+
+    def draw(mechanism: str, partition: str, turn: int) -> Answer:
+        body = {"mechanism": mechanism, "counts": [1], "partition": partition, "repetition": turn}
+        return client.post(path, json=body)
+
+    def tabulate(group: str) -> Answer:
+        return _tabulate(client, of, "a", [{"group": group, "sex_by_age": [[3], [4]]}])
+
+    done = json_of(tabulate("x"), 201)
+    assert done["groups_per_record"] == 9
+    for turn in (0, 8):
+        assert problem_of(draw("a/total", "x", turn), "already_drawn")["draw"] == done["draw"]
+    drawn = json_of(draw("a/step 1", "y", 3), 201)
+    assert problem_of(tabulate("y"), "already_drawn")["draw"] == drawn["draw"]
+
+
 def test_many_at_once_draw_each_group_once(served: Client) -> None:
     of = _released(served)
 
@@ -298,7 +318,7 @@ def test_tabulations_without_a_meaning(still: Client, fields: Any, pointer: str)
     "plan",
     [
         _level("a")["parts"][0]["parts"][0],
-        {"type": "repeat", "count": 2, "part": _level("a")},
+        {"type": "repeat", "count": 2, "part": _level("b")},
         _level("a", granularity="0.5"),
         {"type": "choice", "parts": [_level("a"), _level("b")]},
         {"type": "sequence", "parts": [_level("a"), {"type": "repeat", "count": 1, "part": _level("b")}]}["parts"][1],

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom  # type: ignore[import-untyped]  # it publishes no types
 
 from service.noise import Keystream
-from service.noise.tabulation import BINS, SIZES, USUAL, Laws, binned, tabulate
+from service.noise.tabulation import BINS, SIZES, USUAL, Groups, Laws, binned, tabulate
 from service.privacy.accuracy import coverage, margin_of_error
 from service.privacy.law import Law
 
@@ -36,13 +36,18 @@ def _groups(sizes: list[int], ages: int = 100) -> np.ndarray:
     return np.stack([rng.multinomial(size, np.full(2 * ages, 1 / (2 * ages))) for size in sizes]).reshape(-1, 2, ages)
 
 
+def _counted(people: np.ndarray, total_only: np.ndarray | None = None) -> Groups:
+    marked = np.zeros(len(people), bool) if total_only is None else total_only
+    return Groups(people.sum(axis=(1, 2)), marked, people, np.arange(len(people)))
+
+
 @pytest.mark.parametrize("laws", [_GEOMETRIC, _GAUSSIAN], ids=["geometric", "discrete Gaussian"])
 def test_margins_of_error_hold_at_their_confidence(laws: Laws) -> None:
     """Of all published counts together: the binomial test of the coverage that is stated."""
     sizes = [size for size in (0, 20, 700, 3000, 50_000) for _ in range(800)]
     people = _groups(sizes)
     total_only = np.arange(len(sizes)) % 4 == 0
-    details, noisy = tabulate(people.sum(axis=(1, 2)), total_only, people[~total_only], USUAL, laws, _keystream())
+    details, noisy = tabulate(_counted(people, total_only), USUAL, laws, _keystream())
     assert set(details) == {0, 1, 2, 3, 4}
     starts = np.cumsum(np.take(SIZES, details)) - np.take(SIZES, details)
     for marked, law in ((True, laws.total), (False, laws.step_2)):
@@ -64,7 +69,7 @@ def test_step_1_decides_with_its_own_noise() -> None:
     scale = 9 / Fraction("0.4569")
     people = np.zeros((groups, 2, 1), np.int64)
     people[:, 0, 0] = size
-    details, _ = tabulate(people.sum(axis=(1, 2)), np.zeros(groups, bool), people, USUAL, _GEOMETRIC, _keystream(1))
+    details, _ = tabulate(_counted(people), USUAL, _GEOMETRIC, _keystream(1))
     q = float(np.exp(-1 / float(scale)))
     share = q ** (500 - size) / (1 + q)  # P(X >= 10)
     finer = int((details > 1).sum())
@@ -77,7 +82,7 @@ def test_what_decides_is_not_what_is_published() -> None:
     groups = 20_000
     people = np.full((groups, 1, 1), 250, np.int64).repeat(2, axis=1)
     wide = Laws(Law(scale=Fraction(1)), Law(scale=Fraction(30)), Law(scale=Fraction(30)))
-    details, noisy = tabulate(people.sum(axis=(1, 2)), np.zeros(groups, bool), people, USUAL, wide, _keystream(2))
+    details, noisy = tabulate(_counted(people), USUAL, wide, _keystream(2))
     totals = noisy[np.cumsum(np.take(SIZES, details))[details == 1] - 1]
     below = int((totals < 500).sum())
     q = float(np.exp(-1 / 30))
@@ -107,12 +112,10 @@ def test_the_usual_bins_are_as_many_as_their_names_say() -> None:
 
 
 def test_no_groups_and_only_marked_ones() -> None:
-    none = np.zeros(0, np.int64)
-    details, noisy = tabulate(none, none.astype(bool), np.zeros((0, 2, 1), np.int64), USUAL, _GEOMETRIC, _keystream())
+    details, noisy = tabulate(_counted(np.zeros((0, 2, 1), np.int64)), USUAL, _GEOMETRIC, _keystream())
     assert details.size == noisy.size == 0
     totals = np.array([5, 10**6])
-    details, noisy = tabulate(
-        totals, np.array([True, True]), np.zeros((0, 2, 1), np.int64), USUAL, _GEOMETRIC, _keystream()
-    )
+    marked = Groups(totals, np.array([True, True]), np.zeros((0, 2, 1), np.int64), np.array([-1, -1]))
+    details, noisy = tabulate(marked, USUAL, _GEOMETRIC, _keystream())
     assert details.tolist() == [0, 0]
     assert (abs(noisy - totals) < 200).all()

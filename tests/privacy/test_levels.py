@@ -2,10 +2,13 @@
 
 from fractions import Fraction
 
+import pytest
+
 from service.privacy.law import Law
 from service.privacy.levels import find_level, groups_per_record, laws_of, levels_of
-from service.privacy.mechanisms import Gaussian, Geometric, Mechanism
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
+from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Mechanism
+from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense
+from service.privacy.zcdp import plan_rho
 
 
 def _noise(name: str, scale: int, cells: int | None = 9, cells_added: int | None = None) -> Geometric:
@@ -24,20 +27,22 @@ def test_levels_are_found_wherever_each_group_has_one_turn() -> None:
         parts=(
             Parallel(parts=(_choice("x/y"),), max_degree=9),
             _choice("z", swapped=True, nested=True),
-            Repeat(part=_choice("repeated"), count=2),
+            Repeat(part=Sequence(parts=(Repeat(part=_choice("repeated"), count=2),)), count=3),
             Choice(parts=(_choice("inside"), _choice("inside too"))),
             _choice("twice"),
             Parallel(parts=(_choice("twice"),), max_degree=1),
         )
     )
-    assert [level.name for level in levels_of(plan)] == ["x/y", "z", "twice", "twice"]
+    assert [(level.name, level.count) for level in levels_of(plan)] == [
+        ("x/y", 1), ("z", 1), ("repeated", 6), ("twice", 1), ("twice", 1)
+    ]  # fmt: skip
     first, second = find_level(plan, "x/y"), find_level(plan, "z")
     assert first is not None
     assert second is not None
     assert (first.pointer, first.branches) == ("/parts/0/parts/0", (0, 1))
     assert (second.pointer, second.branches) == ("/parts/1", (1, 0))
     assert laws_of(first) == laws_of(second) == tuple(Law(scale=Fraction(scale)) for scale in (1, 2, 3))
-    for name in ("twice", "repeated", "inside", "x", ""):
+    for name in ("twice", "inside", "x", ""):
         assert find_level(plan, name) is None
 
 
@@ -79,5 +84,30 @@ def test_the_promise_is_what_the_cells_allow() -> None:
     assert promised(add, (9, None), (None, None), (9, None)) == 1
     assert promised(add, (9, None), (9, None), (5, None)) == 5
     assert promised(replace, (18, None), (18, 9), (20, 9)) == 9
-    assert promised(replace, (18, 12), (18, 9), (9, 9)) == 4
+    assert promised(replace, (18, 12), (18, 9), (9, 9)) == 9
     assert promised(replace, (None, None), (None, None), (None, None)) == 1
+    assert promised(replace, (1, None), (1, None), (1, None)) == 1
+    assert promised(replace, (9, 3), (9, None), (9, None)) == 3
+
+
+def test_a_repeated_choice_is_a_choice_for_each_group_of_a_record() -> None:
+    level = find_level(Repeat(part=_choice("n"), count=4), "n")
+    assert level is not None
+    assert groups_per_record(level, Neighbouring.ADD_REMOVE) == 36
+
+
+@pytest.mark.parametrize("relation", Neighbouring)
+@pytest.mark.parametrize("groups", [1, 2, 9])
+def test_a_plan_costs_what_its_promise_allows(relation: Neighbouring, groups: int) -> None:
+    """A record in so many groups, each of which may take either branch: a plan that lists them, folded."""
+    total, step_1, step_2 = (
+        DiscreteGaussian(name=f"n/{name}", sigma_squared=Fraction(v), cells=1)
+        for name, v in (("t", 9), ("a", 90), ("b", 11))
+    )
+    choice = Choice(parts=(total, Sequence(parts=(step_1, step_2))))
+    plan = Repeat(part=choice, count=groups)
+    level = find_level(plan, "n")
+    assert level is not None
+    assert groups_per_record(level, relation) == groups
+    listed = Parallel(parts=(choice,) * (groups + 5), max_degree=groups)
+    assert plan_rho(condense(plan), relation).nats == plan_rho(condense(listed), relation).nats
