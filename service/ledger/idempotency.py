@@ -7,7 +7,7 @@ find small counts by trying them.
 import hmac
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from service.errors import IdempotencyConflict
 from service.ledger import tables
@@ -34,6 +34,19 @@ class StoredAnswer:
     created_at: str
 
 
+_stored = tables.StoredAnswer
+# Statements are built once: building one costs more than running it.
+_FIND = select(
+    _stored.request_digest,
+    _stored.status,
+    _stored.body,
+    _stored.draw_id,
+    _stored.api_key_id,
+    _stored.created_at,
+).where(_stored.principal == bindparam("principal"), _stored.key == bindparam("key"))
+_STORE = insert(_stored)
+
+
 def request_digest(secret: Secret, method: str, path_with_query: str, body: bytes | bytearray) -> str:
     """A digest of the whole request that only the holder of the secret can compute."""
     return secret.hmac("idempotent-request", method.encode(), path_with_query.encode(), body).hex()
@@ -47,12 +60,7 @@ def find(connection: Connection, request: Request) -> StoredAnswer | None:
     """
     if request.key is None:
         return None
-    table = tables.StoredAnswer
-    row = connection.execute(
-        select(table.request_digest, table.status, table.body, table.draw_id, table.api_key_id, table.created_at).where(
-            table.principal == request.principal, table.key == request.key
-        )
-    ).one_or_none()
+    row = connection.execute(_FIND, {"principal": request.principal, "key": request.key}).one_or_none()
     if row is None:
         return None
     if not hmac.compare_digest(row.request_digest, request.digest):
@@ -77,15 +85,6 @@ def store(
     """
     if request.key is None:
         return
-    connection.execute(
-        insert(tables.StoredAnswer).values(
-            principal=request.principal,
-            key=request.key,
-            request_digest=request.digest,
-            status=status,
-            body=body,
-            draw_id=draw_id,
-            api_key_id=api_key_id,
-            created_at=at,
-        )
-    )
+    row = {"principal": request.principal, "key": request.key, "request_digest": request.digest, "status": status}
+    row |= {"body": body, "draw_id": draw_id, "api_key_id": api_key_id, "created_at": at}
+    connection.execute(_STORE, row)

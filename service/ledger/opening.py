@@ -47,9 +47,9 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
     weights = open_weights(new.budget)
 
     def work(connection: Connection, at: str) -> AccountRecord:
+        parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
             raise Conflict(f"there is an account {new.name!r} already")
-        parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         admission = budgets.write_weights(weights)
         approval_above = None if new.approval_above is None else exact_text(new.approval_above)
         row: dict[str, int | str | None] = {

@@ -106,6 +106,7 @@ def expire(database: Database, account_id: int) -> None:
     with database.read() as connection:
         query = (
             select(Release.id, Account.name)
+            .select_from(Hold)
             .join(Release, Release.id == Hold.release_id)
             .join(Account, Account.id == Release.account_id)
             .where(Hold.account_id == account_id, Hold.expires_at <= now)

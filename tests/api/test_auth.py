@@ -135,6 +135,9 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts/{account}/releases/{release}"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/releases/{release}/draws"): (_ANYBODY, None),
     ("POST", "/v1/accounts/{account}/releases/{release}/draws"): (_PIPELINE, {"mechanism": "/", "counts": [1]}),
+    ("POST", "/v1/accounts/{account}/releases/{release}/commit"): (_PIPELINE, None),
+    ("POST", "/v1/accounts/{account}/releases/{release}/void"): (_STEWARD, {"reason": "r"}),
+    ("POST", "/v1/accounts/{account}/releases/{release}/approve"): (_STEWARD, None),
     ("POST", "/v1/accounts/{account}/draws"): (_PIPELINE, _DRAW),
     ("GET", "/v1/accounts/{account}/draws/{draw}"): (_ANYBODY, None),
     ("POST", "/v1/compositions"): (_ANYBODY, {"plan": _PLAN}),
@@ -157,11 +160,26 @@ def roles(still: Client) -> dict[str, dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def names(still: Client) -> dict[str, str]:
-    open_account(still)
+    open_account(still, approval_above="0.001")
     of = release(still, pure("1e-9"))
+    void = release(still, pure("1e-9"), reserve_for="P1D")
+    approve = release(still, pure("0.1"))
     draw = json_of(still.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
     key = json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
-    return {"account": "people", "release": of["id"], "draw": draw, "key": key}
+    return {
+        "account": "people",
+        "release": of["id"],
+        "draw": draw,
+        "key": key,
+        "void": void["id"],
+        "approve": approve["id"],
+    }
+
+
+def _at(path: str, names: dict[str, str]) -> str:
+    """The address, of a release in the state that the operation is for."""
+    operation = path.rpartition("/")[-1]
+    return path.format_map(names | {"release": names.get(operation, names["release"])})
 
 
 @pytest.mark.parametrize("role", ["auditor", "pipeline", "steward"])
@@ -170,7 +188,7 @@ def test_each_role_may_what_the_contract_says(
     still: Client, roles: dict[str, dict[str, str]], names: dict[str, str], method: str, path: str, role: str
 ) -> None:
     allowed, body = _ALLOWED[method, path]
-    answer = still.request(method, path.format_map(names), json=_for(role, path, body), headers=roles[role])
+    answer = still.request(method, _at(path, names), json=_for(role, path, body), headers=roles[role])
     if role in allowed.split():
         assert answer.is_success, answer.text
     else:
@@ -191,7 +209,7 @@ def test_a_limited_key_reaches_its_accounts_only(still: Client, names: dict[str,
         address = path.format_map(names | {"account": account})
         problem_of(still.request(method, address, json=body, headers=elsewhere), "forbidden")
     here = make_key(still, "steward", accounts=["people"])
-    answer = still.request(method, path.format_map(names), json=_for("limited", path, body), headers=here)
+    answer = still.request(method, _at(path, names), json=_for("limited", path, body), headers=here)
     assert answer.is_success, answer.text
 
 
@@ -199,6 +217,13 @@ def test_a_limited_steward_opens_only_what_the_key_names(still: Client) -> None:
     limited = make_key(still, "steward", accounts=["theirs"])
     problem_of(still.post("/v1/accounts", json=_NEW | {"name": "ours"}, headers=limited), "forbidden")
     json_of(still.post("/v1/accounts", json=_NEW | {"name": "theirs"}, headers=limited), 201)
+
+
+def test_a_limited_steward_opens_nothing_under_accounts_of_others(still: Client, names: dict[str, str]) -> None:
+    limited = make_key(still, "steward", accounts=["under", "people-3"])
+    problem_of(
+        still.post("/v1/accounts", json=_NEW | {"name": "under", "parent": "people"}, headers=limited), "forbidden"
+    )
 
 
 def test_a_limited_steward_manages_no_keys(still: Client, names: dict[str, str]) -> None:

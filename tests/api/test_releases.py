@@ -264,7 +264,7 @@ def test_a_batch_that_does_not_fit_leaves_nothing(client: Client) -> None:
     batch = {"releases": [{"name": "x", "plan": concentrated("0.4")}] * 3}
     refused = problem_of(client.post("/v1/accounts/people/releases/batch", json=batch), "budget_exceeded")
     assert (refused["requested"], refused["remaining"]) == (0.4, pytest.approx(0.2))
-    assert json_of(client.get("/v1/accounts/people/head")) == head
+    assert json_of(client.get("/v1/accounts/people/head"))["seq"] == head["seq"] + 1  # the refusal is an entry
     assert json_of(client.get("/v1/accounts/people/releases"))["items"] == []
     assert json_of(client.get("/v1/accounts/people/balance"))["spent"]["zcdp"]["rho_exact"] == "0"
 
@@ -296,7 +296,7 @@ def test_releases_are_listed_by_cursor_tag_and_state(client: Client) -> None:
     assert _names(client, "limit=3&tag=odd&state=committed") == ["1", "3"]
     assert _names(client, "limit=3&tag=all") == ["0", "1", "2", "3"]
     assert _names(client, "limit=3&tag=none") == []
-    assert pointers_of(client.get("/v1/accounts/people/releases?state=voided")) == ["/query/state"]
+    assert pointers_of(client.get("/v1/accounts/people/releases?state=void")) == ["/query/state"]
 
 
 def _names(client: Client, query: str) -> list[str]:
@@ -313,13 +313,6 @@ def test_a_release_belongs_to_its_account(client: Client) -> None:
     open_account(client, "two")
     done = release(client, concentrated("0.1"), "one")
     problem_of(client.get(f"/v1/accounts/two/releases/{done['id']}"), "not_found")
-
-
-def test_reservations_are_not_there_yet(still: Client) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    assert pointers_of(charge(still, pure(1), reserve_for="PT24H")) == ["/reserve_for"]
-    assert json_of(charge(still, concentrated("0.001"), reserve_for=None), 201)["state"] == "committed"
 
 
 _REFUSED = [

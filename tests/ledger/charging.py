@@ -1,27 +1,42 @@
 """Accounts and charges on the ledger itself, without HTTP, in few words."""
 
+from collections.abc import Callable
+from datetime import timedelta
 from fractions import Fraction
 from typing import Any
 
-from service.ledger import accounts, charges, journal, opening, spending
+from service.ledger import accounts, charges, clock, holds, journal, opening, releases, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.database import Database
 from service.ledger.history import replay
+from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
 from service.ledger.journal import JournalEntry
 from service.ledger.opening import NewAccount
+from service.ledger.releases import ReleaseRecord
+from service.ledger.settling import present
+from service.privacy.filter import remaining
 from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring
 
-ANN = Request("ann", None, "")  # a principal who sends no Idempotency-Key
+ANN = Request("ann", None, "")  # principals who send no Idempotency-Key
+BOB = Request("bob", None, "")
 
 
-def open_account(database: Database, name: str = "people", **budget: str) -> AccountRecord:
+def open_account(
+    database: Database,
+    name: str = "people",
+    *,
+    parent: str | None = None,
+    approval_above: str | None = None,
+    **budget: str,
+) -> AccountRecord:
     """An account under add_remove; a rho of 1 unless told otherwise."""
     stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
-    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated)
+    above = None if approval_above is None else Fraction(approval_above)
+    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above)
     opening.open_account(database, ANN, new, lambda account: account.name)
     return account_of(database, name)
 
@@ -31,13 +46,21 @@ def account_of(database: Database, name: str = "people") -> AccountRecord:
         return accounts.read_account(connection, name)
 
 
-def prepared(database: Database, *plans: dict[str, Any], name: str = "people") -> list[Prepared]:
-    new = [NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan") for plan in plans]
+def prepared(
+    database: Database, *plans: dict[str, Any], name: str = "people", reserve_for: timedelta | None = None
+) -> list[Prepared]:
+    new = [
+        NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan", reserve_for) for plan in plans
+    ]
     return charges.prepare(database, name, new)
 
 
 def charge(
-    database: Database, *plans: dict[str, Any], name: str = "people", request: Request = ANN
+    database: Database,
+    *plans: dict[str, Any],
+    name: str = "people",
+    request: Request = ANN,
+    reserve_for: timedelta | None = None,
 ) -> list[Registered]:
     """Charge plans in one transaction, and return what was registered."""
     done: list[Registered] = []
@@ -46,8 +69,52 @@ def charge(
         done[:] = registered
         return "{}"
 
-    charges.register(database, request, prepared(database, *plans, name=name), keep)
+    charges.register(database, request, prepared(database, *plans, name=name, reserve_for=reserve_for), keep)
     return done
+
+
+def reserve(database: Database, *plans: dict[str, Any], name: str = "people", hours: int = 1) -> list[str]:
+    """Reserve plans in one transaction, and return their ids."""
+    return [one.id for one in charge(database, *plans, name=name, reserve_for=timedelta(hours=hours))]
+
+
+def commit(database: Database, release: str, name: str = "people") -> ReleaseRecord:
+    return _settled(lambda keep: holds.commit(database, ANN, name, release, keep))
+
+
+def void(
+    database: Database, release: str, name: str = "people", reason: str = "why", attestation: str | None = None
+) -> ReleaseRecord:
+    return _settled(lambda keep: holds.void(database, ANN, name, release, reason, attestation, keep))
+
+
+def approve(database: Database, release: str, name: str = "people", request: Request = BOB) -> ReleaseRecord:
+    return _settled(lambda keep: holds.approve(database, request, name, release, keep))
+
+
+def _settled(act: Callable[[holds.Render], object]) -> ReleaseRecord:
+    done: list[Settled] = []
+
+    def keep(settled: Settled) -> str:
+        done[:] = [settled]
+        return "{}"
+
+    act(keep)
+    return done[0].release
+
+
+def release_of(database: Database, release: str, name: str = "people") -> ReleaseRecord:
+    """A release as a reader is shown it."""
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+        return releases.read_release(connection, account.id, release).seen(clock.now())
+
+
+def left(database: Database, name: str = "people") -> Fraction:
+    """What a reader is told is left of an account's cap."""
+    with database.read() as connection:
+        account = present(connection, accounts.read_account(connection, name), clock.now()).account
+    return remaining(account.budget, account.weights, account.totals)
 
 
 def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:

@@ -1,49 +1,77 @@
-"""The ledger against a model in plain fractions: accounts, charges, refusals, changes of budget, closing."""
+"""The ledger against a model in plain fractions: every operation on accounts under others and on held releases."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-
-from service.errors import AccountClosed, BudgetExceeded
-from service.ledger import charges, opening
-from service.ledger.budgets import read_budget
-from service.ledger.database import Database
-from service.ledger.spending import composed, counts
-from service.privacy.filter import remaining
-from service.privacy.plan import Neighbouring
-from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.zcdp import plan_rho
-from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
-
-_CAPS = {"pure": "epsilon", "zcdp": "rho"}
-_figures = st.fractions(Fraction(1, 1000), 3, max_denominator=1000)
-_deltas = st.sampled_from([Fraction(0), Fraction(1, 10**9), Fraction(1, 3 * 10**9)])
-_leaves = st.tuples(_figures.map(lambda figure: figure / 10), _deltas)
-_trees = st.recursive(
-    _leaves,
-    lambda inner: st.one_of(
-        st.tuples(st.just("sequence"), st.lists(inner, min_size=1, max_size=3)),
-        st.tuples(st.just("repeat"), st.integers(1, 4), inner),
-        st.tuples(st.just("parallel"), st.integers(1, 3), st.lists(inner, min_size=1, max_size=3)),
-    ),
-    max_leaves=5,
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
 )
 
+from service.errors import AccountClosed, AlreadyDrawn, BudgetExceeded, Conflict, Forbidden, InvalidInput
+from service.ledger import charges, clock, draws, opening
+from service.ledger.accounts import MAX_DEPTH
+from service.ledger.budgets import read_budget
+from service.ledger.database import Database
+from service.ledger.draws import Turn
+from service.ledger.spending import composed, counts
+from service.privacy.filter import remaining
+from service.privacy.notation import read_plan
+from service.privacy.plan import Neighbouring, mechanisms_of
+from service.privacy.pure import plan_delta, plan_epsilon
+from service.privacy.zcdp import plan_rho
+from tests.ledger import charging
+from tests.ledger.charging import ANN, BOB, account_of, entries_of, left, open_account, prepared, release_of
 
-def _plan(tree: Any, cap: str) -> dict[str, Any]:
-    """The plan that a tree stands for, of declared mechanisms: their figures are in every notion what they say."""
+# An epsilon is exact under the first two, a rho under the others. The (epsilon, delta) budgets convert at 1e-200, where
+# no conversion says less than the sum of the epsilons, so that what they count is that sum.
+_FAMILIES = (("pure", "approximate"), ("zcdp", "rdp"))
+_TAIL = Fraction(1, 10**200)
+_ORDER = 2
+
+_figures = st.integers(1, 3000).map(lambda number: Fraction(number, 1000)) | st.integers(1, 21).map(
+    lambda number: Fraction(number, 7)
+)
+_deltas = st.sampled_from([Fraction(0), Fraction(1, 10**9), Fraction(1, 3 * 10**9)])
+
+
+def _trees(drawn: bool) -> Any:
+    """Trees of a mechanism's loss and delta; what is drawn here declares no delta."""
+    leaves = st.tuples(_figures.map(lambda figure: figure / 40), st.just(Fraction(0)) if drawn else _deltas)
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.tuples(st.just("sequence"), st.lists(inner, min_size=1, max_size=3)),
+            st.tuples(st.just("repeat"), st.integers(1, 3), inner),
+            st.tuples(st.just("parallel"), st.integers(1, 3), st.lists(inner, min_size=1, max_size=3)),
+        ),
+        max_leaves=4,
+    )
+
+
+def _plan(tree: Any, family: int, drawn: bool) -> dict[str, Any]:
+    """The plan that a tree stands for."""
     match tree:
         case ("sequence", parts):
-            return {"type": "sequence", "parts": [_plan(part, cap) for part in parts]}
+            return {"type": "sequence", "parts": [_plan(part, family, drawn) for part in parts]}
         case ("repeat", count, part):
-            return {"type": "repeat", "count": count, "part": _plan(part, cap)}
+            return {"type": "repeat", "count": count, "part": _plan(part, family, drawn)}
         case ("parallel", degree, parts):
-            return {"type": "parallel", "max_degree": degree, "parts": [_plan(part, cap) for part in parts]}
+            return {"type": "parallel", "max_degree": degree, "parts": [_plan(part, family, drawn) for part in parts]}
         case (figure, delta):
+            cap = ("epsilon", "rho")[family]
+            if drawn:
+                return {"type": ("geometric", "discrete_gaussian")[family], cap: str(figure)}
             return {"type": "declared", cap: str(figure), "delta": str(delta), "reference": "the model"}
     raise AssertionError(tree)
 
@@ -67,80 +95,294 @@ def _sum(costs: Any) -> tuple[Fraction, Fraction]:
     return sum((loss for loss, _ in costs), Fraction(0)), sum((delta for _, delta in costs), Fraction(0))
 
 
-class _Model:
+@dataclass(eq=False)
+class _Account:
     """What the ledger should say of one account."""
 
-    def __init__(self, definition: str, cap: Fraction, delta: Fraction) -> None:
-        self.definition, self.cap, self.delta = definition, cap, delta
-        self.open = True
-        self.spent, self.declared = Fraction(0), Fraction(0)
-        self.entries = 1
+    definition: str
+    cap: Fraction
+    delta: Fraction
+    parent: "_Account | None"
+    threshold: Fraction | None
+    open: bool = True
+    entries: int = 1
 
-    def budget(self) -> dict[str, str]:
-        return {"definition": self.definition, _CAPS[self.definition]: str(self.cap), "delta": str(self.delta)}
+    @property
+    def family(self) -> int:
+        return next(number for number, names in enumerate(_FAMILIES) if self.definition in names)
 
-    def admits(self, loss: Fraction, delta: Fraction) -> bool:
-        return self.spent + loss <= self.cap and self.declared + delta <= self.delta
+    @property
+    def line(self) -> "list[_Account]":
+        """From the account up."""
+        return [self, *(self.parent.line if self.parent else [])]
+
+    def size(self, loss: Fraction) -> Fraction:
+        """A loss in the account's definition."""
+        return loss * _ORDER if self.definition == "rdp" else loss
+
+    def budget(self, cap: Fraction, delta: Fraction) -> dict[str, str]:
+        match self.definition:
+            case "approximate":
+                total = {"delta": str(delta + _TAIL), "declared_delta": str(delta)}
+                return {"definition": "approximate", "epsilon": str(cap), **total}
+            case "rdp":
+                return {"definition": "rdp", "alpha": str(_ORDER), "epsilon": str(cap), "delta": str(delta)}
+        return {"definition": self.definition, ("epsilon", "rho")[self.family]: str(cap), "delta": str(delta)}
+
+
+@dataclass(eq=False)
+class _Release:
+    """What the ledger should say of one release."""
+
+    name: str
+    account: _Account
+    plan: dict[str, Any]
+    loss: Fraction
+    delta: Fraction
+    state: str
+    expires: int | None  # the hour; None: never by itself
+    reserved: bool
+    proposed: bool
+    drawn: bool = False
+
+    @property
+    def counts(self) -> bool:
+        return self.state in ("proposed", "reserved", "committed")
+
+    def due(self, hour: int) -> bool:
+        return self.state in ("proposed", "reserved") and self.expires is not None and self.expires <= hour
+
+
+@dataclass
+class _Model:
+    accounts: dict[str, _Account] = field(default_factory=dict)
+    releases: dict[str, _Release] = field(default_factory=dict)
+    hour: int = 0
+
+    def charged(self, account: _Account, *, seen: bool = False) -> tuple[Fraction, Fraction, int]:
+        """Loss, delta and number of what counts; as it is ``seen``, without what is due and not written down."""
+        found = [
+            release
+            for release in self.releases.values()
+            if account in release.account.line and release.counts and not (seen and release.due(self.hour))
+        ]
+        loss, delta = _sum([(release.loss, release.delta) for release in found])
+        return account.size(loss), delta, len(found)
+
+    def settle(self, release: _Release, state: str) -> None:
+        release.state = state
+        for account in release.account.line:
+            account.entries += 1
+
+    def sweep(self, line: list[_Account]) -> None:
+        """What a writer who locks these accounts writes down first."""
+        for release in self.releases.values():
+            if release.due(self.hour) and set(line) & set(release.account.line):
+                self.settle(release, "expired")
+
+    def refusal(self, account: _Account, costs: list[tuple[Fraction, Fraction]]) -> type[Exception] | None:
+        if not all(one.open for one in account.line):
+            return AccountClosed
+        loss, delta = _sum(costs)  # of positive costs all fit in turn where all fit together
+        for one in account.line:
+            spent, declared, _ = self.charged(one)
+            if spent + one.size(loss) > one.cap or declared + delta > one.delta:
+                return BudgetExceeded
+        return None
 
 
 class _Ledger(RuleBasedStateMachine):
     """A ledger and its model, driven by the same rules."""
 
-    names = Bundle("names")
     database: Database
+    clock: "_Clock"
     opened = 0  # of all runs: the database is one
 
     def __init__(self) -> None:
         super().__init__()
-        self.models: dict[str, _Model] = {}
+        self.model = _Model()
+        self.clock.hour = 0
 
-    @rule(target=names, definition=st.sampled_from(["pure", "zcdp"]), cap=_figures, delta=_deltas)
-    def open(self, definition: str, cap: Fraction, delta: Fraction) -> str:
+    @initialize(family=st.integers(0, 1), threshold=st.none() | st.just(Fraction(1, 20)))
+    def begin(self, family: int, threshold: Fraction | None) -> None:
+        """A line of three with room, so that runs get far."""
+        self._open(family, False, Fraction(3), Fraction(1, 10**9), None, None)
+        self._open(family, True, Fraction(2), Fraction(1, 10**9), f"account-{self.opened}", threshold)
+        self._open(family, False, Fraction(1), Fraction(1, 10**9), f"account-{self.opened}", None)
+
+    def _open(
+        self, family: int, second: bool, cap: Fraction, delta: Fraction, under: str | None, threshold: Fraction | None
+    ) -> None:
         type(self).opened += 1
-        name, model = f"account-{self.opened}", _Model(definition, cap, delta * 3)
-        open_account(self.database, name, **model.budget())
-        self.models[name] = model
-        return name
-
-    @rule(name=names, trees=st.lists(_trees, min_size=1, max_size=3), rehearsed=st.booleans())
-    def charge(self, name: str, trees: list[Any], rehearsed: bool) -> None:
-        model = self.models[name]
-        plans = [_plan(tree, _CAPS[model.definition]) for tree in trees]
-        costs = [_cost(tree) for tree in trees]
-        running = [_sum(costs[: number + 1]) for number in range(len(costs))]
-        expected: type[Exception] | None = None if all(model.admits(*cost) for cost in running) else BudgetExceeded
-        if not model.open:
+        parent = None if under is None else self.model.accounts[under]
+        family = family if parent is None else parent.family
+        name = f"account-{self.opened}"
+        new = _Account(_FAMILIES[family][second], cap, delta * 3, parent, threshold)
+        expected: type[Exception] | None = None
+        if parent is not None and len(new.line) > MAX_DEPTH:
+            expected = InvalidInput
+        elif not all(account.open for account in new.line):
             expected = AccountClosed
-        if rehearsed:
-            new = prepared(self.database, *plans, name=name)
-            self._expect(expected, lambda: charges.dry_run(self.database, ANN, new))
-            return
-        self._expect(expected, lambda: charge(self.database, *plans, name=name))
+        text = None if threshold is None else str(threshold)
+        budget = new.budget(new.cap, new.delta)
+        self._expect(expected, lambda: open_account(self.database, name, parent=under, approval_above=text, **budget))
         if expected is None:
-            model.spent, model.declared = model.spent + running[-1][0], model.declared + running[-1][1]
-            model.entries += len(plans)
+            self.model.accounts[name] = new
 
-    @rule(name=names, cap=_figures, delta=_deltas)
-    def change_budget(self, name: str, cap: Fraction, delta: Fraction) -> None:
-        model = self.models[name]
-        fits = model.spent <= cap and model.declared <= delta
-        wanted = _Model(model.definition, cap, delta)
-        self._expect(None if fits else BudgetExceeded, lambda: self._change(name, read_budget(wanted.budget())))
+    @rule(
+        data=st.data(),
+        drawn=st.booleans(),
+        hours=st.sampled_from([None, 1, 2, 3]),
+        rehearsed=st.sampled_from([False, False, False, True]),
+    )
+    def charge(self, data: Any, drawn: bool, hours: int | None, rehearsed: bool) -> None:
+        name = data.draw(st.sampled_from(list(self.model.accounts)))
+        account = self.model.accounts[name]
+        trees = data.draw(st.lists(_trees(drawn), min_size=1, max_size=3))
+        plans = [_plan(tree, account.family, drawn) for tree in trees]
+        costs = [_cost(tree) for tree in trees]
+        self.model.sweep(account.line)
+        expected = self.model.refusal(account, costs)
+        reserve_for = None if hours is None else timedelta(hours=hours)
+        ready = prepared(self.database, *plans, name=name, reserve_for=reserve_for)
+        if rehearsed:
+            self._expect(expected, lambda: charges.dry_run(self.database, ANN, ready))
+            return
+        if expected is not None:
+            self._expect(expected, lambda: charges.register(self.database, ANN, ready, lambda _: ""))
+            account.entries += expected is BudgetExceeded
+            return
+        done = charging.charge(self.database, *plans, name=name, reserve_for=reserve_for)
+        for registered, plan, (loss, delta) in zip(done, plans, costs, strict=True):
+            state = "committed" if hours is None else "reserved"
+            if any(one.threshold is not None and one.size(loss) > one.threshold for one in account.line):
+                state = "proposed"
+            ends = self.model.hour + hours if hours is not None and drawn else None
+            release = _Release(name, account, plan, loss, delta, state, ends, hours is not None, state == "proposed")
+            self.model.releases[registered.id] = release
+            for one in account.line:
+                one.entries += 1
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.model.releases)
+    def commit(self, data: Any) -> None:
+        chosen, release = self._locked(data)
+        expected = None if release.state in ("reserved", "committed") else Conflict
+        self._expect(expected, lambda: charging.commit(self.database, chosen, release.name))
+        if release.state == "reserved":
+            self.model.settle(release, "committed")
+
+    @rule(data=st.data(), attested=st.booleans())
+    @precondition(lambda self: self.model.releases)
+    def void(self, data: Any, attested: bool) -> None:
+        chosen, release = self._locked(data)
+        held = release.state in ("proposed", "reserved")
+        expected: type[Exception] | None = None if held or release.state == "voided" else Conflict
+        undrawn = next(mechanisms_of(read_plan(release.plan))).__class__.__name__ == "Declared"
+        if held and undrawn and not attested:
+            expected = InvalidInput
+        said = "nothing was published" if attested else None
+        self._expect(expected, lambda: charging.void(self.database, chosen, release.name, attestation=said))
+        if held and expected is None:
+            self.model.settle(release, "voided")
+
+    @rule(data=st.data(), by_proposer=st.booleans())
+    @precondition(lambda self: self.model.releases)
+    def approve(self, data: Any, by_proposer: bool) -> None:
+        chosen, release = self._locked(data)
+        to = "reserved" if release.reserved else "committed"
+        expected: type[Exception] | None = None
+        if not release.proposed or (not by_proposer and release.state in ("voided", "expired")):
+            expected = Conflict
+        elif by_proposer:
+            expected = Forbidden
+        who = ANN if by_proposer else BOB
+        self._expect(expected, lambda: charging.approve(self.database, chosen, release.name, who))
+        if expected is None and release.state == "proposed":
+            self.model.settle(release, to)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.model.releases)
+    def draw(self, data: Any) -> None:
+        chosen, release = self._chosen(data)
+        if release.state != "committed":
+            self.model.sweep(release.account.line)
+        plan = read_plan(release.plan)
+        mechanism = next(mechanisms_of(plan))
+        expected: type[Exception] | None = AlreadyDrawn if release.drawn else None
+        if release.state not in ("reserved", "committed"):
+            expected = Conflict
+        act = lambda: draws.draw(  # noqa: E731
+            self.database, ANN, release.name, chosen, plan, mechanism, Turn(), [1, 2], lambda _: ""
+        )
+        self._expect(expected, act)
+        if expected is None:
+            if release.state == "reserved":
+                self.model.settle(release, "committed")
+            release.drawn = True
+            release.account.entries += 1
+
+    @rule(hours=st.integers(1, 3))
+    def wait(self, hours: int) -> None:
+        self.model.hour += hours
+        self.clock.hour += hours
+
+    @rule(data=st.data(), what=st.sampled_from(["open", "budget", "state", "state", "threshold"]))
+    def steward(self, data: Any, what: str) -> None:
+        name = data.draw(st.sampled_from(list(self.model.accounts)))
+        cap, delta = data.draw(_figures), data.draw(_deltas)
+        match what:
+            case "open":
+                above = data.draw(st.none() | _figures.map(lambda figure: figure / 40))
+                self._open(data.draw(st.integers(0, 1)), data.draw(st.booleans()), cap, delta, name, above)
+            case "budget":
+                self._change_budget(name, cap, delta)
+            case "state":
+                self._change_state(name, data.draw(st.sampled_from(["open", "closed", "open"])))
+            case "threshold":
+                self._change_threshold(name, cap / 10)
+
+    def _change_budget(self, name: str, cap: Fraction, delta: Fraction) -> None:
+        account = self.model.accounts[name]
+        if account.definition == "approximate":
+            delta = account.delta  # declared_delta is fixed
+        self.model.sweep([account])
+        spent, declared, _ = self.model.charged(account)
+        fits = spent <= cap and declared <= delta
+        wanted = read_budget(account.budget(cap, delta))
+        self._expect(None if fits else BudgetExceeded, lambda: self._change(name, wanted))
         if fits:
-            model.cap, model.delta = cap, delta
-            model.entries += 1
+            account.cap, account.delta = cap, delta
+            account.entries += 1
 
-    @rule(name=names, state=st.sampled_from(["open", "closed"]))
-    def change_state(self, name: str, state: str) -> None:
-        model = self.models[name]
+    def _change_state(self, name: str, state: str) -> None:
+        account = self.model.accounts[name]
         self._change(name, state)
-        model.entries += model.open != (state == "open")
-        model.open = state == "open"
+        account.entries += account.open != (state == "open")
+        account.open = state == "open"
+
+    def _change_threshold(self, name: str, threshold: Fraction) -> None:
+        account = self.model.accounts[name]
+        fits = account.threshold is None or threshold <= account.threshold
+        self._expect(None if fits else Conflict, lambda: self._change(name, threshold))
+        if fits:
+            account.entries += account.threshold != threshold
+            account.threshold = threshold
 
     def _change(self, name: str, change: Any) -> None:
         opening.change_account(self.database, ANN, name, change, lambda account: account.name, "/budget")
 
-    def _expect(self, error: type[Exception] | None, act: Any) -> None:
+    def _chosen(self, data: Any) -> tuple[str, _Release]:
+        chosen = data.draw(st.sampled_from(list(self.model.releases)))
+        return chosen, self.model.releases[chosen]
+
+    def _locked(self, data: Any) -> tuple[str, _Release]:
+        """A release after somebody locked its line."""
+        chosen, release = self._chosen(data)
+        self.model.sweep(release.account.line)
+        return chosen, release
+
+    def _expect(self, error: type[Exception] | None, act: Callable[[], object]) -> None:
         if error is None:
             act()
         else:
@@ -149,31 +391,55 @@ class _Ledger(RuleBasedStateMachine):
 
     @invariant()
     def ledger_and_model_agree(self) -> None:
-        for name, model in self.models.items():
+        for name, model in self.model.accounts.items():
             account = account_of(self.database, name)
-            total = account.totals.epsilon if model.definition == "pure" else account.totals.rho
-            assert (total.value, account.totals.delta) == (model.spent, model.declared)
-            assert remaining(account.budget, account.weights, account.totals) == model.cap - model.spent
+            spent, declared, number = self.model.charged(model)
+            assert account.totals.delta == declared
+            assert remaining(account.budget, account.weights, account.totals) == model.cap - spent
+            assert account.releases == number
             assert account.state == ("open" if model.open else "closed")
             assert account.head.seq == model.entries
+            assert left(self.database, name) == model.cap - self.model.charged(model, seen=True)[0]
+        for chosen, release in self.model.releases.items():
+            state = "expired" if release.due(self.model.hour) else release.state
+            assert release_of(self.database, chosen, release.name).state == state
 
     def teardown(self) -> None:
         """What is dearer to check holds at the end of every run: the chain, the sums, the spending by subplans."""
-        for name, model in self.models.items():
+        for name, model in self.model.accounts.items():
             assert len(entries_of(self.database, name)) == model.entries
             account = account_of(self.database, name)
             with self.database.read() as connection:
-                spent = composed(counts(connection, account.id)[0])
-            price = plan_epsilon if model.definition == "pure" else plan_rho
-            assert price(spent, Neighbouring.ADD_REMOVE).nats == model.spent
-            assert plan_delta(spent, Neighbouring.ADD_REMOVE) == model.declared
+                parts = counts(connection, account.id)
+            price = (plan_epsilon, plan_rho)[model.family]
+            for subplans, states in zip(parts, (("committed",), ("proposed", "reserved")), strict=True):
+                found = [
+                    (release.loss, release.delta)
+                    for release in self.model.releases.values()
+                    if model in release.account.line and release.state in states
+                ]
+                plan = composed(subplans)
+                assert (price(plan, Neighbouring.ADD_REMOVE).nats, plan_delta(plan, Neighbouring.ADD_REMOVE)) == _sum(
+                    found
+                )
 
 
-def test_the_ledger_does_as_the_model(database: Database) -> None:
-    machine = type("Ledger", (_Ledger,), {"database": database})
+class _Clock:
+    """The ledger's clock, which stands still until a rule moves it."""
+
+    hour = 0
+
+    def now(self) -> str:
+        return clock.stamp(datetime(2030, 1, 1, tzinfo=UTC) + timedelta(hours=self.hour))
+
+
+def test_the_ledger_does_as_the_model(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    still = _Clock()
+    monkeypatch.setattr(clock, "now", still.now)
+    machine = type("Ledger", (_Ledger,), {"database": database, "clock": still})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=20, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
