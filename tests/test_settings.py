@@ -38,6 +38,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "BOOTSTRAP_KEY": "k" * 32,
         "LOCK_TIMEOUT_SECONDS": "0.5",
         "MAX_JSON_BYTES": "1000",
+        "MAX_ARROW_BYTES": "2000",
         "MAX_PLAN_NODES": "10",
         "MAX_PLAN_DEPTH": "3",
         "MAX_PLAN_OSGT": "5",
@@ -54,7 +55,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert settings.bootstrap_key is not None
     assert settings.bootstrap_key.get_secret_value() == "k" * 32
     assert settings.lock_timeout_seconds == 0.5
-    assert settings.max_json_bytes == 1000
+    assert (settings.max_json_bytes, settings.max_arrow_bytes) == (1000, 2000)
     assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (10, 3, 5)
     assert (settings.writer_threads, settings.shutdown_seconds) == (2, 7)
     assert settings.log_level == "warning"

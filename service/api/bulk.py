@@ -18,7 +18,6 @@ from service.api.arrow import CountStream
 from service.api.body import StreamRoute, parse
 from service.api.context import Changing, in_writers
 from service.api.draws import DrawSelection, NewDraw
-from service.api.lattice import unit_of
 from service.api.releases import ReleasePath
 from service.errors import Fault, InvalidInput
 from service.ledger.draws import DrawRecord
@@ -74,7 +73,7 @@ def register_and_draw(
     given["granularity"] = granularity
     asked = model_of(NewDraw, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
-    return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts), "/query"))
+    return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts, granularity), "/query"))
 
 
 @router.post("/releases/{release}/draws")
@@ -94,7 +93,9 @@ def draw_mechanism(
     given["granularity"] = granularity
     asked = model_of(DrawSelection, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
-    return _respond(counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts), "/query"))
+    return _respond(
+        counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts, granularity), "/query")
+    )
 
 
 def json_parameter(name: str, text: str) -> Any:
@@ -118,15 +119,20 @@ def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
     return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
 
 
-def _noisy(counts: CountStream, law: Law, unit: Fraction) -> NDArray[np.int64]:
+def _noisy(counts: CountStream, granularity: str | None, law: Law, unit: Fraction) -> NDArray[np.int64]:
+    """The column is of integers: with a granularity, of its units, which the caller must say that he knows."""
+    if unit != 1 and granularity is None:
+        detail = "expected the mechanism's granularity, of which the column then counts units"
+        raise InvalidInput.at("/query/granularity", detail)
     noisy, keystream, first = np.empty(counts.rows, np.int64), Keystream(), 0
-    for part in counts.units(unit):
-        add_noise(part, law, keystream, out=noisy[first : first + part.size])
+    for batch in counts.batches:
+        part = noisy[first : first + batch.counts.size]
+        add_noise(batch.counts, law, keystream, out=part)
         first += part.size
     return noisy
 
 
 def _respond(counts: CountStream, drawn: Outcome[DrawRecord]) -> Response:
     headers = draws.identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
-    noisy = arrow.with_noisy(counts, drawn.result.noisy, unit_of(drawn.result.mechanism))
+    noisy = arrow.with_noisy(counts, drawn.result.noisy)
     return StreamingResponse(noisy, drawn.status, headers, arrow.MEDIA_TYPE)

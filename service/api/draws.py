@@ -18,7 +18,7 @@ from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, in_writers, prefers, respond
 from service.api.exact import Exact, Label, Strict, Tags
 from service.api.guarantees import HeadBody, head_body, read_deltas
-from service.api.lattice import Counts, Granularity, column_type, on_lattice, shown, shown_list, unit_of, units_of
+from service.api.lattice import Counts, Granularity, on_lattice, shown, shown_list, unit_of, units_of
 from service.api.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, mechanism_of
 from service.api.releases import ReleasePath
@@ -34,6 +34,7 @@ from service.privacy.accuracy import margin_of_error
 from service.privacy.law import Law, noise_law
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.notation import write_plan
+from service.privacy.numbers import exact_text
 
 
 class DrawRoute(StrictRoute):
@@ -268,24 +269,20 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
 
 
 def stream_of(record: DrawRecord) -> Iterator[bytes]:
-    """A stored draw as an Arrow stream.
-
-    Raises:
-        InvalidInput: its granularity is none that Arrow's decimals hold.
-    """
+    """A stored draw as an Arrow stream."""
     if record.layout is not None:
         return arrow.of_table(tabulated.table_of(record, record.layout))
-    unit = unit_of(record.mechanism)
-    column_type(unit, "/header/Accept")
-    return arrow.only_noisy(record.noisy, unit)
+    return arrow.only_noisy(record.noisy)
 
 
 def identity_of(record: DrawRecord) -> dict[str, str]:
-    """The headers that say what an Arrow stream is."""
+    """The headers that say what an Arrow stream is; with a granularity, its counts are in units of it."""
+    unit = unit_of(record.mechanism)
     return {
         "X-Release": record.release_id,
         "X-Draw": record.id,
         "X-Ledger-Head": f"{record.head.seq}:{record.head.hash}",
+        **({} if unit == 1 else {"X-Granularity": exact_text(unit)}),
     }
 
 

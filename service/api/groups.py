@@ -11,6 +11,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pydantic import Field
 
+from service.api.arrow_tables import read_table
 from service.api.exact import Label, Strict
 from service.errors import InvalidInput
 from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, Groups
@@ -68,34 +69,53 @@ def of_json(groups: Sequence[Group]) -> NamedGroups:
     return _groups(names, total_only, with_ages, totals, ages)
 
 
-def of_table(table: pa.Table, below: str) -> NamedGroups:
+def of_stream(body: bytes, most_bytes: int) -> NamedGroups:
     """Groups of an Arrow stream; a fault names a column and a row.
 
     Raises:
         InvalidInput: likewise, or a column is unknown, missing or of another type, or a count is not a count.
+        TooLarge: it unfolds to more than ``most_bytes``.
     """
 
     def at(number: int, field: str) -> str:
-        return f"{below}/{field}/{number}"
+        return f"/{field}/{number}"
 
-    for name in table.schema.names:
-        if name not in _KINDS or len(table.schema.get_all_field_indices(name)) > 1:
-            detail = f"expected the columns {', '.join(_KINDS)}, each once at most"
-            raise InvalidInput.at(below, detail)
+    table = read_table(body, most_bytes, _check_columns)
     if not table.num_rows:
-        raise InvalidInput.at(f"{below}/group", "expected at least one row")
-    names = _names(table, below, at)
-    marked = _column(table, "total_only", below)
-    total_only = np.zeros(len(names), bool) if marked is None else _plain(marked, pa.bool_(), "total_only", below)
-    ages, with_ages = _ages(_column(table, "sex_by_age", below), len(names), below, at)
-    given = _column(table, "total", below)
+        raise InvalidInput.at("/group", "expected at least one row")
+    names = _names(table, at)
+    marked = _column(table, "total_only")
+    total_only = np.zeros(len(names), bool) if marked is None else _plain(marked, "total_only")
+    ages, with_ages = _ages(_column(table, "sex_by_age"), len(names), at)
+    given = _column(table, "total")
     with_total = np.zeros(len(names), bool) if given is None else given.is_valid().to_numpy(zero_copy_only=False)
     _check(names, total_only, with_ages, with_total, at)
-    totals = np.zeros(len(names), np.int64)
-    if given is not None:
-        totals = _plain(given.fill_null(0) if given.type == pa.int64() else given, pa.int64(), "total", below)
-        _check_counts(totals, lambda place: at(place, "total"))
+    totals = np.zeros(len(names), np.int64) if given is None else _plain(given.fill_null(0), "total")
+    _check_counts(totals, lambda place: at(place, "total"))
     return _groups(names, total_only, with_ages, totals, ages)
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    names = schema.names
+    if "group" not in names:
+        raise InvalidInput.at("/group", "expected this column; it is missing")
+    if len(set(names)) < len(names) or not set(names) <= _KINDS.keys():
+        raise InvalidInput.at("", f"expected no columns but {', '.join(_KINDS)}, each once at most")
+    for name in names:
+        if not _is_kind(name, schema.field(name).type):
+            raise InvalidInput.at(f"/{name}", f"expected a column of type {_KINDS[name]}")
+
+
+def _is_kind(name: str, kind: pa.DataType) -> bool:
+    if name == "sex_by_age":
+        return _is_list(kind) and _is_list(kind.value_type) and bool(kind.value_type.value_type == pa.int64())
+    return (
+        kind in {"group": (pa.string(), pa.large_string()), "total_only": (pa.bool_(),), "total": (pa.int64(),)}[name]
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _check(
@@ -138,31 +158,24 @@ def _padded(counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
     return rows.reshape(-1, SEXES, longest)
 
 
-def _column(table: pa.Table, name: str, below: str) -> pa.Array | None:
+def _column(table: pa.Table, name: str) -> pa.Array | None:
     if name not in table.schema.names:
-        if name == "group":
-            raise InvalidInput.at(f"{below}/{name}", "expected this column; it is missing")
         return None
     chunks = table[name]
-    column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies
 
 
-def _plain(column: pa.Array, kind: pa.DataType, name: str, below: str) -> NDArray[Any]:
-    if column.type != kind or column.null_count:
-        raise InvalidInput.at(f"{below}/{name}", f"expected a column of type {_KINDS[name]} without nulls")
+def _plain(column: pa.Array, name: str) -> NDArray[Any]:
+    if column.null_count:
+        raise InvalidInput.at(f"/{name}", "expected a column without nulls")
     values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return values
 
 
-def _names(table: pa.Table, below: str, at: Pointer) -> list[str]:
-    column = _column(table, "group", below)
-    if (
-        column is None
-        or column.null_count
-        or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
-    ):
-        raise InvalidInput.at(f"{below}/group", "expected a column of type string without nulls")
+def _names(table: pa.Table, at: Pointer) -> list[str]:
+    column = table["group"]
+    if column.null_count:
+        raise InvalidInput.at("/group", "expected a column without nulls")
     names: list[str] = column.to_pylist()
     for number, name in enumerate(names):
         if not _NAME.fullmatch(name):
@@ -170,17 +183,10 @@ def _names(table: pa.Table, below: str, at: Pointer) -> list[str]:
     return names
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _ages(column: pa.Array | None, groups: int, below: str, at: Pointer) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _ages(column: pa.Array | None, groups: int, at: Pointer) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The ages of the groups that have some, and which these are."""
     if column is None:
         return np.zeros((0, SEXES, 1), np.int64), np.zeros(groups, bool)
-    kind = column.type
-    if not (_is_list(kind) and _is_list(kind.value_type) and kind.value_type.value_type == pa.int64()):
-        raise InvalidInput.at(f"{below}/sex_by_age", f"expected a column of {_KINDS['sex_by_age']}")
     with_ages = column.is_valid().to_numpy(zero_copy_only=False)
     places = np.flatnonzero(with_ages)
     column = column.drop_null()

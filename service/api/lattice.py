@@ -1,17 +1,14 @@
 """Counts on a lattice, the multiples of a granularity: how they come in and how they go out, always exactly.
 
-Inside the service a count is an integer, its number of units. The granularity is the mechanism's (its noise is on the
-same lattice); where it is 1, counts are integers outside too.
+Inside the service and in Arrow streams a count is an integer, its number of units; in JSON it is an exact number. The
+granularity is the mechanism's, whose noise is on the same lattice. Where it is 1, counts are integers everywhere.
 """
 
 from collections.abc import Sequence
-from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pydantic import FailFast, Field, GetPydanticSchema, WithJsonSchema
 from pydantic_core import core_schema
@@ -22,9 +19,7 @@ from service.privacy.mechanisms import Discrete, Mechanism as MechanismValue
 from service.privacy.numbers import exact_text, parse_exact
 
 _EXPECTED = "expected an integer within 2^53 of 0, or with a granularity an exact number"
-_OFF = "expected a multiple of granularity, within 2^53 times it of 0 (2^62 times over Arrow)"
-_PRECISION = 38  # digits of a decimal128
-_DIGITS = 18  # of a granularity that goes over Arrow: times 19 digits of units they fit
+_OFF = "expected a multiple of granularity, within 2^53 times it of 0"
 
 
 def _read(value: Any) -> Fraction:
@@ -119,7 +114,7 @@ def shown_list(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
     """The same of many."""
     if unit == 1:
         return units
-    decimals = decimals_of(unit)
+    decimals = _decimals_of(unit)
     if decimals is None:
         return [exact_text(value * unit) for value in units]
     if decimals == 0:
@@ -129,7 +124,7 @@ def shown_list(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
     return [f"{'-' if negative else ''}{whole}.{rest:0{decimals}d}" for negative, whole, rest in parts]
 
 
-def decimals_of(unit: Fraction) -> int | None:
+def _decimals_of(unit: Fraction) -> int | None:
     """How many digits after the point its multiples have; None where they are no decimals."""
     rest, twos, fives = unit.denominator, 0, 0
     while rest % 2 == 0:
@@ -137,59 +132,3 @@ def decimals_of(unit: Fraction) -> int | None:
     while rest % 5 == 0:
         rest, fives = rest // 5, fives + 1
     return max(twos, fives) if rest == 1 else None
-
-
-def column_type(unit: Fraction, pointer: str) -> pa.DataType:
-    """The type of a column of such counts.
-
-    Raises:
-        InvalidInput: decimal128 does not hold them.
-    """
-    if unit == 1:
-        return pa.int64()
-    decimals = decimals_of(unit)
-    if decimals is None or decimals > _DIGITS or unit * 10**decimals >= 10**_DIGITS:
-        detail = (
-            f"expected, with an Arrow stream, a granularity with at most {_DIGITS} digits in all and after the point"
-        )
-        raise InvalidInput.at(pointer, detail)
-    return pa.decimal128(_PRECISION, decimals)
-
-
-def column_of(units: NDArray[np.int64], unit: Fraction) -> pa.Array:
-    """Counts as a column of that type."""
-    if unit == 1:
-        return pa.array(units)
-    kind = column_type(unit, "")
-    step = pa.scalar(Decimal(int(unit * 10**kind.scale)).scaleb(-kind.scale), pa.decimal128(_DIGITS, kind.scale))
-    return pc.multiply(pa.array(units).cast(pa.decimal128(19, 0)), step).cast(kind)
-
-
-def units_of_column(counts: pa.Array, unit: Fraction, first: int, pointer: str) -> NDArray[np.int64]:
-    """A column without nulls in units; ``first`` is the number of its first row.
-
-    Raises:
-        InvalidInput: it has another type, or a count is off the lattice or has more than 64 bits in units.
-    """
-    whole, kind = pa.types.is_int64(counts.type), column_type(unit, f"{pointer}/mechanism/granularity")
-    if not (whole or (unit != 1 and pa.types.is_decimal128(counts.type))):
-        raise InvalidInput.at(f"{pointer}/count", f"expected a column of type {'int64' if unit == 1 else 'decimal128'}")
-    if unit == 1:
-        values: NDArray[np.int64] = counts.to_numpy(zero_copy_only=True)
-        return values
-    try:
-        scaled = (counts.cast(pa.decimal128(19, 0)) if whole else counts).cast(kind)
-    except pa.ArrowInvalid:  # its message may quote a value
-        raise InvalidInput.at(f"{pointer}/count", "expected multiples of granularity of at most 38 digits") from None
-    # Little-endian two's complement in 128 bits.
-    low, high = np.frombuffer(scaled.buffers()[1], "<i8").reshape(-1, 2)[scaled.offset :][: len(scaled)].T
-    steps = int(unit * 10**kind.scale)
-    units: NDArray[np.int64] = low // steps
-    wrong = units * steps != low
-    for row in np.flatnonzero(high != low >> 63):
-        value, over = divmod((int(high[row]) << 64) + (int(low[row]) & (2**64 - 1)), steps)
-        wrong[row] = over != 0 or not -(2**63) <= value < 2**63
-        units[row] = 0 if wrong[row] else value
-    if wrong.any():
-        raise InvalidInput.at(f"{pointer}/count/{first + int(np.argmax(wrong))}", _OFF)
-    return units

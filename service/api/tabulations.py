@@ -91,8 +91,8 @@ def tabulate_stream(
         if text is not None:
             given[name] = json_parameter(name, text)
     asked = model_of(TabulationTerms, given)
-    table = arrow.read_table(upload.body, upload.most_bytes)
-    drawn = _tabulate(account, release, asked, groups.of_table(table, ""), change, "/query")
+    given_groups = groups.of_stream(upload.body, upload.most_bytes)
+    drawn = _tabulate(account, release, asked, given_groups, change, "/query")
     headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
     return StreamingResponse(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)
 

@@ -114,45 +114,50 @@ def test_accuracy_is_told_in_counts(still: Client) -> None:
     assert quarters["mean_absolute"] * 4 == pytest.approx(units["mean_absolute"], rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.decimal128(38, 18), pa.decimal128(20, 4)])
-def test_arrow_brings_decimals_and_gets_decimals(embedded: Client, kind: Any) -> None:
+@pytest.mark.parametrize("granularity", ["0.25", "1/3"])
+def test_arrow_counts_units(embedded: Client, granularity: str) -> None:
+    """A column of integers holds any granularity exactly; the caller says that he knows it."""
     open_account(embedded, budget=_WIDE)
-    values = [Decimal("0.25"), Decimal("-3.50"), Decimal("1000.75"), Decimal(7)]
-    query = {"name": "n", "mechanism": '{"type": "geometric", "scale": "1e-4"}', "granularity": "0.25"}
-    headers = _ARROW | {"Idempotency-Key": "k"}
-    answers = [
-        embedded.post("/v1/accounts/people/draws", params=query, content=_stream(values, kind), headers=headers)
-        for _ in range(2)
-    ]
+    units = [1, -14, 4003, 28, 2**62]
+    of = release(embedded, {"type": "geometric", "scale": "1e-4", "granularity": granularity, "name": "m"})
+    path = f"/v1/accounts/people/releases/{of['id']}/draws"
+
+    def draw(**query: str) -> Answer:
+        headers = _ARROW | {"Idempotency-Key": f"{query}"}
+        return embedded.post(
+            path, params={"mechanism": "m"} | query, content=_stream(units, pa.int64()), headers=headers
+        )
+
+    assert pointers_of(draw()) == ["/query/granularity"]
+    assert pointers_of(draw(granularity="0.5")) == ["/query/granularity"]
+    answers = [draw(granularity=granularity) for _ in range(2)]
     table = _table(answers[0])
-    assert table.schema.names == ["area", "noisy"]
-    assert table.schema.field("noisy").type == pa.decimal128(38, 2)
-    assert table["noisy"].to_pylist() == values
+    assert table["noisy"].to_pylist() == units
     assert answers[1].content == answers[0].content
     stored = f"/v1/accounts/people/draws/{answers[0].headers['X-Draw']}"
-    assert _table(embedded.get(stored, headers={"Accept": _ARROW["Content-Type"]}))["noisy"].to_pylist() == values
-    assert json_of(embedded.get(stored))["noisy"] == ["0.25", "-3.50", "1000.75", "7.00"]
+    read = embedded.get(stored, headers={"Accept": _ARROW["Content-Type"]})
+    assert _table(read)["noisy"].to_pylist() == units
+    assert {answer.headers["X-Granularity"] for answer in (*answers, read)} == {granularity}
+    shown = json_of(embedded.get(stored))["noisy"]
+    assert [Fraction(value) for value in shown] == [count * Fraction(granularity) for count in units]
 
 
-def test_arrow_refuses_what_is_off_the_lattice(embedded: Client) -> None:
-    head = open_account(embedded, budget=_WIDE)["head"]
-    mechanism = '{"type": "geometric", "scale": 1}'
-    half = {"name": "n", "mechanism": mechanism, "granularity": "0.5"}
-    cases: list[tuple[dict[str, str], list[Any], Any, str]] = [
-        (half, [Decimal("0.5"), Decimal("0.5"), Decimal("0.25")], pa.decimal128(9, 2), "/count"),
-        (half | {"granularity": "0.3", "mechanism": '{"type": "geometric", "scale": 1, "sensitivity": "0.3"}'},
-         [Decimal("0.3"), Decimal("0.6"), Decimal("0.7")], pa.decimal128(9, 1), "/count/2"),
-        (half, [Decimal(2) ** 62], pa.decimal128(30, 0), "/count/0"),
-        (half, [Decimal(10) ** 37], pa.decimal128(38, 0), "/count"),
-        ({"name": "n", "mechanism": mechanism}, [Decimal(1)], pa.decimal128(9, 0), "/count"),
-        (half | {"granularity": "1/3"}, [1], pa.int64(), "/mechanism/granularity"),
-        (half, [1.5], pa.float64(), "/count"),
-    ]  # fmt: skip
-    for query, values, kind, pointer in cases:
-        answer = embedded.post("/v1/accounts/people/draws", params=query, content=_stream(values, kind), headers=_ARROW)
-        assert pointers_of(answer) == [pointer], (query, values)
-        assert not any(str(value) in answer.text for value in values if value > 9)
-    assert json_of(embedded.get("/v1/accounts/people/head")) == head
+def test_arrow_registers_with_a_granularity(embedded: Client) -> None:
+    open_account(embedded, budget=_WIDE)
+    query = {
+        "name": "n",
+        "mechanism": '{"type": "geometric", "scale": "1e-4", "sensitivity": "2.5"}',
+        "granularity": "0.5",
+    }
+    answer = embedded.post(
+        "/v1/accounts/people/draws", params=query, content=_stream([3, 4], pa.int64()), headers=_ARROW
+    )
+    assert _table(answer)["noisy"].to_pylist() == [3, 4]
+    registered = json_of(embedded.get(f"/v1/accounts/people/releases/{answer.headers['X-Release']}"))
+    assert registered["plan"]["granularity"] == "0.5"
+    whole = {"name": "n", "mechanism": '{"type": "geometric", "scale": "1e-4"}'}
+    answer = embedded.post("/v1/accounts/people/draws", params=whole, content=_stream([3], pa.int64()), headers=_ARROW)
+    assert "X-Granularity" not in answer.headers
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
@@ -68,7 +69,7 @@ def _draw(database: Database, release: str, plan: dict[str, Any] = _DRAWN) -> No
 def _draw_turn(database: Database, release: str, plan: dict[str, Any], repetition: int, noisy: int) -> None:
     value = read_plan(plan)
     mechanism = draws.find_mechanism(value, "a", "/mechanism")
-    draws.draw(database, ANN, "people", release, value, mechanism, Turn("", repetition), [noisy], lambda _: "{}")
+    draws.draw(database, ANN, "people", release, value, mechanism, Turn("", repetition), np.array([noisy]))
 
 
 def _kinds(database: Database, name: str = "people") -> list[str]:
@@ -384,7 +385,7 @@ def test_what_needs_approval_is_not_registered_and_drawn_at_once(database: Datab
     open_account(database, approval_above="0")
     (ready,) = prepared(database, _DRAWN)
     with pytest.raises(Conflict, match="second steward"):
-        draws.register_and_draw(database, ANN, ready, [5], lambda _: "{}")
+        draws.register_and_draw(database, ANN, ready, np.array([5]))
     assert (_kinds(database), _rows(database, "releases")) == (["account_opened"], 0)
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
@@ -313,7 +314,7 @@ class _Ledger(RuleBasedStateMachine):
         if release.state not in ("reserved", "committed"):
             expected = Conflict
         act = lambda: draws.draw(  # noqa: E731
-            self.database, ANN, release.name, chosen, plan, mechanism, Turn(), [1, 2], lambda _: ""
+            self.database, ANN, release.name, chosen, plan, mechanism, Turn(), np.array([1, 2])
         )
         self._expect(expected, act)
         if expected is None:
