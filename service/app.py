@@ -12,17 +12,21 @@ from service import __version__
 from service.api import (
     accounts,
     accuracy,
+    allocations,
     analysis,
     arrow,
     bulk,
     calibrations,
     contract,
+    curves,
     draws,
     histograms,
     keys,
+    noise,
     pages,
     problems,
     releases,
+    safetab,
     tabulations,
 )
 from service.api.auth import Authentication
@@ -42,7 +46,11 @@ _ROUTERS = (
     tabulations.router,
     analysis.router,
     accuracy.router,
+    curves.router,
     calibrations.router,
+    noise.router,
+    allocations.router,
+    safetab.router,
     keys.router,
     pages.health,
 )

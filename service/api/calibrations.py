@@ -66,7 +66,7 @@ def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
     have 12 significant digits, rounded to the side of more accuracy; coverage is the probability of staying within
     moe, rounded down. The cost is that of the given cells.
     """
-    margin, confidence = _margin(body.moe), parse_exact(body.confidence)
+    margin, confidence = read_margin(body.moe, "/moe"), parse_exact(body.confidence)
     if body.method == "safetab" and confidence != SAFETAB_CONFIDENCE:
         raise InvalidInput.at("/confidence", "expected 0.95, the only confidence that the safetab method has")
     mechanism = _calibrated(body, margin, confidence)
@@ -82,10 +82,15 @@ def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
     )
 
 
-def _margin(text: str) -> int:
+def read_margin(text: str, pointer: str) -> int:
+    """A margin of error in whole counts.
+
+    Raises:
+        InvalidInput: it is negative or beyond 2^53.
+    """
     moe = parse_exact(text)
     if not 0 <= moe <= LARGEST_INTEGER:
-        raise InvalidInput.at("/moe", "expected a number of at least 0 and at most 2^53")
+        raise InvalidInput.at(pointer, "expected a number of at least 0 and at most 2^53")
     return int(moe)  # the noise is whole, so |noise| <= moe is |noise| <= floor(moe)
 
 

@@ -81,10 +81,10 @@ HISTOGRAM = {
 }
 _SEX_BY_AGE = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
 TABULATION = {
-    "level": "State, Detailed",
+    "level": "County, Detailed",
     "groups": [
-        {"group": "36/Latin American Indian alone", "sex_by_age": _SEX_BY_AGE},
-        {"group": "36/Celtic alone", "total_only": True, "total": 17},
+        {"group": "36061/Latin American Indian alone", "sex_by_age": _SEX_BY_AGE},
+        {"group": "36061/Celtic alone", "total_only": True, "total": 17},
     ],
     "thresholds": [500, 1000, 7000],
 }
@@ -102,4 +102,26 @@ ACCURACY = {
     "summed_cells": 3142,
     "confidences": ["0.9", "0.95"],
 }
+NOISE = {"mechanism": "osgt", "epsilon": "0.94", "delta": "1e-10", "sub_gaussian": True}
+SAFETAB = {
+    "mechanism": "discrete_gaussian",
+    "levels": [
+        {"name": "Nation, Detailed", "moe": 6},
+        {"name": "County, Detailed", "moe": 11},
+        {"name": "County, Regional", "moe": 50},
+    ],
+    "stability": 9,
+    "stage_1_fraction": "0.1",
+    "delta": "1e-10",
+    "method": "exact",
+}
+ALLOCATION = {
+    "budget": {"definition": "zcdp", "rho": "0.5"},
+    "mechanism": "discrete_gaussian",
+    "queries": [
+        {"name": "total", "weight": "1/3"},
+        {"name": "sex by age", "weight": "2/3"},
+    ],
+}
+CURVE = {"counts": [54571, 182265, 27457, 22915], "epsilons": ["0.001", "0.01", "0.1", "1"]}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}

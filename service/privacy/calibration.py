@@ -90,15 +90,15 @@ def _checked(margin: int, confidence: Fraction) -> Fraction:
 
 def _largest(meets: Callable[[Fraction], bool], guess: Fraction) -> Fraction:
     """The largest 12-digit number that meets a target, one that all smaller ones meet too."""
-    return _of_rank(smallest(lambda rank: not meets(_of_rank(rank)), _rank(guess)) - 1)
+    return of_rank(smallest(lambda rank: not meets(of_rank(rank)), rank_of(guess)) - 1)
 
 
 def _rounded_down(value: Fraction) -> Fraction:
     """The largest 12-digit number that is not above a positive ``value``."""
-    return _of_rank(_rank(value))
+    return of_rank(rank_of(value))
 
 
-def _rank(value: Fraction) -> int:
+def rank_of(value: Fraction) -> int:
     """The place of ``value``, rounded down to 12 digits, among all such numbers in ascending order; 1 has place 0."""
     rounded = _TWELVE_DIGITS_DOWN.divide(Decimal(value.numerator), Decimal(value.denominator))
     exponent = rounded.adjusted()
@@ -106,6 +106,7 @@ def _rank(value: Fraction) -> int:
     return exponent * _PER_DECADE + digits - _LEAST_DIGITS
 
 
-def _of_rank(rank: int) -> Fraction:
+def of_rank(rank: int) -> Fraction:
+    """The number of 12 digits at a place; see ``rank_of``."""
     exponent, place = divmod(rank, _PER_DECADE)
     return Fraction(f"{_LEAST_DIGITS + place}e{exponent - 11}")

@@ -287,7 +287,7 @@ class Sum:
 
     def variance(self) -> Fraction:
         """Var S, in counts squared, rounded up."""
-        return self.cells * finite(ceiling(lambda: variance(self.law)))
+        return self.cells * variance_of_cell(self.law)
 
     def mean_size(self) -> Fraction:
         """E|S|, in counts, rounded up; never above Var S, as S is whole."""
@@ -304,6 +304,11 @@ def _bits(value: Fraction) -> int:
 
 def _working_bits(cells: int, excess: Fraction) -> int:
     return 2 * _HALF + _bits(1 / excess) + cells.bit_length()
+
+
+def variance_of_cell(law: Law) -> Fraction:
+    """Var X of one cell, in counts squared, rounded up."""
+    return finite(ceiling(lambda: variance(law)))
 
 
 def finite(value: Fraction | None) -> Fraction:

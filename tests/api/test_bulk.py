@@ -135,8 +135,9 @@ def test_a_stream_that_is_refused_charges_nothing(client: Client) -> None:
     assert pointers_of(answer) == ["/count"]
     assert pointers_of(register(client, counts([1, 2**62 + 1]))) == ["/count/1"]
     assert str(2**62 + 1) not in register(client, counts([1, 2**62 + 1])).text
-    problem_of(register(client, counts([1]), mechanism=pure(2)), "budget_exceeded")
     assert _head(client) == head
+    problem_of(register(client, counts([1]), mechanism=pure(2)), "budget_exceeded")
+    assert _head(client)["seq"] == head["seq"] + 1  # which only says that it was refused
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,203 @@
+"""Dividing a budget over queries."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, model_validator
+
+from service.api import examples
+from service.api.auth import CurrentPrincipal
+from service.api.body import StrictRoute
+from service.api.context import ok
+from service.api.draws import law_of
+from service.api.exact import LARGEST_INTEGER, Exact, Label, Positive, Strict, number_down, number_up, short_exact
+from service.api.guarantees import BudgetModel, GuaranteeBody, cost_of
+from service.api.plans import Mechanism, Plan
+from service.errors import Fault, InvalidInput
+from service.ledger.budgets import read_budget
+from service.privacy import allocation
+from service.privacy.accuracy import excess_of, margin_of_error
+from service.privacy.allocation import Account, Kind, NoAllocation, Noise, Query
+from service.privacy.continuous import ContinuousSum
+from service.privacy.filter import Budget
+from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
+from service.privacy.notation import write_plan
+from service.privacy.numbers import parse_exact
+from service.privacy.plan import Neighbouring
+
+router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
+
+_KINDS: dict[str, Kind] = {
+    "geometric": Geometric,
+    "discrete_gaussian": DiscreteGaussian,
+    "laplace": Laplace,
+    "gaussian": Gaussian,
+}
+Objective = Literal["proportional", "max_error", "weighted_error"]
+MOST_QUERIES, MOST_SEARCHED = 200, 50
+_WEIGHTS = Fraction(1, 10**6), Fraction(10**6)
+
+
+class QueryTarget(Strict):
+    """A query with its weight, or with the margin of error that it is to have."""
+
+    name: Label
+    weight: Exact | None = None
+    moe: Exact | None = None
+    sensitivity: Exact = "1"
+    cells: Positive = 1
+
+
+class AllocationTarget(Strict):
+    """A budget with weighted queries; or queries with margins of error and no budget."""
+
+    budget: BudgetModel | None = None
+    mechanism: Literal["geometric", "discrete_gaussian", "laplace", "gaussian"]
+    queries: Annotated[list[QueryTarget], Field(min_length=1, max_length=MOST_QUERIES)]
+    objective: Objective = Field(
+        "proportional",
+        description="With a budget. proportional: shares of it by weight. max_error: the largest weight times margin of"
+        " error as small as can be. weighted_error: the sum of weight times variance as small as can be.",
+    )
+    confidence: Exact = "0.95"
+
+    @model_validator(mode="after")
+    def _one_question(self) -> "AllocationTarget":
+        wanted, other = ("moe", "weight") if self.budget is None else ("weight", "moe")
+        if any(getattr(query, wanted) is None or getattr(query, other) is not None for query in self.queries):
+            raise ValueError("expected a budget and a weight of each query, or no budget and a moe of each query")
+        if self.budget is None and self.objective != "proportional":
+            raise ValueError("expected an objective only with a budget: margins of error have their least cost each")
+        return self
+
+
+class QueryBody(BaseModel):
+    """A query's noise, its margin of error, and its share of the sum of costs (epsilon, or rho of Gaussian noise)."""
+
+    name: str
+    mechanism: Mechanism
+    moe: float
+    share: float
+    share_exact: str | None
+
+
+class AllocationBody(BaseModel):
+    """The queries, what they cost together, and the plan to register."""
+
+    queries: list[QueryBody]
+    cost: GuaranteeBody
+    plan: Plan
+
+
+@router.post("/allocation", response_model=AllocationBody, openapi_extra=examples.body(examples.ALLOCATION))
+def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
+    """Divide a budget over queries.
+
+    With margins of error: the cheapest noise for each, and what they cost together. With a budget in any definition and
+    weights: the least noise that an empty account with this budget admits as its first release under add_remove, never
+    more. In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians)
+    proportional shares are exact fractions of the budget. A weighted error is least in pure budgets for the pure loss,
+    in others for rho. At most 200 queries, 50 with max_error.
+    """
+    kind, confidence = _KINDS[body.mechanism], _confidence(body.confidence)
+    queries = _queries(body, kind)
+    if body.budget is None:
+        noise = [_with_margin(kind, query, one, confidence, n) for n, (query, one) in enumerate(_pairs(queries, body))]
+    else:
+        noise = _within_budget(body, read_budget(body.budget.model_dump(exclude_none=True), "/budget"), kind, queries)
+    plan = allocation.plan_of(noise)
+    amounts = [allocation.amount_of(one) for one in noise]
+    return ok(
+        {
+            "queries": [
+                _query(one, amount, sum(amounts), confidence) for one, amount in zip(noise, amounts, strict=True)
+            ],
+            "cost": cost_of(plan, Neighbouring.ADD_REMOVE, _deltas(body)),
+            "plan": write_plan(plan),
+        }
+    )
+
+
+def _confidence(text: str) -> Fraction:
+    confidence = parse_exact(text)
+    try:
+        excess_of(confidence)
+    except ValueError as error:
+        raise InvalidInput.at("/confidence", str(error)) from None
+    return confidence
+
+
+def _queries(body: AllocationTarget, kind: Kind) -> list[Query]:
+    faults, queries = [], []
+    names: set[str] = set()
+    for number, query in enumerate(body.queries):
+        weight, s = parse_exact(query.weight or "1"), parse_exact(query.sensitivity)
+        at = f"/queries/{number}"
+        if query.name in names:
+            faults.append(Fault(f"{at}/name", "expected a name that no other query has"))
+        if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
+            faults.append(Fault(f"{at}/weight", "expected a number of at least 0.000001 and at most 1000000"))
+        if not 0 < s <= 10**6 or (kind in (Geometric, DiscreteGaussian) and s.denominator != 1):
+            detail = "expected a number above 0 and at most 1000000, whole for a discrete mechanism"
+            faults.append(Fault(f"{at}/sensitivity", detail))
+        names.add(query.name)
+        queries.append(Query(query.name, weight, s, query.cells))
+    if faults:
+        raise InvalidInput(faults)
+    return queries
+
+
+def _pairs(queries: Sequence[Query], body: AllocationTarget) -> list[tuple[Query, str]]:
+    return [(query, target.moe or "0") for query, target in zip(queries, body.queries, strict=True)]
+
+
+def _with_margin(kind: Kind, query: Query, moe: str, confidence: Fraction, number: int) -> Noise:
+    margin = parse_exact(moe)
+    if not 0 <= margin <= LARGEST_INTEGER:
+        raise InvalidInput.at(f"/queries/{number}/moe", "expected a number of at least 0 and at most 2^53")
+    try:
+        return allocation.with_margin(kind, query, margin, confidence)
+    except ValueError as error:
+        raise InvalidInput.at(f"/queries/{number}/moe", str(error)) from None
+
+
+def _within_budget(body: AllocationTarget, budget: Budget, kind: Kind, queries: Sequence[Query]) -> list[Noise]:
+    if not Fraction(1, 10**6) <= budget.cap <= 10**4 or (budget.alpha or 2) > 10**6:
+        raise InvalidInput.at(
+            "/budget", "expected a budget between 0.000001 and 10000, and an order of at most 1000000"
+        )
+    account = Account.of(budget)
+    try:
+        if body.objective == "max_error":
+            if len(queries) > MOST_SEARCHED:
+                raise InvalidInput.at("/queries", f"expected at most {MOST_SEARCHED} queries with max_error")
+            return allocation.least_largest_error(account, kind, queries, _confidence(body.confidence))
+        weighted = body.objective == "weighted_error"
+        shares = (
+            allocation.least_weighted_error(account, kind, queries) if weighted else allocation.proportional(queries)
+        )
+        return allocation.divided(account, kind, queries, shares)
+    except NoAllocation as error:
+        raise InvalidInput.at("/budget", str(error)) from None
+
+
+def _deltas(body: AllocationTarget) -> tuple[Fraction, ...]:
+    stated = getattr(body.budget, "delta", None) if body.budget and body.budget.definition == "approximate" else None
+    return (parse_exact(stated or "1e-10"),)
+
+
+def _query(noise: Noise, amount: Fraction, whole: Fraction | int, confidence: Fraction) -> dict[str, Any]:
+    if isinstance(noise, Laplace | Gaussian):
+        moe: int | float | None = number_up(ContinuousSum(noise, 1).margin(confidence)[0])
+    else:
+        moe = margin_of_error(law_of(noise, ""), confidence)
+    share = amount / whole
+    return {
+        "name": noise.name,
+        "mechanism": write_plan(noise),
+        "moe": moe,
+        "share": number_down(share),
+        "share_exact": short_exact(share),
+    }

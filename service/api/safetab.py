@@ -1,0 +1,163 @@
+"""Plans of SafeTab from margins of error."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, StringConstraints
+
+from service.api import examples
+from service.api.auth import CurrentPrincipal
+from service.api.body import StrictRoute
+from service.api.calibrations import read_margin
+from service.api.context import ok
+from service.api.draws import law_of
+from service.api.exact import Exact, Strict, number_up
+from service.api.guarantees import read_deltas
+from service.api.plans import Plan
+from service.errors import Fault, InvalidInput
+from service.privacy import safetab
+from service.privacy.accuracy import coverage, excess_of
+from service.privacy.mechanisms import DiscreteGaussian, Geometric
+from service.privacy.notation import write_plan
+from service.privacy.numbers import parse_exact
+from service.privacy.safetab import CONFIDENCE, Analysis, Design, Level, Noise
+
+router = APIRouter(prefix="/v1/plans", tags=["computations"], route_class=StrictRoute)
+
+MOST_LEVELS = 100
+MOST_GROUPS = 10**6
+
+LevelName = Annotated[str, StringConstraints(min_length=1, max_length=180, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class LevelTarget(Strict):
+    """A level of population groups, and the margin of error of the cells of its tables."""
+
+    name: LevelName
+    moe: Exact = Field(description="In counts; noise is whole, so its floor counts.")
+
+
+class SafetabTarget(Strict):
+    """SafeTab's parameters, by default those of the paper."""
+
+    mechanism: Literal["geometric", "discrete_gaussian"]
+    levels: Annotated[list[LevelTarget], Field(min_length=1, max_length=MOST_LEVELS)]
+    stability: Annotated[int, Field(strict=True, ge=1, le=MOST_GROUPS)] = Field(
+        9, description="How many groups of one level a record can be in."
+    )
+    stage_1_fraction: Exact = Field("0.1", description="Of a group's budget: what choosing its table may cost.")
+    confidence: Exact = "0.95"
+    delta: Exact = "1e-10"
+    method: Literal["exact", "safetab"] = Field(
+        "exact", description="exact: the cheapest noise that meets the margins. safetab: the paper's closed forms."
+    )
+
+
+class LevelFigures(BaseModel):
+    """What a level costs at step 2 and in all (epsilon, or rho of discrete Gaussian noise; nats)."""
+
+    step_2: float
+    total: float
+
+
+class LevelBody(LevelFigures):
+    """Rounded up; coverage is what the margin holds with, rounded down. as_printed: Tables 1 and 4 of the paper."""
+
+    name: str
+    moe: float
+    coverage: float
+    as_printed: LevelFigures | None
+
+
+class AnalysisBody(BaseModel):
+    """epsilon of the whole plan at delta; sound: it is proven to be an upper bound."""
+
+    name: str
+    epsilon: float
+    delta: float
+    sound: bool
+
+
+class SafetabBody(BaseModel):
+    """The levels, every analysis, and the plan to register."""
+
+    levels: list[LevelBody]
+    analyses: list[AnalysisBody]
+    plan: Plan
+
+
+@router.post("/safetab", response_model=SafetabBody, openapi_extra=examples.body(examples.SAFETAB))
+def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
+    """Plan SafeTab from margins of error.
+
+    For each level the noise that meets its margin of error at step 2, what the level costs, and what all levels cost
+    by every analysis under add_remove, nothing charged. Names say what is "as printed" in the paper (rounded there)
+    and what follows from a "printed formula"; of those the Rényi formula of geometric noise is too small, and the
+    paper's closed form for geometric margins misses them, as coverage shows. Of more than 16 levels there is no tight
+    analysis. The plan can be registered as it is: at each level, as often
+    as a record can be in groups, the total only, or step 1 and then step 2.
+    """
+    (delta,) = read_deltas([body.delta], ["/delta"])
+    design = _design(body)
+    noise = [_noise(design, number) for number in range(len(design.levels))]
+    plan = safetab.plan_of(design, noise)
+    found = safetab.as_printed(design, delta) + safetab.analyses(design, plan, noise, delta)
+    return ok(
+        {
+            "levels": [_level(design, *pair) for pair in zip(design.levels, noise, strict=True)],
+            "analyses": [_analysis(one) for one in found],
+            "plan": write_plan(plan),
+        }
+    )
+
+
+def _design(body: SafetabTarget) -> Design:
+    fraction, confidence = parse_exact(body.stage_1_fraction), parse_exact(body.confidence)
+    if not 0 < fraction < 1:
+        raise InvalidInput.at("/stage_1_fraction", "expected a number above 0 and below 1")
+    if body.method == "safetab" and confidence != CONFIDENCE:
+        raise InvalidInput.at("/confidence", "expected 0.95, the only confidence that the safetab method has")
+    try:
+        excess_of(confidence)
+    except ValueError as error:
+        raise InvalidInput.at("/confidence", str(error)) from None
+    names = [level.name for level in body.levels]
+    twice = [number for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        detail = "expected a name that no other level has"
+        raise InvalidInput([Fault(f"/levels/{number}/name", detail) for number in twice])
+    return Design(
+        kind=Geometric if body.mechanism == "geometric" else DiscreteGaussian,
+        levels=tuple(
+            Level(level.name, read_margin(level.moe, f"/levels/{number}/moe"))
+            for number, level in enumerate(body.levels)
+        ),
+        stability=body.stability,
+        stage_1=fraction,
+        confidence=confidence,
+        exact=body.method == "exact",
+    )
+
+
+def _noise(design: Design, number: int) -> Noise:
+    try:
+        return safetab.noise_of(design, design.levels[number])
+    except ValueError as error:
+        raise InvalidInput.at(f"/levels/{number}/moe", str(error)) from None
+
+
+def _level(design: Design, level: Level, noise: Noise) -> dict[str, Any]:
+    printed = safetab.level_as_printed(design, level)
+    return {
+        "name": level.name,
+        "moe": level.margin,
+        "step_2": number_up(design.stability * safetab.loss_of(noise.step_2)),
+        "total": number_up(design.stability * safetab.loss_of(noise.total_only)),
+        "coverage": coverage(law_of(noise.step_2, ""), level.margin),
+        "as_printed": None if printed is None else {"step_2": float(printed[0]), "total": float(printed[1])},
+    }
+
+
+def _analysis(found: Analysis) -> dict[str, Any]:
+    shown = number_up(found.epsilon) if found.sound else float(found.epsilon)
+    return {"name": found.name, "epsilon": shown, "delta": float(found.delta), "sound": found.sound}

@@ -1,0 +1,325 @@
+"""The least noise that keeps (epsilon, delta), by the exact condition and not by a conversion from zCDP.
+
+What is returned was evaluated, whatever the search did: by balls where there is a closed form (continuous Gaussian
+noise, one cell of continuous offset tails), else by the tight accountant, whose delta is an upper bound. sigma² is a
+number of 12 significant digits, the smallest that holds: the next smaller one does not.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from flint import arb
+from scipy.special import log_ndtr  # type: ignore[import-untyped]  # it publishes no types
+
+from service.privacy.accuracy import smallest, tail
+from service.privacy.arithmetic import DOUBLES
+from service.privacy.calibration import of_rank, rank_of
+from service.privacy.conversion import epsilon_to_rho_analytic
+from service.privacy.halfline import half_line
+from service.privacy.law import Law
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt, simplest
+from service.privacy.numbers import ball, ceiling, precision
+from service.privacy.osgt import osgt_tau
+from service.privacy.plan import Neighbouring
+from service.privacy.sums import variance
+from service.privacy.tight import Tight
+from service.privacy.tight.gaussian import gaussian_delta, gaussian_rho_at
+
+Noise = Gaussian | DiscreteGaussian | Osgt | DiscreteOsgt
+EPSILONS = Fraction(1, 100), Fraction(20)
+DELTAS = Fraction(1, 10**30), Fraction(1, 10)
+SENSITIVITIES = Fraction(1, 10**4), Fraction(10**4)
+MOST_CELLS: Mapping[type[Noise], int] = {Gaussian: 10**6, DiscreteGaussian: 10**6, Osgt: 20, DiscreteOsgt: 20}
+
+_WIDE = 100  # counts squared: noise of such a variance has its best offset on the integers where it has it on the line
+_LARGEST_OFFSET = 1e3  # in sigmas; beyond, the noise is Laplace noise but for less than 1e-4 of the variance
+_LARGEST_OF_MANY = 10.0  # the same of more than one cell
+_ORDERS = 1 + np.logspace(-3, 6, 400)
+_SUB_GAUSSIAN = 0.67448  # in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (seed 002)
+_SECANTS = 40
+_CLOSE = 1e-12
+_FURTHEST = 30.0  # in log sigma, from where a search begins
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_NONE = "expected a guarantee that some noise is proven to keep"
+
+
+class NoSuchNoise(ArithmeticError):
+    """No noise is proven to keep the guarantee."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """(epsilon, delta) for so many cells; of offset tails, whether the noise is to be sub-Gaussian."""
+
+    epsilon: Fraction
+    delta: Fraction
+    cells: int = 1
+    sub_gaussian: bool = False
+
+    @property
+    def largest_offset(self) -> float:
+        """In sigmas."""
+        if self.sub_gaussian:
+            return _SUB_GAUSSIAN
+        return _LARGEST_OFFSET if self.cells == 1 else _LARGEST_OF_MANY
+
+
+def delta_of(mechanism: Noise, cells: int, epsilon: Fraction) -> Fraction | None:
+    """delta at epsilon of the mechanism on so many cells, rounded up; None where digits run out."""
+    named = simplest(mechanism)
+    match named:
+        case Gaussian(sigma_squared=v, sensitivity=s):
+            return gaussian_delta(cells * s * s / (2 * v), epsilon).nats
+        case Osgt() if cells == 1:
+            return _osgt_delta(named, epsilon)
+        case DiscreteGaussian() | DiscreteOsgt() if cells == 1:
+            return _integer_delta(named, epsilon)
+    profile = Tight.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
+    found = None if profile is None else profile.delta(epsilon)
+    return None if found is None else found.loss.nats
+
+
+def least_variance(mechanism: Noise, target: Target) -> Noise:
+    """The mechanism with the least sigma² that keeps the target, its offset (and all else) as it is.
+
+    The search takes delta to fall as sigma² grows; that the result keeps the target does not depend on it.
+
+    Raises:
+        NoSuchNoise: none is found.
+    """
+
+    def holds(rank: int) -> bool:
+        delta = delta_of(replace(mechanism, sigma_squared=of_rank(rank)), target.cells, target.epsilon)
+        return delta is not None and delta <= target.delta
+
+    start = mechanism.sigma_squared
+    if not isinstance(simplest(mechanism), Gaussian):
+        start = _sized(mechanism, None, target).sigma_squared
+    rank = rank_of(start)
+    if isinstance(simplest(mechanism), Osgt | DiscreteOsgt) and target.cells > 1:
+        rank = next((rank + 10**k for k in range(12) if holds(rank + 10**k)), -1)  # a look takes tens of milliseconds
+        if rank == -1:
+            raise NoSuchNoise(_NONE)
+    else:
+        rank = smallest(holds, rank)
+    return replace(mechanism, sigma_squared=of_rank(rank))
+
+
+def least_gaussian(kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target) -> Noise:
+    """The Gaussian noise of least variance."""
+    below = epsilon_to_rho_analytic(target.epsilon, target.delta)
+    rho = gaussian_rho_at(target.epsilon, target.delta, below)
+    start = target.cells * sensitivity * sensitivity / (2 * rho)
+    if kind is Gaussian:
+        return least_variance(Gaussian(sigma_squared=start, sensitivity=sensitivity), target)
+    return least_variance(DiscreteGaussian(sigma_squared=start, sensitivity=int(sensitivity)), target)
+
+
+def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> Noise:
+    """The noise with offset tails of least variance: over the offset in sigmas, for each the sigma that it needs.
+
+    Without an offset it is Gaussian noise. The search is in doubles; on the integers its ripples are searched where
+    they matter.
+    """
+    gaussian = least_gaussian(Gaussian, sensitivity, target)
+    on_line = _best(lambda r: _scaled(Osgt, r, gaussian.sigma_squared, sensitivity), target)
+    best = on_line
+    if kind is DiscreteOsgt:
+        start = on_line.sigma_squared
+        if _variance(on_line) < _WIDE:
+            best = _best(lambda r: _scaled(DiscreteOsgt, r, start, sensitivity), target)
+        else:
+            best = DiscreteOsgt(sigma_squared=start, m=_offset_of(on_line), sensitivity=int(sensitivity))
+    found = least_variance(_rounded(best), target)
+    plain = gaussian if kind is Osgt else least_gaussian(DiscreteGaussian, sensitivity, target)
+    return min(found, plain, key=_variance)
+
+
+def _offset_of(mechanism: Noise) -> Fraction:
+    return mechanism.m if isinstance(mechanism, Osgt | DiscreteOsgt) else Fraction(0)
+
+
+def _rounded(mechanism: Noise) -> Noise:
+    """With an offset of 12 digits."""
+    if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m:
+        return replace(mechanism, m=of_rank(rank_of(mechanism.m)))
+    return mechanism
+
+
+def _scaled(kind: type[Osgt] | type[DiscreteOsgt], r: float, start: Fraction, sensitivity: Fraction) -> Noise:
+    offset = Fraction(r * math.sqrt(start))
+    if kind is Osgt:
+        return Osgt(sigma_squared=start, m=offset, sensitivity=sensitivity)
+    return DiscreteOsgt(sigma_squared=start, m=offset, sensitivity=int(sensitivity))
+
+
+def _best(start: Callable[[float], Noise], target: Target) -> Noise:
+    """The least variance over r = m/sigma, by t = log(1+r): on a grid, then by golden sections near its best place."""
+    known: dict[float, tuple[float, Noise]] = {}
+
+    def at(t: float) -> float:
+        if t not in known:
+            try:
+                noise = _sized(start(math.expm1(t)), math.expm1(t), target)
+                known[t] = (_variance(noise), noise)
+            except NoSuchNoise:
+                known[t] = (math.inf, start(0))
+        return known[t][0]
+
+    points, sections = 33, 25
+    grid = [float(t) for t in np.linspace(0, math.log1p(target.largest_offset), points)]
+    k = min(range(points), key=lambda place: at(grid[place]))
+    low, high = grid[max(k - 1, 0)], grid[min(k + 1, points - 1)]
+    for _ in range(sections):
+        one, two = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        low, high = (low, two) if at(one) <= at(two) else (one, high)
+    variance, noise = min(known.values(), key=lambda pair: pair[0])
+    if variance == math.inf:
+        raise NoSuchNoise(_NONE)
+    return noise
+
+
+def _sized(mechanism: Noise, r: float | None, target: Target) -> Noise:
+    """The mechanism with the sigma that it needs while m/sigma stays r, or, without r, while m does."""
+
+    def noise(sigma: float) -> Noise:
+        changed = replace(mechanism, sigma_squared=Fraction(sigma * sigma))
+        if r is not None and isinstance(changed, Osgt | DiscreteOsgt):
+            changed = replace(changed, m=Fraction(r * sigma))
+        return changed
+
+    over = _over if r is None or target.cells == 1 else _roughly_over
+    return noise(_root(lambda sigma: over(noise(sigma), target), math.sqrt(mechanism.sigma_squared)))
+
+
+def _root(over: Callable[[float], float], start: float) -> float:
+    """About the least sigma with over(sigma) <= 0: the secant method in log sigma, inside a bracket if there is one."""
+    x, low, high = math.log(start), -math.inf, math.inf
+    before: tuple[float, float] | None = None
+    start_at = x
+    for _ in range(_SECANTS):
+        if abs(x - start_at) > _FURTHEST:
+            break
+        value = over(math.exp(x))
+        low, high = (max(low, x), high) if value > 0 else (low, min(high, x))
+        if abs(value) < _CLOSE or high - low < _CLOSE:
+            break
+        step = math.copysign(0.1, value)
+        if before is not None and before[1] != value:
+            step = min(max(-value * (x - before[0]) / (value - before[1]), -2.0), 2.0)
+        before = (x, value)
+        x += step
+        if not low < x < high:
+            x = (low + high) / 2
+    if not math.isfinite(high):
+        raise NoSuchNoise(_NONE)
+    return math.exp(high)
+
+
+def _over(mechanism: Noise, target: Target) -> float:
+    """How far the mechanism is from the target, in logarithms; not above 0 where it keeps it.
+
+    In epsilon, which is about a power of sigma; of one cell of continuous offset tails in delta, which is a formula.
+    """
+    if isinstance(mechanism, Osgt) and target.cells == 1:
+        return _rough_osgt(mechanism, float(target.epsilon)) - _log(target.delta)
+    if target.cells == 1:
+        delta = delta_of(mechanism, 1, target.epsilon)
+        if delta is None:
+            raise NoSuchNoise(_NONE)
+        return _log(delta / target.delta) if delta else -_FURTHEST
+    profile = Tight.of(replace(mechanism, cells=target.cells), Neighbouring.ADD_REMOVE)
+    found = None if profile is None else profile.epsilon(target.delta)
+    if found is None or found.loss.nats is None:
+        raise NoSuchNoise(_NONE)
+    return -1.0 if found.loss.nats == 0 else max(_log(found.loss.nats / target.epsilon), -1.0)
+
+
+def _roughly_over(mechanism: Noise, target: Target) -> float:
+    """The same by Rényi divergences: to choose an offset for many cells by."""
+    z = _ORDERS - 1
+    with np.errstate(all="ignore"):
+        tau = (
+            np.asarray(osgt_tau(mechanism, z, DOUBLES))
+            if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m
+            else _ORDERS * float(mechanism.sensitivity**2 / (2 * mechanism.sigma_squared))
+        )
+        needed = (-_log(target.delta) + z * np.log1p(-1 / _ORDERS) - np.log(_ORDERS)) / z
+        return float(np.log(np.nanmin(target.cells * tau + needed)) - _log(target.epsilon))
+
+
+def _log(value: Fraction) -> float:
+    return math.log(value.numerator) - math.log(value.denominator)
+
+
+def _variance(mechanism: Noise) -> float:
+    match mechanism:
+        case DiscreteOsgt(sigma_squared=v, m=m):
+            with precision(128):
+                return float(variance(Law(sigma_squared=v, scale=v / m if m else None)).mid())
+        case Osgt(sigma_squared=v, m=m):
+            with precision(256):
+                moments = half_line(ball(m), v, 3, lattice=False)
+                return float((moments[2] / moments[0]).mid())
+        case _:
+            return float(mechanism.sigma_squared)
+
+
+def _rough_osgt(mechanism: Osgt, epsilon: float) -> float:
+    """log delta of one cell of offset tails, in doubles; see ``_osgt_delta``."""
+    sigma, s = math.sqrt(mechanism.sigma_squared), float(mechanism.sensitivity)
+    s, m = s / sigma, float(mechanism.m) / sigma
+    base = math.log(2) + log_ndtr(-m)
+    if epsilon >= s * (s / 2 + m):
+        near, far = log_ndtr(s / 2 - epsilon / s), epsilon + log_ndtr(-s / 2 - epsilon / s)
+        return float(near + math.log(-math.expm1(min(far - near, -1e-17))) - base)
+    crossing = (s * (s / 2 + m) - epsilon) / (s + 2 * m)
+    inside = math.exp(log_ndtr(-crossing - m) - base) + math.exp(epsilon + log_ndtr(crossing - s - m) - base)
+    return math.log(max(1 - inside, 1e-300))
+
+
+def _osgt_delta(mechanism: Osgt, epsilon: Fraction) -> Fraction | None:
+    """delta of one cell of offset tails (seed 002 above the kink; below it the same integral), rounded up.
+
+    With Q the normal tail, all in units of sigma: the loss at -y is s (s/2 + m + y), and falls straight from y = 0 on.
+    From epsilon = s (s/2 + m) on the losses above it lie left of 0: (Q(epsilon/s - s/2) - e^epsilon Q(epsilon/s + s/2))
+    over 2 Q(m). Below, they lie left of y* = (s (s/2 + m) - epsilon)/(s + 2m), between the kinks.
+    """
+    v, s, m = mechanism.sigma_squared, mechanism.sensitivity, mechanism.m
+    beyond = epsilon * v >= s * (s / 2 + m)
+    crossing = Fraction(0) if beyond else (s * (s / 2 + m) - v * epsilon) / (s + 2 * m)
+
+    def evaluate() -> arb:
+        sigma = ball(v).sqrt()
+        base = 2 * _q(ball(m) / sigma)
+        if beyond:
+            near, far = ball(v * epsilon / s - s / 2), ball(v * epsilon / s + s / 2)
+            return (_q(near / sigma) - ball(epsilon).exp() * _q(far / sigma)) / base
+        left, right = ball(m + crossing), ball(m + s - crossing)
+        return 1 - (_q(left / sigma) + ball(epsilon).exp() * _q(right / sigma)) / base
+
+    return ceiling(evaluate)
+
+
+def _integer_delta(mechanism: DiscreteGaussian | DiscreteOsgt, epsilon: Fraction) -> Fraction | None:
+    """The same on the integers: P(X <= x*) - e^epsilon P(X <= x* - s), rounded up.
+
+    Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
+    """
+    v, s = mechanism.sigma_squared, mechanism.sensitivity
+    m = mechanism.m if isinstance(mechanism, DiscreteOsgt) else Fraction(0)
+    law = Law(sigma_squared=v, scale=v / m if m else None)
+    short = Fraction(s * s, 2) + s * m - v * epsilon
+    last = math.floor(short / (s if short < 0 else s + 2 * m))
+
+    def up_to(x: int) -> arb:
+        return tail(law, -x - 1) / 2 if x < 0 else 1 - tail(law, x) / 2
+
+    return ceiling(lambda: up_to(last) - ball(epsilon).exp() * up_to(last - s))
+
+
+def _q(x: arb) -> arb:
+    return (x / arb(2).sqrt()).erfc() / 2

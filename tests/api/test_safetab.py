@@ -1,0 +1,75 @@
+"""SafeTab plans over HTTP: they can be registered, and what has no meaning is refused."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.calls import Client, json_of, open_account, pointers_of, release
+
+LEVELS: list[dict[str, Any]] = [{"name": "Nation", "moe": 6}, {"name": "County", "moe": "11.5"}]
+TARGET = {"mechanism": "geometric", "levels": LEVELS}
+
+
+@pytest.mark.parametrize("mechanism", ["geometric", "discrete_gaussian"])
+def test_the_plan_is_registered_as_it_is(embedded: Client, mechanism: str) -> None:
+    found = json_of(embedded.post("/v1/plans/safetab", json=TARGET | {"mechanism": mechanism}))
+    budget = {"definition": "zcdp", "rho": "10"}
+    open_account(embedded, budget=budget)
+    registered = release(embedded, found["plan"])
+    epsilons = {one["name"]: one["epsilon"] for one in found["analyses"]}
+    for statement in registered["cost"]["approximate"]:
+        name = "zcdp, analytic" if statement["via"] == "analytic" else statement["via"]
+        assert epsilons[name] == statement["epsilon"]
+    spent = json_of(embedded.get("/v1/accounts/people/balance", params={"tag": "Nation"}))["spent"]
+    total = found["levels"][0]["total"]
+    figure = spent["pure"]["epsilon"] if mechanism == "geometric" else spent["zcdp"]["rho"]
+    assert figure == pytest.approx(total, rel=1e-12)
+
+
+def test_margins_are_met_by_the_exact_method_and_missed_by_the_printed_one(still: Client) -> None:
+    exact = json_of(still.post("/v1/plans/safetab", json=TARGET))
+    assert [level["moe"] for level in exact["levels"]] == [6, 11]
+    assert all(level["coverage"] >= 0.95 for level in exact["levels"])
+    assert [level["as_printed"] for level in exact["levels"]] == [None, None]
+    printed = json_of(still.post("/v1/plans/safetab", json=TARGET | {"method": "safetab"}))
+    assert [level["coverage"] < 0.95 for level in printed["levels"]] == [True, True]
+    assert printed["levels"][0]["as_printed"] == {"step_2": 3.84, "total": 4.27}
+    names = {one["name"]: one["sound"] for one in printed["analyses"]}
+    assert names["rdp, printed formula"] is False
+    assert names["rdp"] is True
+
+
+def test_a_hundred_levels_are_planned_without_the_tight_analysis(still: Client) -> None:
+    levels = [{"name": f"level {number}", "moe": 6 + number % 5} for number in range(100)]
+    found = json_of(still.post("/v1/plans/safetab", json=TARGET | {"levels": levels}))
+    assert "tight" not in {one["name"] for one in found["analyses"]}
+    assert len(found["plan"]["parts"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointers"),
+    [
+        ({"mechanism": "gaussian"}, ["/mechanism"]),
+        ({"levels": []}, ["/levels"]),
+        ({"levels": LEVELS * 51}, ["/levels"]),
+        ({"levels": [LEVELS[0], LEVELS[0]]}, ["/levels/1/name"]),
+        ({"levels": [LEVELS[0] | {"moe": -1}]}, ["/levels/0/moe"]),
+        ({"levels": [LEVELS[0] | {"moe": "1e300"}]}, ["/levels/0/moe"]),
+        ({"levels": [LEVELS[0] | {"weight": 1}]}, ["/levels/0/weight"]),
+        (
+            {"levels": [LEVELS[0] | {"moe": 0}], "mechanism": "discrete_gaussian", "method": "safetab"},
+            ["/levels/0/moe"],
+        ),
+        ({"stability": 0}, ["/stability"]),
+        ({"stability": 2.0}, ["/stability"]),
+        ({"stability": 10**7}, ["/stability"]),
+        ({"stage_1_fraction": "0"}, ["/stage_1_fraction"]),
+        ({"stage_1_fraction": "1"}, ["/stage_1_fraction"]),
+        ({"confidence": "0.9", "method": "safetab"}, ["/confidence"]),
+        ({"confidence": "1"}, ["/confidence"]),
+        ({"delta": "0"}, ["/delta"]),
+        ({"budget": 1}, ["/budget"]),
+    ],
+)
+def test_meaningless_targets_are_refused(still: Client, fields: dict[str, Any], pointers: list[str]) -> None:
+    assert pointers_of(still.post("/v1/plans/safetab", json=TARGET | fields)) == pointers
