@@ -78,6 +78,8 @@ HISTOGRAM = {
     ],
     "counts": [512, 31, 8, 498, 27, 11, 1204, 40, 15, 1187, 52, 9],
     "margins": [["county"], ["county", "gender"], []],
+    "published": [{"margin": ["county"], "values": ["003"], "total": 2507}],
+    "adjust": "rake",
 }
 _SEX_BY_AGE = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
 TABULATION = {

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Response
@@ -19,7 +19,7 @@ from service.api.context import Changing, in_writers, respond
 from service.api.draws import CONFIDENCE, NewDraw, law_of, noisy_counts, register, stated_mechanism
 from service.api.exact import Label, Strict
 from service.api.guarantees import HeadBody, head_body
-from service.api.lattice import Counts, shown, shown_list, unit_of
+from service.api.lattice import Count, Counts, in_units, shown, shown_list, unit_of
 from service.api.plans import Mechanism
 from service.errors import Fault, InvalidInput
 from service.ledger.draws import DrawRecord
@@ -27,6 +27,7 @@ from service.ledger.once import Answer
 from service.privacy.law import Law
 from service.privacy.notation import write_plan
 from service.privacy.sums import Sum
+from service.published import Blocks, Published, blocks_of, project, rake
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=StrictRoute)
 
@@ -45,6 +46,16 @@ Dimensions = Annotated[list[Dimension], Field(min_length=1, max_length=MOST_DIME
 Margin = Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)]
 
 
+class PublishedTotal(Strict):
+    """A total that was published: of all cells with these values of a margin's dimensions."""
+
+    margin: Margin = Field(description="Of any two margins one keeps all dimensions of the other.")
+    values: Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)] = Field(
+        description="A value for each dimension of the margin."
+    )
+    total: Count
+
+
 class Histogram(NewDraw):
     """A full cross-tabulation to register and draw, and what is to be added up."""
 
@@ -53,20 +64,30 @@ class Histogram(NewDraw):
     margins: Annotated[list[Margin], Field(max_length=MOST_MARGINS)] = Field(
         default_factory=list, description="The dimensions that each margin keeps, in its order; none is the total."
     )
+    published: list[PublishedTotal] = Field(
+        default_factory=list, description="Totals that the adjusted cells meet. They are public: not all need be there."
+    )
+    adjust: Literal["none", "rake", "least_squares"] = Field(
+        "none",
+        description="How: in the proportions of the noisy cells, or nearest to them. Adjusted cells are whole units and"
+        " not negative.",
+    )
 
 
 class Cells(BaseModel):
-    """The noisy cells, row-major."""
+    """The cells, row-major: with their noise, and adjusted; moe is that of the noise, adjustment changes the error."""
 
     noisy: list[int | str]
+    adjusted: list[int | str] | None
     moe: int | str
 
 
 class MarginTable(BaseModel):
-    """Sums of noisy cells, row-major over these dimensions; moe is exact for the noise of so many cells."""
+    """Sums of cells, row-major over these dimensions; moe is exact for the noise of so many noisy cells."""
 
     dimensions: list[str]
     noisy: list[int | str]
+    adjusted: list[int | str] | None
     moe: int | str
 
 
@@ -85,11 +106,18 @@ class HistogramBody(BaseModel):
 
 @dataclass(frozen=True)
 class Table:
-    """The shape of a table, and of each margin the axes that it keeps with its margin of error, in units."""
+    """What is known of a table before it is drawn.
+
+    Attributes:
+        margins: the axes that each keeps.
+        moes: margins of error of sums of so many cells, in units.
+        blocks: what adjusted cells meet; None where they are not asked for.
+    """
 
     shape: tuple[int, ...]
     margins: list[tuple[int, ...]]
     moes: dict[int, int]
+    blocks: Blocks | None
 
     def cells_of(self, axes: Sequence[int]) -> int:
         """How many cells are added up for each count of a margin."""
@@ -104,8 +132,10 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     """Register a mechanism and draw a full cross-tabulation with it, bottom-up.
 
     One release and one draw: noise on every cell, of which a record is in one. Margins are sums of noisy cells and
-    cost nothing more; each has the exact margin of error of a sum of so many cells. What is stored is the noisy
-    cells; margins are added up again for a replay.
+    cost nothing more; each has the exact margin of error of a sum of so many cells. Published totals are met
+    afterwards, by raking or by least squares, exactly and without negative cells; totals that contradict each other are
+    refused before anything is charged. What is stored is the noisy cells; the rest follows from them again for a
+    replay.
     """
     require(change.principal, "pipeline", account)
     table = _table(body)
@@ -140,14 +170,36 @@ def _table(body: Histogram) -> Table:
         faults.append(
             Fault("/counts", f"expected {math.prod(shape)} counts, one for each cell; got {len(body.counts)}")
         )
+    if body.published and body.adjust == "none":
+        faults.append(Fault("/adjust", "expected rake or least_squares, as there are published totals to meet"))
     if faults:
         raise InvalidInput(faults)
-    table = Table(shape, [tuple(map(names.index, margin)) for margin in body.margins], {})
     _, mechanism = stated_mechanism(body)
     law = law_of(mechanism, "/mechanism")
+    blocks = None if body.adjust == "none" else blocks_of(shape, _published(body, unit_of(mechanism)))
+    table = Table(shape, [tuple(map(names.index, margin)) for margin in body.margins], {}, blocks)
     for cells in {1, *map(table.cells_of, table.margins)}:
         table.moes[cells] = _margin_of_error(law, cells)
     return table
+
+
+def _published(body: Histogram, unit: Fraction) -> list[Published]:
+    dimensions = {dimension.name: (axis, dimension.values) for axis, dimension in enumerate(body.dimensions)}
+    places = {name: {value: place for place, value in enumerate(values)} for name, (_, values) in dimensions.items()}
+    found: list[Published] = []
+    for number, one in enumerate(body.published):
+        at = f"/published/{number}"
+        if len(set(one.margin)) < len(one.margin) or not set(one.margin) <= dimensions.keys():
+            raise InvalidInput.at(f"{at}/margin", "expected names of dimensions, each once")
+        if len(one.values) != len(one.margin):
+            raise InvalidInput.at(f"{at}/values", "expected a value for each dimension of the margin")
+        for step, (name, value) in enumerate(zip(one.margin, one.values, strict=True)):
+            if value not in places[name]:
+                raise InvalidInput.at(f"{at}/values/{step}", "expected a value of the dimension")
+        pairs = sorted((dimensions[name][0], places[name][value]) for name, value in zip(one.margin, one.values, strict=True))
+        axes, place = tuple(axis for axis, _ in pairs), tuple(number for _, number in pairs)
+        found.append(Published(axes, place, in_units(one.total, unit, f"{at}/total")))
+    return found
 
 
 def _margin_of_error(law: Law, cells: int) -> int:
@@ -160,17 +212,31 @@ def _margin_of_error(law: Law, cells: int) -> int:
 
 def _body(record: DrawRecord, body: Histogram, table: Table) -> dict[str, Any]:
     unit = unit_of(record.mechanism)
-    cells = record.noisy.reshape(table.shape)
+    noisy = record.noisy.reshape(table.shape)
+    adjusted = None
+    if table.blocks is not None:
+        adjust = rake if body.adjust == "rake" else project
+        adjusted = adjust(record.noisy, table.blocks).reshape(table.shape)
+
+    def sums(cells: NDArray[np.int64] | None, axes: Sequence[int]) -> Sequence[int | str] | None:
+        return None if cells is None else shown_list(added_up(cells, axes), unit)
+
+    every = range(len(table.shape))
     return {
         "release": record.release_id,
         "draw": record.id,
         "mechanism": write_plan(record.mechanism),
         "confidence": float(CONFIDENCE),
-        "cells": {"noisy": shown_list(record.noisy.tolist(), unit), "moe": shown(table.moes[1], unit)},
+        "cells": {
+            "noisy": sums(noisy, every),
+            "adjusted": sums(adjusted, every),
+            "moe": shown(table.moes[1], unit),
+        },
         "margins": [
             {
                 "dimensions": names,
-                "noisy": shown_list(added_up(cells, axes), unit),
+                "noisy": sums(noisy, axes),
+                "adjusted": sums(adjusted, axes),
                 "moe": shown(table.moes[table.cells_of(axes)], unit),
             }
             for names, axes in zip(body.margins, table.margins, strict=True)

@@ -96,13 +96,22 @@ def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> 
             at = next(number for number, count in enumerate(counts) if isinstance(count, Fraction))
             raise InvalidInput.at(f"{pointer}/{at}", _EXPECTED)
         return np.array(counts, np.int64)
-    units = np.empty(len(counts), np.int64)
-    for number, count in enumerate(counts):
-        value = count / unit
-        if value.denominator != 1 or abs(value) > LARGEST_INTEGER:
-            raise InvalidInput.at(f"{pointer}/{number}", _OFF)
-        units[number] = value.numerator
-    return units
+    units = [in_units(count, unit, f"{pointer}/{number}") for number, count in enumerate(counts)]
+    return np.array(units, np.int64)
+
+
+def in_units(count: int | Fraction, unit: Fraction, pointer: str) -> int:
+    """One count in units.
+
+    Raises:
+        InvalidInput: it is off the lattice or too large.
+    """
+    if unit == 1 and isinstance(count, Fraction):
+        raise InvalidInput.at(pointer, _EXPECTED)
+    value = count / unit
+    if value.denominator != 1 or abs(value) > LARGEST_INTEGER:
+        raise InvalidInput.at(pointer, _OFF)
+    return value.numerator
 
 
 def shown(units: int, unit: Fraction) -> int | str:
