@@ -9,6 +9,7 @@ Whether that can be done depends on the totals alone, which are public, and not 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +74,8 @@ def _check(published: Sequence[Published]) -> None:
         for number, one in enumerate(published)
         if one.total < 0
     ]
-    margins = sorted({frozenset(one.axes) for one in published}, key=len)
-    for coarse, fine in zip(margins, margins[1:], strict=False):
+    margins = sorted(dict.fromkeys(frozenset(one.axes) for one in published), key=len)
+    for coarse, fine in pairwise(margins):
         if not coarse < fine:
             number = next(number for number, one in enumerate(published) if frozenset(one.axes) == fine)
             detail = "expected margins of which one keeps all dimensions of the other, as in a hierarchy"

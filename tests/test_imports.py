@@ -42,9 +42,11 @@ _LAYERS = {
     "noise": _layer(
         "errors", "privacy", packages={"cryptography", "flint", "numpy"}, pure=True, but=frozenset({"secrets"})
     ),
+    "postprocess": _layer("errors", packages={"numpy"}, pure=True),
+    "published": _layer("errors", "postprocess", packages={"numpy"}, pure=True),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
-    "api": _layer("__init__", "errors", "ledger", "noise", "privacy", "settings", web=True),
+    "api": _layer("__init__", "errors", "ledger", "noise", "postprocess", "privacy", "published", "settings", web=True),
     "app": _layer("__init__", "api", "errors", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "logs": _layer(packages={"structlog"}),

@@ -126,4 +126,11 @@ ALLOCATION = {
     ],
 }
 CURVE = {"counts": [54571, 182265, 27457, 22915], "epsilons": ["0.001", "0.01", "0.1", "1"]}
+TABLE = {
+    "counts": [12, -1, 7, 30, 4, 0],
+    "shape": [2, 3],
+    "totals": [{"axes": [], "values": [50]}, {"axes": [0], "values": [20, 30]}],
+    "integer": True,
+}
+COMPARISON = {"mechanism": {"type": "osgt", "sigma_squared": "40", "m": "3"}, "delta": "1e-10", "cells": [1, 2, 4, 8]}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -184,21 +185,26 @@ def _table(body: Histogram) -> Table:
 
 
 def _published(body: Histogram, unit: Fraction) -> list[Published]:
-    dimensions = {dimension.name: (axis, dimension.values) for axis, dimension in enumerate(body.dimensions)}
-    places = {name: {value: place for place, value in enumerate(values)} for name, (_, values) in dimensions.items()}
+    places = {
+        dimension.name: (axis, {value: place for place, value in enumerate(dimension.values)})
+        for axis, dimension in enumerate(body.dimensions)
+    }
     found: list[Published] = []
     for number, one in enumerate(body.published):
         at = f"/published/{number}"
-        if len(set(one.margin)) < len(one.margin) or not set(one.margin) <= dimensions.keys():
+        if len(set(one.margin)) < len(one.margin) or not set(one.margin) <= places.keys():
             raise InvalidInput.at(f"{at}/margin", "expected names of dimensions, each once")
         if len(one.values) != len(one.margin):
             raise InvalidInput.at(f"{at}/values", "expected a value for each dimension of the margin")
+        along: dict[int, int] = {}
         for step, (name, value) in enumerate(zip(one.margin, one.values, strict=True)):
-            if value not in places[name]:
+            axis, known = places[name]
+            if value not in known:
                 raise InvalidInput.at(f"{at}/values/{step}", "expected a value of the dimension")
-        pairs = sorted((dimensions[name][0], places[name][value]) for name, value in zip(one.margin, one.values, strict=True))
-        axes, place = tuple(axis for axis, _ in pairs), tuple(number for _, number in pairs)
-        found.append(Published(axes, place, in_units(one.total, unit, f"{at}/total")))
+            along[axis] = known[value]
+        axes = tuple(sorted(along))
+        total = in_units(one.total, unit, f"{at}/total")
+        found.append(Published(axes, tuple(along[axis] for axis in axes), total))
     return found
 
 

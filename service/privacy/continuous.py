@@ -88,9 +88,9 @@ class ContinuousSum:
         excess = excess_of(confidence)
         margin, step = Fraction(self._guess(float(excess))), Fraction(1, 10**13)
         with precision(256):
-            while not self._beyond(margin) <= ball(excess):
+            while not self.beyond(margin) <= ball(excess):
                 margin, step = margin * (1 + step), 2 * step
-            covered = 1 - self._beyond(margin) + arb(0, arb(2) ** -ctx.prec)
+            covered = 1 - self.beyond(margin) + arb(0, arb(2) ** -ctx.prec)
         return margin, double_down(lower_bound(lambda: covered))
 
     def _moment(self, power: int) -> arb:
@@ -100,7 +100,7 @@ class ContinuousSum:
         moments = half_line(m, v, power + 1, lattice=False)
         return moments[power] / moments[0]
 
-    def _beyond(self, x: Fraction) -> arb:
+    def beyond(self, x: Fraction) -> arb:
         """P(|S| > x)."""
         match self.mechanism:
             case Laplace(scale=b):

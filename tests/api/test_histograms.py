@@ -69,8 +69,8 @@ def test_margins_are_sums_of_noisy_cells_with_exact_margins_of_error(embedded: C
 def test_margins_of_exact_counts_are_their_sums(embedded: Client) -> None:
     open_account(embedded, budget=_WIDE)
     drawn = json_of(_draw(embedded, mechanism=_NEARLY_NONE), 201)
-    assert drawn["cells"] == {"noisy": _COUNTS, "moe": 0}
-    assert drawn["margins"][3] == {"dimensions": [], "noisy": [sum(_COUNTS)], "moe": 0}
+    assert drawn["cells"] == {"noisy": _COUNTS, "adjusted": None, "moe": 0}
+    assert drawn["margins"][3] == {"dimensions": [], "noisy": [sum(_COUNTS)], "adjusted": None, "moe": 0}
     large = [2**53] * 24
     drawn = json_of(_draw(embedded, mechanism=_NEARLY_NONE, counts=large), 201)
     assert drawn["margins"][3]["noisy"] == [24 * 2**53]
@@ -96,6 +96,41 @@ def test_a_histogram_is_one_release_and_one_draw(client: Client) -> None:
     assert problem_of(refused, "budget_exceeded")["requested"] == 3
     assert len(json_of(client.get("/v1/accounts/people/releases"))["items"]) == 1
     assert json_of(client.get("/v1/accounts/people/head"))["seq"] <= head["seq"] + 1  # the refusal's entry
+
+
+@pytest.mark.parametrize("adjust", ["rake", "least_squares"])
+def test_published_totals_are_met_by_the_adjusted_cells(client: Client, adjust: str) -> None:
+    """The noisy cells stay beside them, and a replay adjusts them to the same."""
+    open_account(client, budget=_WIDE)
+    published = [
+        {"margin": ["county"], "values": ["a"], "total": 4000},
+        {"margin": ["sex", "county"], "values": ["m", "b"], "total": 1234},
+        {"margin": [], "values": [], "total": 31_000},
+    ]
+    answers = [_draw(client, key="k", published=published, adjust=adjust) for _ in range(2)]
+    drawn = json_of(answers[0], 201)
+    assert answers[1].content == answers[0].content
+    cells = drawn["cells"]
+    assert min(cells["adjusted"]) >= 0
+    assert sum(cells["adjusted"]) == 31_000
+    assert sum(cells["adjusted"][:8]) == 4000
+    assert sum(cells["adjusted"][12:16]) == 1234
+    assert all(isinstance(value, int) for value in cells["adjusted"])
+    assert cells["noisy"] != cells["adjusted"]
+    for margin in drawn["margins"]:
+        assert margin["adjusted"] == _sums(cells["adjusted"], margin["dimensions"])
+        assert margin["noisy"] == _sums(cells["noisy"], margin["dimensions"])
+    stored = json_of(client.get(f"/v1/accounts/people/draws/{drawn['draw']}"))
+    assert stored["noisy"] == cells["noisy"]
+
+
+def test_published_totals_of_a_weighted_table(embedded: Client) -> None:
+    open_account(embedded, budget=_WIDE)
+    published = [{"margin": ["county"], "values": ["c"], "total": "4000.75"}]
+    fields: dict[str, Any] = {"granularity": "0.25", "published": published, "adjust": "rake"}
+    drawn = json_of(_draw(embedded, mechanism={"type": "geometric", "scale": 4}, **fields), 201)
+    assert sum(map(Fraction, drawn["cells"]["adjusted"][16:])) == Fraction("4000.75")
+    assert Fraction(drawn["margins"][0]["adjusted"][2]) == Fraction("4000.75")
 
 
 def test_a_weighted_table(embedded: Client) -> None:
@@ -131,6 +166,30 @@ def test_a_weighted_table(embedded: Client) -> None:
         ({"mechanism": {"type": "geometric", "scale": 2**50 + 1}}, "/mechanism"),
         ({"mechanism": _GEOMETRIC, "granularity": "1/3", "counts": ["0.5", *_COUNTS[1:]]}, "/counts/0"),
         ({"tables": []}, "/tables"),
+        ({"published": [{"margin": [], "values": [], "total": 1}]}, "/adjust"),
+        *(
+            ({"published": published, "adjust": "rake"}, pointer)
+            for published, pointer in (
+                ([{"margin": ["town"], "values": ["a"], "total": 1}], "/published/0/margin"),
+                ([{"margin": ["county"], "values": [], "total": 1}], "/published/0/values"),
+                ([{"margin": ["county"], "values": ["z"], "total": 1}], "/published/0/values/0"),
+                ([{"margin": ["county"], "values": ["a"], "total": -1}], "/published/0/total"),
+                ([{"margin": ["county"], "values": ["a"], "total": 1.5}], "/published/0/total"),
+                ([{"margin": ["county"], "values": ["a"], "total": "2"}], "/published/0/total"),
+                (
+                    [{"margin": [], "values": [], "total": 1}, {"margin": ["county"], "values": ["a"], "total": 2}],
+                    "/published/0/total",
+                ),
+                (
+                    [
+                        {"margin": ["sex"], "values": ["f"], "total": 1},
+                        {"margin": ["county"], "values": ["a"], "total": 2},
+                    ],
+                    "/published/1/margin",
+                ),
+            )
+        ),
+        ({"adjust": "both"}, "/adjust"),
     ],
     ids=str,
 )

@@ -1,0 +1,204 @@
+"""Offset tails beside Gaussian noise."""
+
+from fractions import Fraction
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api import charts, examples
+from service.api.auth import CurrentPrincipal
+from service.api.body import StrictRoute
+from service.api.context import ok
+from service.api.exact import Exact, Strict, number_down, number_up, stated
+from service.api.guarantees import read_deltas
+from service.api.plans import DiscreteOsgt, Osgt, mechanism_of
+from service.errors import InvalidInput
+from service.privacy import comparison
+from service.privacy.comparison import Pair
+from service.privacy.guarantee import USUAL_ORDERS
+from service.privacy.least_noise import NoSuchNoise
+from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Osgt as OsgtValue
+from service.privacy.osgt import OffsetTails
+
+router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
+
+_PLACES = 24
+_SMALLEST_DELTA = Fraction(1, 10**30)
+_NARROWEST, _WIDEST, _LARGEST_OFFSET = Fraction(1, 10), 10**6, 10
+
+Cells = Annotated[int, Field(strict=True, ge=1, le=64)]
+
+
+class ComparisonQuestion(Strict):
+    """Noise with offset tails, and where it is compared."""
+
+    mechanism: Annotated[Osgt | DiscreteOsgt, Field(discriminator="type")]
+    delta: Exact = "1e-10"
+    cells: Annotated[list[Cells], Field(min_length=1, max_length=6)] = Field(default_factory=lambda: [1, 2, 4, 8])
+
+
+class PairBody(BaseModel):
+    """Of offset tails and of Gaussian noise of the same variance; rounded up."""
+
+    offset_tails: float
+    gaussian: float
+
+
+class DeltaPair(PairBody):
+    """delta at an epsilon, one cell."""
+
+    epsilon: float
+
+
+class RdpPair(PairBody):
+    """The Rényi divergence at an order, one cell."""
+
+    alpha: float
+
+
+class TailPair(PairBody):
+    """P(|X| > x); bound: 2 exp(-x²/(2 sigma²)), null where the noise is not known to keep it."""
+
+    x: float
+    bound: float | None
+
+
+class EqualPrivacy(BaseModel):
+    """What so many cells lose at delta, and the variances of both noises that lose just that."""
+
+    cells: int
+    epsilon: float
+    delta: float
+    variance: float
+    gaussian_variance: float
+
+
+class SubGaussian(BaseModel):
+    """holds: m/sigma is at most 0.67448..., so that tails are below those of a normal law with sigma²."""
+
+    holds: bool
+    offset_in_sigmas: float
+
+
+class ComparisonBody(BaseModel):
+    """The comparison."""
+
+    variance: float
+    sub_gaussian: SubGaussian
+    equal_privacy: list[EqualPrivacy]
+    delta: list[DeltaPair]
+    rdp: list[RdpPair]
+    tails: list[TailPair]
+
+
+@router.post(
+    "/comparison",
+    response_model=ComparisonBody,
+    responses=charts.RESPONSES,
+    openapi_extra=examples.body(examples.COMPARISON),
+)
+def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> Response:
+    """Compare offset tails with Gaussian noise.
+
+    At equal variance delta, Rényi divergences and tails of one cell; at equal (epsilon, delta) the variances, for each
+    number of cells. With Accept: image/svg+xml the picture. sigma² must be between a tenth and a million of the squared
+    sensitivity, m at most ten sigmas, delta between 1e-30 and 0.1.
+    """
+    mechanism, delta = _mechanism(body), read_deltas([body.delta], ["/delta"])[0]
+    if not _SMALLEST_DELTA <= delta <= Fraction(1, 10):
+        raise InvalidInput.at("/delta", "expected a number of at least 1e-30 and at most 0.1")
+    variance = comparison.variance_of(mechanism)
+    try:
+        losses = [comparison.epsilon_of(mechanism, cells, delta) for cells in body.cells]
+        equal = [
+            _equal_privacy(mechanism, cells, loss, delta, variance)
+            for cells, loss in zip(body.cells, losses, strict=True)
+        ]
+    except NoSuchNoise as error:
+        raise InvalidInput.at("/mechanism", str(error)) from None
+    epsilons = [_round(losses[0] * k / (_PLACES * 4 // 5)) for k in range(1, _PLACES + 1)]
+    distances = [_round(Fraction(float(variance) ** 0.5) * k / 4) for k in range(1, _PLACES + 1)]
+    found = {
+        "variance": number_up(variance),
+        "sub_gaussian": {
+            "holds": comparison.is_sub_gaussian(mechanism),
+            "offset_in_sigmas": float(mechanism.m) / float(mechanism.sigma_squared) ** 0.5,
+        },
+        "equal_privacy": equal,
+        "delta": [_pair("epsilon", pair) for pair in comparison.deltas(mechanism, epsilons)],
+        "rdp": [_pair("alpha", pair) for pair in comparison.divergences(mechanism, USUAL_ORDERS[:-2])],
+        "tails": _tails(mechanism, distances),
+    }
+    return charts.picture(_panels(found)) if charts.wants_picture(request) else ok(found)
+
+
+def _mechanism(body: ComparisonQuestion) -> OffsetTails:
+    mechanism = mechanism_of(body.mechanism, "/mechanism")
+    if not isinstance(mechanism, OsgtValue | DiscreteOsgtValue):
+        raise TypeError("expected offset tails")
+    if mechanism.cells is not None or mechanism.cells_added is not None:
+        raise InvalidInput.at("/mechanism/cells", "expected none: cells are asked for beside the mechanism")
+    v, s = mechanism.sigma_squared, Fraction(mechanism.sensitivity)
+    if not _NARROWEST * s * s <= v <= _WIDEST * s * s or not Fraction(1, 10**6) <= s <= 10**6:
+        raise InvalidInput.at("/mechanism/sigma_squared", "expected a tenth to a million of the squared sensitivity")
+    if mechanism.m**2 > _LARGEST_OFFSET**2 * v:
+        raise InvalidInput.at("/mechanism/m", "expected at most ten times sigma")
+    return mechanism
+
+
+def _round(value: Fraction) -> Fraction:
+    return Fraction(f"{float(value):.4g}")
+
+
+def _pair(at: str, pair: Pair) -> dict[str, Any]:
+    return {
+        at: stated(pair.at, number_down),
+        "offset_tails": number_up(pair.offset_tails),
+        "gaussian": number_up(pair.gaussian),
+    }
+
+
+def _equal_privacy(
+    mechanism: OffsetTails, cells: int, epsilon: Fraction, delta: Fraction, variance: Fraction
+) -> dict[str, Any]:
+    return {
+        "cells": cells,
+        "epsilon": number_up(epsilon),
+        "delta": stated(delta, number_up),
+        "variance": number_up(variance),
+        "gaussian_variance": number_up(comparison.gaussian_variance(mechanism, epsilon, delta, cells)),
+    }
+
+
+def _tails(mechanism: OffsetTails, distances: list[Fraction]) -> list[dict[str, Any]]:
+    holds = comparison.is_sub_gaussian(mechanism) and isinstance(mechanism, OsgtValue)
+    return [
+        _pair("x", pair) | {"bound": number_up(comparison.tail_bound(mechanism, pair.at)) if holds else None}
+        for pair in comparison.tails(mechanism, distances)
+    ]
+
+
+def _panels(found: dict[str, Any]) -> list[charts.Panel]:
+    def lines(name: str, at: str) -> list[charts.Line]:
+        rows = found[name]
+        return [
+            charts.Line(label, [row[at] for row in rows], [row[field] for row in rows], style)
+            for field, label, style in (("offset_tails", "offset tails", "-"), ("gaussian", "Gaussian", "--"))
+        ]
+
+    cells = [row["cells"] for row in found["equal_privacy"]]
+    variances = [
+        charts.Line("offset tails", cells, [row["variance"] for row in found["equal_privacy"]], "o-"),
+        charts.Line("Gaussian", cells, [row["gaussian_variance"] for row in found["equal_privacy"]], "s--"),
+    ]
+    tails = lines("tails", "x")
+    if found["tails"][0]["bound"] is not None:
+        x = [row["x"] for row in found["tails"]]
+        tails.append(charts.Line("2 exp(-x²/2 sigma²)", x, [row["bound"] for row in found["tails"]], ":"))
+    return [
+        charts.Panel("Equal variance: delta", "epsilon", "delta", lines("delta", "epsilon"), ("linear", "log")),
+        charts.Panel("Equal variance: Rényi", "order", "nats", lines("rdp", "alpha"), ("log", "log")),
+        charts.Panel("Equal (epsilon, delta)", "cells", "variance", variances),
+        charts.Panel("Equal variance: tails", "x", "P(|X| > x)", tails, ("linear", "log")),
+    ]

@@ -1,0 +1,207 @@
+"""Noisy counts made to meet published totals: whole numbers, none negative, every total exactly.
+
+It works on noisy counts and published totals only, so it costs no privacy. Totals are margins of an array: of some
+axes, the sums over all others. Of any two, the axes of one include those of the other, and the coarser must be the
+sums of the finer: then the finest decides, and cells fall into blocks, each with its total.
+
+Everything is decided in integers. ``rake`` scales a block, x to x T/S: the floors of these miss the total T by the sum
+of the remainders over S, which is whole and smaller than the number of cells that have one; so many of them, those of
+the largest remainders, get one more. ``project`` is the nearest whole table: in a block x to max(x - t, 0), where t is
+the least whole number at which the sum does not exceed T; what is missing is less than the number of cells with x >= t
+(at t - 1 each of them would be one more, and the sum above T), and so many of them get one more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import Fault, InvalidInput
+
+Integers = NDArray[np.int64]
+Adjusted = list[int] | list[float]
+MOST_AXES = 16
+LARGEST_SUM = 2**62
+"""Of the sizes of all counts, and of any totals: sums of such numbers are 64-bit integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Published sums: one for each place along ``axes``, in row-major order; without axes, of all cells."""
+
+    axes: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Cells by blocks that have a total each, a row for a block.
+
+    Attributes:
+        counts: noisy.
+        totals: None where nothing is published.
+        places: of the cells in the table as it came.
+    """
+
+    counts: Integers
+    totals: Integers | None
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]) -> "_Blocks":
+        """The blocks.
+
+        Raises:
+            InvalidInput: a shape that the counts do not have, or totals that contradict each other.
+        """
+        table = _table(counts, shape)
+        finest = _finest(tuple(shape), totals)
+        first = () if finest is None else tuple(sorted(finest.axes))
+        order = (*first, *(axis for axis in range(len(shape)) if axis not in first))
+        arranged = np.transpose(table, order)
+        blocks = int(np.prod([shape[axis] for axis in first], dtype=np.int64)) if first else 1
+        published = None if finest is None else _arranged(finest, shape).reshape(blocks)
+        return cls(np.ascontiguousarray(arranged).reshape(blocks, -1), published, order, arranged.shape)
+
+    def back(self, adjusted: NDArray[np.generic]) -> Adjusted:
+        """Adjusted cells, in the order in which they came."""
+        inverse = np.argsort(self.order)
+        values: Adjusted = np.transpose(adjusted.reshape(self.shape), inverse).ravel().tolist()
+        return values
+
+
+def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *, integer: bool) -> Adjusted:
+    """Each block in the proportions of its noisy counts, negative ones taken as 0; equal parts where none is above 0.
+
+    Raises:
+        InvalidInput: see ``_Blocks.of``.
+    """
+    blocks = _Blocks.of(counts, shape, totals)
+    positive = np.maximum(blocks.counts, 0)
+    if blocks.totals is None:
+        return blocks.back(positive if integer else positive.astype(float))
+    positive[positive.sum(axis=1) == 0] = 1
+    sums = positive.sum(axis=1)
+    if not integer:
+        return blocks.back(positive * (blocks.totals / sums)[:, None])
+    floors, remainders = _scaled(positive, blocks.totals, sums)
+    missing = blocks.totals - floors.sum(axis=1)
+    return blocks.back(floors + _ones_for_the_largest(remainders, missing))
+
+
+def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *, integer: bool) -> Adjusted:
+    """The nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
+
+    Raises:
+        InvalidInput: see ``_Blocks.of``.
+    """
+    blocks = _Blocks.of(counts, shape, totals)
+    if blocks.totals is None:
+        positive = np.maximum(blocks.counts, 0)
+        return blocks.back(positive if integer else positive.astype(float))
+    # With the k largest above 0, their sum less k t is T: the right k is the last whose smallest stays above t.
+    descending = -np.sort(-blocks.counts, axis=1)
+    k = np.arange(1, blocks.counts.shape[1] + 1)
+    excess = np.cumsum(descending, axis=1) - blocks.totals[:, None]
+    active = (
+        np.maximum((descending * k > excess).sum(axis=1), 1) if _fits(descending, k) else _active(descending, excess)
+    )
+    over = np.take_along_axis(excess, active[:, None] - 1, axis=1)[:, 0]
+    if not integer:
+        return blocks.back(np.maximum(blocks.counts - (over / active)[:, None], 0.0))
+    threshold = -(-over // active)
+    cells = np.maximum(blocks.counts - threshold[:, None], 0)
+    missing = blocks.totals - cells.sum(axis=1)
+    reached = np.where(blocks.counts >= threshold[:, None], blocks.counts - threshold[:, None] + 1, 0)
+    return blocks.back(cells + _ones_for_the_largest(reached, missing))
+
+
+def _fits(descending: Integers, k: Integers) -> bool:
+    return bool(np.abs(descending).max() * int(k[-1]) < LARGEST_SUM)
+
+
+def _active(descending: Integers, excess: Integers) -> Integers:
+    """The same where products are beyond 64 bits: x k > e is x > floor(e/k) for whole numbers."""
+    k = np.arange(1, descending.shape[1] + 1)
+    return np.asarray(np.maximum((descending > excess // k).sum(axis=1), 1))
+
+
+def _scaled(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integers, NDArray[np.generic]]:
+    """Floors and remainders of x T/S; in long integers where products are beyond 64 bits."""
+    if int(positive.max()) * int(totals.max()) < LARGEST_SUM:
+        floors, remainders = np.divmod(positive * totals[:, None], sums[:, None])
+        return floors, remainders
+    long = positive.astype(object) * totals.astype(object)[:, None]
+    of = sums.astype(object)[:, None]
+    return (long // of).astype(np.int64), np.asarray((long % of).astype(np.int64))
+
+
+def _ones_for_the_largest(scores: NDArray[np.generic], how_many: Integers) -> Integers:
+    """In each row a one at so many places of the largest scores, the first of equal ones."""
+    ranks = np.empty(scores.shape, dtype=np.int64)
+    order = np.argsort(-scores.astype(np.int64), axis=1, kind="stable")
+    np.put_along_axis(ranks, order, np.broadcast_to(np.arange(scores.shape[1]), scores.shape), axis=1)
+    return np.asarray(ranks < how_many[:, None], dtype=np.int64)
+
+
+def _table(counts: Sequence[int], shape: Sequence[int]) -> Integers:
+    if len(shape) > MOST_AXES or any(size < 1 for size in shape):
+        raise InvalidInput.at("/shape", f"expected at most {MOST_AXES} sizes of at least 1")
+    cells = 1
+    for size in shape:
+        cells *= size
+    if cells != len(counts):
+        raise InvalidInput.at("/shape", f"expected a shape of {len(counts)} cells, as there are counts, got {cells}")
+    table = np.array(counts, dtype=np.int64)
+    if float(np.abs(table.astype(float)).sum()) > LARGEST_SUM / 2:
+        raise InvalidInput.at("/counts", "expected counts whose sizes add up to at most 2^61")
+    return table.reshape(tuple(shape))
+
+
+def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> Total | None:
+    """The totals that decide; all others are sums of them.
+
+    Raises:
+        InvalidInput: a total that is not one of this table, is negative, or contradicts another; or totals of which
+            neither's axes include the other's.
+    """
+    faults = [fault for number, total in enumerate(totals) for fault in _faults(shape, total, f"/totals/{number}")]
+    if faults:
+        raise InvalidInput(faults)
+    ordered = sorted(enumerate(totals), key=lambda pair: len(pair[1].axes))
+    for (_, coarse), (number, fine) in pairwise(ordered):
+        if not set(coarse.axes) <= set(fine.axes):
+            detail = "expected totals of which one's axes include the other's, as in a hierarchy"
+            raise InvalidInput.at(f"/totals/{number}/axes", detail)
+        kept = tuple(sorted(coarse.axes))
+        dropped = tuple(place for place, axis in enumerate(sorted(fine.axes)) if axis not in kept)
+        differing = np.argwhere(_arranged(fine, shape).sum(axis=dropped) != _arranged(coarse, shape))
+        if len(differing):
+            place = f"place {differing[0].tolist()} of axes {list(kept)}" if kept else "the whole"
+            detail = f"expected totals that add up to the coarser ones: at {place} they do not"
+            raise InvalidInput.at(f"/totals/{number}/values", detail)
+    return ordered[-1][1] if ordered else None
+
+
+def _faults(shape: tuple[int, ...], total: Total, at: str) -> list[Fault]:
+    if len(set(total.axes)) < len(total.axes) or not all(0 <= axis < len(shape) for axis in total.axes):
+        return [Fault(f"{at}/axes", f"expected different axes between 0 and {len(shape) - 1}")]
+    wanted = 1
+    for axis in total.axes:
+        wanted *= shape[axis]
+    if len(total.values) != wanted:
+        return [Fault(f"{at}/values", f"expected {wanted} values, one for each place along the axes")]
+    if min(total.values) < 0:
+        return [Fault(f"{at}/values", "expected no negative total: no counts that are not negative have it")]
+    if sum(total.values) > LARGEST_SUM // 2:
+        return [Fault(f"{at}/values", "expected totals that add up to at most 2^61")]
+    return []
+
+
+def _arranged(total: Total, shape: Sequence[int]) -> Integers:
+    """Its values with the axes in ascending order."""
+    values = np.array(total.values, dtype=np.int64).reshape([shape[axis] for axis in total.axes])
+    return np.transpose(values, np.argsort(total.axes)) if total.axes else values

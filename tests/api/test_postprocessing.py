@@ -1,0 +1,52 @@
+"""Post-processing over HTTP."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.calls import Client, json_of, pointers_of, problem_of
+
+TABLE = {"counts": [12, -1, 7, 30, 4, 0], "shape": [2, 3], "totals": [{"axes": [0], "values": [20, 30]}]}
+
+
+@pytest.mark.parametrize("method", ["rake", "project"])
+def test_published_totals_are_met(still: Client, method: str) -> None:
+    found = json_of(still.post(f"/v1/postprocessing/{method}", json=TABLE))["counts"]
+    assert (sum(found[:3]), sum(found[3:])) == (20, 30)
+    assert all(isinstance(count, int) and count >= 0 for count in found)
+    real = json_of(still.post(f"/v1/postprocessing/{method}", json=TABLE | {"integer": False}))["counts"]
+    assert all(isinstance(count, float) for count in real)
+    assert sum(real) == pytest.approx(50)
+
+
+def test_a_contradiction_is_explained(still: Client) -> None:
+    totals = [{"axes": [], "values": [51]}, {"axes": [0], "values": [20, 30]}]
+    answer = still.post("/v1/postprocessing/rake", json=TABLE | {"totals": totals})
+    (fault,) = problem_of(answer, "validation")["errors"]
+    assert fault["pointer"] == "/totals/1/values"
+    assert "add up" in fault["detail"]
+
+
+@pytest.mark.parametrize("method", ["rake", "project"])
+@pytest.mark.parametrize(
+    ("fields", "pointers"),
+    [
+        ({"counts": []}, ["/counts"]),
+        ({"counts": [1.5]}, ["/counts/0"]),
+        ({"counts": [True]}, ["/counts/0"]),
+        ({"counts": [2**60]}, ["/counts/0"]),
+        ({"shape": [6, 2]}, ["/shape"]),
+        ({"shape": [-6]}, ["/shape/0"]),
+        ({"shape": [2**53, 2**53]}, ["/shape"]),
+        ({"totals": [{"axes": [0]}]}, ["/totals/0/values"]),
+        ({"totals": [{"axes": [5], "values": [1]}]}, ["/totals/0/axes"]),
+        ({"totals": [{"axes": [0], "values": [-1, 1]}]}, ["/totals/0/values/0"]),
+        ({"totals": [{"axes": [0], "values": []}]}, ["/totals/0/values"]),
+        ({"integer": 1}, ["/integer"]),
+        ({"weights": [1]}, ["/weights"]),
+    ],
+)
+def test_meaningless_tables_are_refused(
+    still: Client, method: str, fields: dict[str, Any], pointers: list[str]
+) -> None:
+    assert pointers_of(still.post(f"/v1/postprocessing/{method}", json=TABLE | fields)) == pointers
