@@ -3,13 +3,13 @@
 import os
 import platform
 
-from benchmarks import balance, certified, charges, growth, noise, pricing, tight
+from benchmarks import balance, certified, charges, growth, noise, pricing, tabulations, tight
 
 
 def main() -> None:
     """Run them and print their figures."""
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n")
-    for number, benchmark in enumerate((charges, pricing, certified, tight, noise, growth, balance)):
+    for number, benchmark in enumerate((charges, pricing, certified, tight, noise, growth, balance, tabulations)):
         if number:
             print()
         benchmark.run()

@@ -84,13 +84,18 @@ def openapi() -> None:
 
 @app.command()
 def demo(
+    which: Annotated[Literal["redistricting", "counties"], typer.Argument(help="Which one.")] = "redistricting",
     url: Annotated[str | None, typer.Option(help="A running service; by default one is started for the demo.")] = None,
     key: Annotated[str | None, typer.Option(help="A steward's key of that service.")] = None,
 ) -> None:
-    """Register the 2020 Census redistricting release and draw county counts, over HTTP."""
+    """Show the service at a job, over HTTP.
+
+    redistricting: register the 2020 Census redistricting release and draw county counts. counties: a bottom-up table
+    of the counties that meets the totals of the states.
+    """
     from service.demo import run  # noqa: PLC0415 - the other commands start faster without
 
-    run(url, key)
+    run(url, key, which)
 
 
 def _all_keys(database: Database) -> list[keys.KeyRecord]:
