@@ -29,6 +29,7 @@ from service.privacy.plan import Neighbouring
 KEY = "a-key-of-the-benchmarks-" + uuid4().hex
 CALLER = Request("benchmark", None, "")
 _ROOT = Path(__file__).resolve().parents[1]
+_running: dict[str, int] = {}  # addresses of servers, and their processes
 
 
 @contextmanager
@@ -99,10 +100,19 @@ def _process(module: list[str], environment: dict[str, str], home: Path, ready: 
         process = subprocess.Popen(command, cwd=_ROOT, env=os.environ | environment, stdout=log, stderr=log)
         try:
             _wait(process, address + ready, home / "log")
+            _running[address] = process.pid
             yield address
         finally:
+            _running.pop(address, None)
             process.terminate()
             process.wait()
+
+
+def peak_memory(address: str) -> float:
+    """The most memory that a server has had at once, in mebibytes."""
+    status = Path(f"/proc/{_running[address]}/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

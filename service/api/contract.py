@@ -138,8 +138,9 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             "description": KINDS[code].title,
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-    if method == "post" and "201" in answers:
-        answers["201"].setdefault("headers", {})["Idempotent-Replay"] = {
+    if any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", [])):
+        first = next(answers[status] for status in ("201", "200", "204") if status in answers)
+        first.setdefault("headers", {})["Idempotent-Replay"] = {
             "description": "true where an earlier answer is repeated for its Idempotency-Key.",
             "schema": {"type": "string", "enum": ["true"]},
         }

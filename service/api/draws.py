@@ -148,11 +148,11 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
     """Draw the noisy counts of a mechanism of a registered release.
 
-    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once; under a choice, the
-    first draw fixes the branch for its partition and turn. The partitions of one mechanism must be disjoint subsets
-    of the input: that is the caller's promise, as is the mechanism's sensitivity. Counts may come as an Arrow IPC
-    stream with an int64 column `count`, the other fields in the query then; the answer is the same stream with
-    `noisy` in its place.
+    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once; under a
+    choice, the first draw fixes the branch for its partition and turn. The partitions of one mechanism must be
+    disjoint subsets of the input: that is the caller's promise, as is the mechanism's sensitivity. Counts may come
+    as an Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
+    stream with `noisy` in its place.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
 

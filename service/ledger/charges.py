@@ -1,6 +1,5 @@
 """Charging releases to an account and to all that it is under: one transaction, in one function."""
 
-import hashlib
 import json
 import uuid
 from collections import Counter
@@ -8,28 +7,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from service.errors import AccountClosed, BudgetExceeded, Overrun
+from service.errors import AccountClosed
 from service.ledger import accounts, budgets, clock, journal, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch
 from service.ledger.idempotency import Request
 from service.ledger.journal import Head, has_entry
 from service.ledger.once import Answer, once, rehearse
+from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
 from service.ledger.spending import Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
-from service.privacy.filter import ACCOUNTANT, Price, Totals, add, charged, estimate, price, shortfalls, stand_alone
-from service.privacy.fitting import noise_multiplier
-from service.privacy.mechanisms import DiscreteOsgt, Osgt
+from service.privacy.filter import ACCOUNTANT, Price, Totals, add, charged, price, shortfalls, stand_alone
 from service.privacy.notation import check_relation, walk
-from service.privacy.numbers import double_up, exact_text
-from service.privacy.plan import Plan, condense, leaves
-
-T = TypeVar("T")
+from service.privacy.numbers import exact_text
+from service.privacy.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
     def work(connection: Connection, at: str) -> list[Registered]:
         return charge(connection, accounts.lock_line(connection, line, at), releases, request.principal, at)
 
-    return with_refusals(
+    return noted(
         database,
         request,
         line,
@@ -169,7 +165,7 @@ def charge(
             for gap in shortfalls(account.budget, account.weights, account.totals, totals)
         ]
         if failures:
-            raise _refusal(line, prepared.release, failures)
+            raise refused(line, prepared.release.name, prepared.release.plan, prepared.release.document, failures)
         reserve_for = prepared.release.reserve_for
         registered = Registered(
             id=str(uuid.uuid4()),
@@ -288,74 +284,3 @@ class _Rows:
         if self._holds:
             connection.execute(_INSERT_HOLD, self._holds)
         spending.record(connection, account_ids, self._committed, self._held)
-
-
-def with_refusals(database: Database, request: Request, line: Line, act: Callable[[], T]) -> T:
-    """Run a charge; where it does not fit a budget, note that in the journal of the account that was asked.
-
-    In a transaction of its own, as the refused one was rolled back. The refusal is told only once it is noted.
-    """
-    try:
-        return act()
-    except BudgetExceeded as refusal:
-        if refusal.entry is not None:
-            _note(database, request, line, refusal.entry())
-        raise
-
-
-def _note(database: Database, request: Request, line: Line, content: dict[str, object]) -> None:
-    def work(connection: Connection) -> tuple[int, Head]:
-        account = accounts.lock_account(connection, line)
-        head = journal.append(connection, account.chain, "refused", content, actor=request.principal, at=clock.now())
-        accounts.save_head(connection, account.id, head)
-        return account.id, head
-
-    database.write(work, landed=lambda connection, entry: has_entry(connection, *entry))
-
-
-def _refusal(line: Sequence[AccountRecord], release: NewRelease, failures: Sequence[Overrun]) -> BudgetExceeded:
-    first = failures[0]
-
-    def entry() -> dict[str, object]:
-        return {
-            "name": release.name,
-            "plan_digest": hashlib.sha256(journal.canonical(release.document).encode()).hexdigest(),
-            "account": first.account,
-            "definition": first.definition,
-            "cap": first.cap,
-            "requested": first.requested_exact,
-            "remaining": first.remaining_exact,
-        }
-
-    return BudgetExceeded(failures, noise_multiplier=lambda: multiplier(line, release), entry=entry)
-
-
-_FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
-
-
-def multiplier(line: Sequence[AccountRecord], release: NewRelease) -> float | None:
-    """The smallest factor on the plan's noise scales with which the release would have fitted every account.
-
-    None where there is none, and where the search would take far longer than the refusal that it explains.
-    """
-    tails = {one for one in leaves(condense(release.plan)) if isinstance(one, Osgt | DiscreteOsgt)}
-    if len(tails) > _FEW_OFFSET_TAILS:
-        return None
-
-    def fits(plan: Plan) -> bool:
-        asked = {
-            orders: estimate(plan, line[-1].neighbouring, orders)
-            for orders in {account.weights.orders for account in line}
-        }
-        return not any(_gaps(account, asked[account.weights.orders]) for account in line)
-
-    found = noise_multiplier(release.plan, fits)
-    if found is None:
-        return None
-    nearest = float(found)  # of a decimal with six digits, whose text it then shows
-    return nearest if Fraction(repr(nearest)) >= found else double_up(found)
-
-
-def _gaps(account: AccountRecord, asked: Price) -> bool:
-    after = add(account.totals, charged(account.totals, asked))
-    return bool(shortfalls(account.budget, account.weights, account.totals, after))

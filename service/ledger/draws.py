@@ -20,13 +20,14 @@ from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
 from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.branches import WHOLE, Fork, forks_of, refuse_other_branch, take_branches, way_to
-from service.ledger.charges import Prepared, charge, with_refusals
+from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head, has_entry
 from service.ledger.layouts import Layout, unpack_layout
 from service.ledger.once import Outcome, Reload, Source, once_reloaded
+from service.ledger.refusals import noted
 from service.ledger.releases import state_of
 from service.ledger.tables import Draw, Entry, Release, Tabulation
 from service.privacy.mechanisms import Mechanism
@@ -156,7 +157,7 @@ def register_and_draw(
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
         return store(connection, registered.account, registered.id, sealed, request.principal, at)
 
-    return with_refusals(
+    return noted(
         database,
         request,
         line,

@@ -44,7 +44,11 @@ def migrate(database_or_url: Database | str) -> None:
 
 
 def downgrade(database: Database, revision: str) -> None:
-    """Take the tables back to an earlier version; "base" removes them with all that they hold."""
+    """Take the tables back to an earlier version; "base" removes them with all that they hold.
+
+    Raises:
+        Conflict: they hold what the tables of a version on the way cannot; nothing is changed.
+    """
 
     def step_back(connection: Connection) -> None:
         _exclude_others(connection)

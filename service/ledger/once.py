@@ -15,6 +15,8 @@ from service.ledger.settling import expire
 
 R = TypeVar("R")
 
+_PATIENCE = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -168,12 +170,18 @@ def rehearse(database: Database, work: Callable[[Connection, str], R]) -> R:
 
 
 def _with_expiry(database: Database, act: Callable[[], R]) -> R:
-    """Run a transaction, again after each time that it met holds whose time was over."""
-    while True:
+    """Run a transaction, again after each time that it met holds whose time was over.
+
+    Raises:
+        RuntimeError: an account says time and again that it has such holds, and has none.
+    """
+    in_vain = 0  # somebody else may have been faster, or the clock been set back a little
+    while in_vain < _PATIENCE:
         try:
             return act()
         except HoldsDue as due:
-            expire(database, due.account_id)
+            in_vain = 0 if expire(database, due.account_id) else in_vain + 1
+    raise RuntimeError("an account's next expiry is that of no hold")
 
 
 def _stop_if_answered(connection: Connection, request: Request) -> None:

@@ -23,7 +23,7 @@ from service.ledger.tables import Account, Hold, Release
 from service.privacy.filter import subtract
 from service.privacy.notation import read_plan
 
-_AT_ONCE = 100  # holds of one account that expire in one transaction
+_AT_ONCE = 500  # holds of one account that expire in one transaction
 _PAGE = 500
 
 Kind = Literal["approved", "committed", "voided", "expired"]
@@ -97,10 +97,11 @@ _SET_STATE = update(Release).where(Release.id == bindparam("release")).values(st
 _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 
 
-def expire(database: Database, account_id: int) -> None:
+def expire(database: Database, account_id: int) -> bool:
     """Let what an account holds expire where its time is over: one transaction for each account that registered some.
 
     Those who find it at the same moment queue for the same locks, and all but one find nothing left to do.
+    Returns whether there was anything.
     """
     now = clock.now()
     with database.read() as connection:
@@ -118,6 +119,7 @@ def expire(database: Database, account_id: int) -> None:
             due[row.name].append(row.id)
     for name, release_ids in due.items():
         _expire(database, accounts.line_of(database, name), release_ids)
+    return bool(due)
 
 
 def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
@@ -152,11 +154,15 @@ def present(connection: Connection, account: AccountRecord, at: str) -> Present:
     expired: Subplans = Counter()
     if account.next_expiry is None or account.next_expiry > at:
         return Present(account, expired)
+    stated: Counter[tuple[str, str]] = Counter()
+    totals = account.totals
     for price, plan, tags in _due(connection, account.id, at):
-        totals = subtract(account.totals, budgets.read_price(json.loads(price)))
-        account = replace(account, totals=totals, releases=account.releases - 1)
-        expired.update(spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)))
-    return Present(account, expired)
+        totals = subtract(totals, budgets.read_price(json.loads(price)))
+        stated[plan, tags] += 1
+    for (plan, tags), count in stated.items():  # reservations are often alike
+        for subplan, occurrences in spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
+            expired[subplan] += occurrences * count
+    return Present(replace(account, totals=totals, releases=account.releases - stated.total()), expired)
 
 
 def _due(connection: Connection, account_id: int, at: str) -> Iterator[tuple[str, str, str]]:

@@ -11,8 +11,8 @@ from tests.api.calls import Client, concentrated, json_of, open_account, pointer
 _NAMES = ("hispanic", "state")
 
 
-def _balance(client: Client, query: str = "") -> Any:
-    return json_of(client.get(f"/v1/accounts/people/balance{query}"))
+def _balance(client: Client, query: str = "", account: str = "people") -> Any:
+    return json_of(client.get(f"/v1/accounts/{account}/balance{query}"))
 
 
 def test_a_balance_of_nothing(embedded: Client) -> None:
@@ -81,6 +81,32 @@ def test_the_past_can_be_asked_for(client: Client) -> None:
     assert _balance(client, "?as_of=4&tag=t")["spent"]["zcdp"]["rho_exact"] == "0.1"
     for wrong in ("5", "0", "-1", "x"):
         assert pointers_of(client.get(f"/v1/accounts/people/balance?as_of={wrong}")) == ["/query/as_of"]
+
+
+def test_a_balance_of_a_line_by_tag_and_at_each_of_its_moments(client: Client) -> None:
+    """What is spent and what is held, each by itself, in the account and in the one above it."""
+    open_account(client, "agency")
+    open_account(client, parent="agency")
+    held = release(client, concentrated("0.1", tags=["t"]), reserve_for="P1D", tags=["r"])
+    release(client, concentrated("0.2", tags=["t"]))
+    json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/commit"))
+    moments = {  # after the entries of opening, of the reservation, of the other release and of the commitment
+        1: ("0", "0", 1.0, 0),
+        2: ("0", "0.1", 0.9, 1),
+        3: ("0.2", "0.1", 0.7, 2),
+        4: ("0.3", "0", 0.7, 2),
+    }
+    for account in ("people", "agency"):
+        for seq, (spent, reserved, left, number) in moments.items():
+            then = _balance(client, f"?as_of={seq}", account)
+            found = [then[part]["zcdp"]["rho_exact"] for part in ("spent", "reserved")]
+            assert (found, then["releases"]) == ([spent, reserved], number)
+            assert then["remaining"]["rho"] == pytest.approx(left)
+        for tag, seq, expected in (("t", 3, ["0.2", "0.1"]), ("r", 3, ["0", "0.1"]), ("r", 4, ["0.1", "0"])):
+            then = _balance(client, f"?as_of={seq}&tag={tag}", account)
+            assert [then[part]["zcdp"]["rho_exact"] for part in ("spent", "reserved")] == expected
+        assert _balance(client, "?as_of=4", account) == _balance(client, "", account)
+        assert _balance(client, "?tag=r", account)["spent"]["zcdp"]["rho_exact"] == "0.1"
 
 
 def test_what_is_left_is_rounded_down_and_never_below_zero(embedded: Client) -> None:

@@ -1,18 +1,24 @@
 """True counts leave no trace: not in an answer to anything that goes wrong, not in a log, not in the database."""
 
 import json
+import signal
 import socket
 import sqlite3
 import struct
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
+from sqlalchemy import make_url
 
 from tests.api.calls import STEWARD, Answer, Client, json_of, open_account, pointers_of, problem_of, pure, release
+from tests.api.streams import counts, draw, noisy_of, register, stream
 from tests.processes import Served, service
 
 _CANARY = 8675309021  # a count that nothing else here can be
@@ -22,11 +28,12 @@ _WIDE = {"type": "geometric", "scale": 10**9}  # so that no noisy count is the t
 
 # The service with faults of its own: errors whose messages hold the counts, and counts where noise belongs.
 _FAULTY = """\
-from service.api import draws
+import os, signal
+from service.api import bulk, draws
 
 add_noise = draws.add_noise
 
-def failing(counts, law, keystream):
+def failing(counts, law, keystream, out=None):
     if len(counts) == 3:
         raise RuntimeError(f"cannot draw {counts}")
     if len(counts) == 4:
@@ -38,9 +45,11 @@ def failing(counts, law, keystream):
         return [str(count) + "?" for count in counts]
     if len(counts) == 6:
         raise ExceptionGroup(f"{counts}", [RuntimeError(f"{counts}")])
-    return add_noise(counts, law, keystream)
+    if len(counts) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return add_noise(counts, law, keystream, out)
 
-draws.add_noise = failing
+draws.add_noise = bulk.add_noise = failing
 from service.__main__ import main
 main()
 """
@@ -51,6 +60,7 @@ class _Aftermath:
     """What a service leaves that drew, refused and crashed: its answers, its output, its files before and after."""
 
     drawn: list[Answer]
+    streamed: list[Answer]
     refused: list[Answer]
     crashed: list[Answer]
     printed: list[str]
@@ -62,21 +72,34 @@ class _Aftermath:
 @pytest.fixture(scope="module")
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> _Aftermath:
     home = tmp_path_factory.mktemp("installation")
-    with service(home, ("-c", _FAULTY), log_level="debug") as served:
+    with _temporary_files_in(home), service(home, ("-c", _FAULTY), log_level="debug", max_arrow_bytes="4000") as served:
         client = served.client
         open_account(client, budget={"definition": "pure", "epsilon": 1})
         refused = _refusals(client)
-        crashed = [_crash(served, size) for size in (3, 4, 5, 6)]
+        crashed = [
+            *(_crash(served, _draw_json, size) for size in (3, 4, 5, 6)),
+            *(_crash(served, _draw_stream, size) for size in (3, 4, 6)),
+        ]
         drawn = [_draw(client, counts=_COUNTS * 50), *(_draw(client, key="again") for _ in range(2))]
+        streamed = [register(client, counts(_COUNTS * 50), "a stream", _WIDE) for _ in range(2)]
         running = _contents(home)
         with closing(sqlite3.connect(home / "data" / "ledger.db")) as connection:
             dumped = "\n".join(connection.iterdump())
         assert served.stop() == 0
-    return _Aftermath(drawn, refused, crashed, served.said, running, _contents(home), dumped)
+    return _Aftermath(drawn, streamed, refused, crashed, served.said, running, _contents(home), dumped)
+
+
+@contextmanager
+def _temporary_files_in(home: Path) -> Iterator[None]:
+    """What a service puts aside and leaves behind is looked at too."""
+    (home / "temporary").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(home / "temporary"))
+        yield
 
 
 def _contents(home: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
 def _draw(client: Client, mechanism: Any = _WIDE, counts: Any = None, key: str | None = None, **fields: Any) -> Answer:
@@ -85,9 +108,17 @@ def _draw(client: Client, mechanism: Any = _WIDE, counts: Any = None, key: str |
     return client.post("/v1/accounts/people/draws", json=body, headers=headers)
 
 
-def _crash(served: Served, size: int) -> Answer:
+def _crash(served: Served, call: Callable[[Client, int], Answer], size: int) -> Answer:
     with Client(base_url=served.address, headers=served.client.headers) as client:
-        return _draw(client, counts=[_CANARY] * size)
+        return call(client, size)
+
+
+def _draw_json(client: Client, size: int) -> Answer:
+    return _draw(client, counts=[_CANARY] * size)
+
+
+def _draw_stream(client: Client, size: int) -> Answer:
+    return register(client, counts([_CANARY] * size), mechanism=_WIDE)
 
 
 def _refusals(client: Client) -> list[Answer]:
@@ -143,6 +174,31 @@ def _refusals(client: Client) -> list[Answer]:
         *(_draw(client, **fields) for fields in wrong_fields),
         *(client.post(path, json={"mechanism": "m", "counts": _COUNTS} | turn) for turn in wrong_turns),
         *(client.post("/v1/accounts/people/draws", content=text, headers=headers) for text in broken),
+        *_refused_streams(client, of),
+    ]
+
+
+def _refused_streams(client: Client, of: Any) -> list[Answer]:
+    """The same for counts in Arrow streams."""
+    whole = counts(_COUNTS)
+    texts = pa.array([_TEXT, None])
+    assert register(client, whole, "s", _WIDE).status_code == 201
+    return [
+        register(client, counts([_CANARY]), "s", _WIDE),  # the same key
+        register(client, whole, mechanism=pure(2)),
+        register(client, counts(_COUNTS * 1000)),
+        register(client, iter([counts(_COUNTS * 1000)])),
+        register(client, stream({"count": pa.array([_CANARY] * 1000)}, compression="zstd")),
+        *(register(client, content) for content in (whole[:-8], whole[:-20], whole + whole, _TEXT.encode(), b"")),
+        register(client, counts([_CANARY, _CANARY * 2**29])),
+        register(client, stream({"count": pa.array([_CANARY, None])})),
+        *(register(client, stream({"count": column})) for column in (texts, pa.array([_CANARY + 0.5]))),
+        register(client, stream({_TEXT: pa.array(_COUNTS)})),
+        register(client, stream({"count": pa.array(_COUNTS), "noisy": pa.array(_COUNTS)})),
+        *(register(client, whole, **{name: _TEXT}) for name in ("delta", "counts", "mechanism")),
+        register(client, whole, mechanism={"type": "geometric", "scale": f"{_TEXT}x"}),
+        draw(client, of, whole, mechanism="m"),  # already drawn
+        *(draw(client, of, whole, **turn) for turn in ({"mechanism": _TEXT}, {"mechanism": "m", "repetition": _TEXT})),
     ]
 
 
@@ -153,7 +209,7 @@ def test_no_refusal_repeats_a_count(aftermath: _Aftermath) -> None:
         assert _TEXT not in str(answer.headers)
     codes = {answer.json()["type"].rpartition("/")[2] for answer in aftermath.refused}
     assert codes == {
-        "validation", "budget_exceeded", "already_drawn", "idempotency_conflict", "unsupported_media_type",
+        "validation", "budget_exceeded", "already_drawn", "idempotency_conflict", "unsupported_media_type", "too_large",
     }  # fmt: skip
 
 
@@ -177,14 +233,42 @@ def test_no_file_holds_a_count(aftermath: _Aftermath) -> None:
     """As text, in hexadecimal, or as the bytes of an integer."""
     for answer in aftermath.drawn:
         assert not set(json_of(answer, 201)["noisy"]) & set(_COUNTS)
+    for answer in aftermath.streamed:
+        assert not set(noisy_of(answer)) & set(_COUNTS)
+    assert aftermath.streamed[1].headers["Idempotent-Replay"] == "true"
     assert aftermath.drawn[2].headers["Idempotent-Replay"] == "true"
-    assert aftermath.running.keys() >= {"ledger.db", "ledger.db-wal", "service.secret"}
-    forms = [_TEXT.encode(), f"{_CANARY:x}".encode(), *(struct.pack(form, _CANARY) for form in ("<q", ">q"))]
+    assert aftermath.running.keys() >= {"data/ledger.db", "data/ledger.db-wal", "service.secret"}
     for files in (aftermath.running, aftermath.stopped):
-        for name, content in files.items():
-            assert not [form for form in forms if form in content], name
+        assert [name for name, content in files.items() if _holds_a_count(content)] == []
     assert _TEXT not in aftermath.dumped
     assert aftermath.drawn[0].json()["draw"] in aftermath.dumped
+
+
+def _holds_a_count(content: bytes) -> bool:
+    signed = [struct.pack(form, count) for form in ("<q", ">q") for count in _COUNTS]
+    return any(form in content for form in (_TEXT.encode(), f"{_CANARY:x}".encode(), *signed))
+
+
+@pytest.mark.parametrize("call", [_draw_json, _draw_stream])
+def test_a_service_that_is_killed_in_a_draw_leaves_no_count(
+    tmp_path: Path, empty_database_url: str, call: Callable[[Client, int], Answer]
+) -> None:
+    """Nor do the database's own files: SQLite's, or those of PostgreSQL's cluster that were written meanwhile."""
+    started = time.time()
+    with _temporary_files_in(tmp_path), service(tmp_path, ("-c", _FAULTY), database_url=empty_database_url) as served:
+        open_account(served.client)
+        json_of(_draw(served.client, counts=_COUNTS), 201)
+        noisy_of(register(served.client, counts(_COUNTS * 50), mechanism=_WIDE))
+        with pytest.raises(httpx2.TransportError):
+            call(served.client, 7)
+        assert served.process.wait(60) == -signal.SIGKILL
+    assert _TEXT not in "".join(served.said)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    cluster = make_url(empty_database_url).query.get("host")
+    if cluster is not None:
+        files += [path for path in Path(str(cluster)).rglob("*") if path.is_file() and path.stat().st_mtime >= started]
+    assert len(files) > 2
+    assert [path for path in files if _holds_a_count(path.read_bytes())] == []
 
 
 def test_a_caller_who_hangs_up_is_no_failure_of_the_service(tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ def test_many_workers_draw_each_partition_once(tmp_path: Path, empty_database_ur
         open_account(running.client, budget={"definition": "pure", "epsilon": 10**6})
         of = release(running.client, {"type": "sequence", "parts": parts})
         everybody = [(running.address, of, worker) for worker in range(_WORKERS)]
-        with multiprocessing.get_context("spawn").Pool(_WORKERS) as pool:
+        processes = multiprocessing.get_context("forkserver")
+        processes.set_forkserver_preload([__name__])  # so that the eight need not import it each
+        with processes.Pool(_WORKERS) as pool:
             own = [pair for found in pool.starmap(_draw_own, everybody, chunksize=1) for pair in found]
             raced = [one for found in pool.starmap(_race, everybody, chunksize=1) for one in found]
         path = f"/v1/accounts/people/releases/{of['id']}/draws"

@@ -5,11 +5,14 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import Any
 
-from service.ledger import accounts, charges, clock, holds, journal, opening, releases, spending
+import numpy as np
+
+from service.ledger import accounts, charges, clock, draws, holds, journal, opening, releases, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.database import Database
+from service.ledger.draws import Turn
 from service.ledger.history import replay
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
@@ -19,7 +22,7 @@ from service.ledger.releases import ReleaseRecord
 from service.ledger.settling import present
 from service.privacy.filter import remaining
 from service.privacy.notation import read_plan
-from service.privacy.plan import Neighbouring
+from service.privacy.plan import Neighbouring, mechanisms_of
 
 ANN = Request("ann", None, "")  # principals who send no Idempotency-Key
 BOB = Request("bob", None, "")
@@ -90,6 +93,13 @@ def void(
 
 def approve(database: Database, release: str, name: str = "people", request: Request = BOB) -> ReleaseRecord:
     return _settled(lambda keep: holds.approve(database, request, name, release, keep))
+
+
+def draw(database: Database, release: str, plan: dict[str, Any], repetition: int = 0, noisy: int = 5) -> None:
+    """Draw a plan's first mechanism."""
+    value = read_plan(plan)
+    turn = Turn(repetition=repetition)
+    draws.draw(database, ANN, "people", release, value, next(mechanisms_of(value)), turn, np.array([noisy]))
 
 
 def _settled(act: Callable[[holds.Render], object]) -> ReleaseRecord:

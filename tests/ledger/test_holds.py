@@ -12,22 +12,21 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound
-from service.ledger import clock, draws, holds, opening, releases, spending
+from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge
+from service.ledger import clock, draws, holds, opening, packing, releases, spending
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
-from service.ledger.draws import Turn
 from service.ledger.idempotency import Request
 from service.ledger.releases import State
 from service.ledger.settling import present
 from service.privacy.filter import Totals
-from service.privacy.notation import read_plan
 from tests.ledger.charging import (
     ANN,
     account_of,
     approve,
     charge,
     commit,
+    draw,
     entries_of,
     left,
     open_account,
@@ -60,16 +59,6 @@ def time(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     still = _Clock()
     monkeypatch.setattr(clock, "now", still.now)
     return still
-
-
-def _draw(database: Database, release: str, plan: dict[str, Any] = _DRAWN) -> None:
-    _draw_turn(database, release, plan, 0, 5)
-
-
-def _draw_turn(database: Database, release: str, plan: dict[str, Any], repetition: int, noisy: int) -> None:
-    value = read_plan(plan)
-    mechanism = draws.find_mechanism(value, "a", "/mechanism")
-    draws.draw(database, ANN, "people", release, value, mechanism, Turn("", repetition), np.array([noisy]))
 
 
 def _kinds(database: Database, name: str = "people") -> list[str]:
@@ -169,9 +158,10 @@ def test_what_expires_needs_nobody(database: Database, time: _Clock) -> None:
     expired = json.loads(entries_of(database)[4].body)
     assert (expired["release"], expired["actor"], expired["time"]) == (early, None, "2030-01-01T01:00:00.000000Z")
     assert account_of(database).next_expiry == release_of(database, late).expires_at
-    for act in (commit, void, _draw):
-        with pytest.raises(Conflict):
-            act(database, early)
+
+
+def _draw(database: Database, release: str) -> None:
+    draw(database, release, _DRAWN)
 
 
 @pytest.mark.parametrize("late", [commit, void, _draw])
@@ -222,20 +212,21 @@ def test_the_first_draw_commits(database: Database) -> None:
     open_account(database)
     plan = {"type": "repeat", "count": 2, "part": _DRAWN}
     (release,) = reserve(database, plan)
-    _draw(database, release, plan)
+    draw(database, release, plan)
     assert _kinds(database) == ["account_opened", "reserved", "committed", "drawn"]
     assert release_of(database, release).state == "committed"
     with pytest.raises(Conflict, match="committed"):
         void(database, release)
-    _draw_turn(database, release, plan, 1, 5)
+    draw(database, release, plan, 1)
     assert _kinds(database)[-2:] == ["drawn", "drawn"]
 
 
-def test_a_refused_first_draw_leaves_the_reservation(database: Database) -> None:
+def test_a_refused_first_draw_leaves_the_reservation(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     open_account(database)
     (release,) = reserve(database, _DRAWN)
-    with pytest.raises(OverflowError):
-        _draw_turn(database, release, _DRAWN, 0, 2**63)
+    monkeypatch.setattr(packing, "MOST_BYTES", 10)
+    with pytest.raises(TooLarge):
+        draw(database, release, _DRAWN)
     assert (release_of(database, release).state, _kinds(database)[-1]) == ("reserved", "reserved")
 
 
@@ -433,6 +424,14 @@ def test_threads_that_find_the_same_holds_due(database: Database, time: _Clock) 
         list(threads.map(lambda _: charge(database, _DRAWN), range(10)))
     assert Counter(_kinds(database)) == {"account_opened": 1, "reserved": 10, "expired": 10, "committed": 10}
     assert left(database) == 0
+
+
+def test_an_account_that_is_wrong_about_its_holds_keeps_nobody_for_ever(database: Database) -> None:
+    open_account(database)
+    wrong = text("UPDATE accounts SET next_expiry = '2000-01-01T00:00:00.000000Z', head_seq = head_seq + 1")
+    database.write(lambda connection: connection.execute(wrong), landed=lambda *_: False)
+    with pytest.raises(RuntimeError, match="next expiry"):
+        charge(database, _DRAWN)
 
 
 def test_a_reservation_is_settled_once_by_threads_that_disagree(database: Database) -> None:

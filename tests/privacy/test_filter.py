@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -31,6 +32,8 @@ from service.privacy.filter import (
     remaining,
     shortfalls,
     spent,
+    stand_alone,
+    subtract,
 )
 from service.privacy.mechanisms import (
     Declaration,
@@ -416,3 +419,48 @@ def test_an_estimate_is_the_price_where_there_are_no_orders_to_speak_of() -> Non
     beyond = Sequence(parts=(Geometric(scale=Fraction(1, 10**400)), Laplace(scale=Fraction(1, 10**399))))
     for one, orders in ((plan, ()), (plan, (Fraction(2),)), (beyond, (Fraction(2), Fraction(5, 2)))):
         assert estimate(one, ADD, orders) == price(one, ADD, orders)
+
+
+_rationals = st.fractions(Fraction(0), Fraction(10), max_denominator=10**6)
+_or_infinite = st.none() | _rationals
+_prices = st.builds(
+    Price,
+    epsilon=_or_infinite,
+    rho=_or_infinite,
+    delta=_rationals,
+    linear=_rationals,
+    quanta=st.just(()) | st.tuples(*[st.none() | st.sampled_from([0, 0, 1, 10**15, 10**30])] * 3),
+)
+
+
+@given(st.lists(st.tuples(_prices, st.booleans()), max_size=8), st.randoms(use_true_random=False))
+def test_what_is_taken_away_leaves_what_the_others_alone_would_have_given(
+    charges: list[tuple[Price, bool]], random: Random
+) -> None:
+    """Whatever stays and in whatever order the rest goes: infinities are counted and zeros have one form."""
+    totals = Totals()
+    for amount, _ in charges:
+        totals = add(totals, amount)
+    gone = [amount for amount, goes in charges if goes]
+    random.shuffle(gone)
+    for amount in gone:
+        totals = subtract(totals, amount)
+    expected = Totals()
+    for amount, goes in charges:
+        expected = expected if goes else add(expected, amount)
+    assert totals == expected
+
+
+def test_a_release_alone_is_as_large_as_admission_counts_it() -> None:
+    order_2 = Budget(definition=Definition.RDP, cap=Fraction(9), alpha=Fraction(2))
+    approximate = Budget(definition=Definition.APPROXIMATE, cap=Fraction(9), delta=Fraction(1, 10**6))
+    gaussian = price(of_rho("1/8"), ADD, ())
+    assert stand_alone(zcdp("9"), open_weights(zcdp("9")), gaussian) == Fraction(1, 8)
+    assert stand_alone(pure("9"), open_weights(pure("9")), gaussian) is None
+    weights = open_weights(order_2)
+    assert stand_alone(order_2, weights, price(of_rho("1/8"), ADD, weights.orders)) == Fraction(1, 4)
+    weights = open_weights(approximate)
+    alone = stand_alone(approximate, weights, price(of_rho("1/8"), ADD, weights.orders))
+    account = Account(approximate)
+    account.charge(of_rho("1/8"))
+    assert alone == 9 - account.left

@@ -1,0 +1,96 @@
+"""Refusals of what does not fit: what they say, and the entry that the journal keeps of each."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from service.errors import BudgetExceeded, Overrun
+from service.ledger import accounts, clock, journal
+from service.ledger.accounts import AccountRecord, Line
+from service.ledger.database import Database
+from service.ledger.idempotency import Request
+from service.ledger.journal import Head, has_entry
+from service.privacy.filter import Price, add, charged, estimate, shortfalls
+from service.privacy.fitting import noise_multiplier
+from service.privacy.mechanisms import DiscreteOsgt, Osgt
+from service.privacy.numbers import double_up
+from service.privacy.plan import Plan, condense, leaves
+
+T = TypeVar("T")
+
+
+def noted(database: Database, request: Request, line: Line, act: Callable[[], T]) -> T:
+    """Run a charge; where it does not fit a budget, note that in the journal of the account that was asked.
+
+    In a transaction of its own, as the refused one was rolled back. The refusal is told only once it is noted.
+    """
+    try:
+        return act()
+    except BudgetExceeded as refusal:
+        if refusal.entry is not None:
+            _note(database, request, line, refusal.entry())
+        raise
+
+
+def _note(database: Database, request: Request, line: Line, content: dict[str, object]) -> None:
+    def work(connection: Connection) -> tuple[int, Head]:
+        account = accounts.lock_account(connection, line)
+        head = journal.append(connection, account.chain, "refused", content, actor=request.principal, at=clock.now())
+        accounts.save_head(connection, account.id, head)
+        return account.id, head
+
+    database.write(work, landed=lambda connection, entry: has_entry(connection, *entry))
+
+
+def refused(
+    line: Sequence[AccountRecord], name: str, plan: Plan, document: dict[str, Any], failures: Sequence[Overrun]
+) -> BudgetExceeded:
+    """The refusal of a release with this name and plan, which a line of accounts cannot take."""
+    first = failures[0]
+
+    def entry() -> dict[str, object]:
+        return {
+            "name": name,
+            "plan_digest": hashlib.sha256(journal.canonical(document).encode()).hexdigest(),
+            "account": first.account,
+            "definition": first.definition,
+            "cap": first.cap,
+            "requested": first.requested_exact,
+            "remaining": first.remaining_exact,
+        }
+
+    return BudgetExceeded(failures, noise_multiplier=lambda: multiplier(line, plan), entry=entry)
+
+
+_FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
+
+
+def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
+    """The smallest factor on the plan's noise scales with which the release would have fitted every account.
+
+    None where there is none, and where the search would take far longer than the refusal that it explains.
+    """
+    tails = {one for one in leaves(condense(plan)) if isinstance(one, Osgt | DiscreteOsgt)}
+    if len(tails) > _FEW_OFFSET_TAILS:
+        return None
+
+    def fits(scaled: Plan) -> bool:
+        asked = {
+            orders: estimate(scaled, line[-1].neighbouring, orders)
+            for orders in {account.weights.orders for account in line}
+        }
+        return not any(_gaps(account, asked[account.weights.orders]) for account in line)
+
+    found = noise_multiplier(plan, fits)
+    if found is None:
+        return None
+    nearest = float(found)  # of a decimal with six digits, whose text it then shows
+    return nearest if Fraction(repr(nearest)) >= found else double_up(found)
+
+
+def _gaps(account: AccountRecord, asked: Price) -> bool:
+    after = add(account.totals, charged(account.totals, asked))
+    return bool(shortfalls(account.budget, account.weights, account.totals, after))

@@ -1,0 +1,150 @@
+"""What the ledger has written stays: the database itself refuses every statement that would change it."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from service.ledger.database import Database
+from service.ledger.tables import Base
+from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve
+
+# What may change, and how: everything else of these tables may not.
+_MAY_CHANGE = {
+    "accounts": {
+        "budget",
+        "totals",
+        "state",
+        "head_seq",
+        "head_hash",
+        "approval_above",
+        "next_expiry",
+        "releases",
+    },
+    "releases": {"state", "price", "accountant"},
+    "release_tags": set(),
+    "journal": set(),
+    "draws": set(),
+    "branches_taken": set(),
+}
+_FIXED = [
+    (table, column.name)
+    for table, free in _MAY_CHANGE.items()
+    for column in Base.metadata.tables[table].columns
+    if column.name not in free
+]
+
+
+def _run(database: Database, statement: str) -> None:
+    database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+
+
+def _rows(database: Database) -> dict[str, list[Any]]:
+    with database.read() as connection:
+        return {
+            table: sorted(map(tuple, connection.execute(text(f"SELECT * FROM {table}")).all()), key=str)
+            for table in _MAY_CHANGE
+        }
+
+
+def _ledger(database: Database) -> None:
+    """Rows in every table."""
+    open_account(database)
+    plan = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.01", "name": "a", "tags": ["t"]}]}
+    draw(database, charge(database, plan)[0].id, plan)
+    reserve(database, plan)
+    assert all(_rows(database).values())
+
+
+def _refused(database: Database, statement: str) -> None:
+    before = _rows(database)
+    with pytest.raises(RuntimeError):
+        _run(database, statement)
+    assert _rows(database) == before
+
+
+@pytest.mark.parametrize("where", ["", " WHERE 1 = 0"])
+def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
+    if where and database.kind == "sqlite":
+        return  # its triggers are for each row, and no row is changed
+    _ledger(database)
+    for table, column in _FIXED:
+        _refused(database, f'UPDATE {table} SET "{column}" = "{column}"{where}')
+
+
+def test_nothing_is_deleted(database: Database) -> None:
+    _ledger(database)
+    for table in _MAY_CHANGE:
+        _refused(database, f"DELETE FROM {table}")
+        if database.kind == "postgresql":
+            _refused(database, f"TRUNCATE {table} CASCADE")
+
+
+def test_nothing_is_replaced(database: Database) -> None:
+    """SQLite's REPLACE deletes the old row without a word to a trigger of deletion; PostgreSQL's upsert updates."""
+    _ledger(database)
+    for table in _MAY_CHANGE:
+        if database.kind == "sqlite":
+            _refused(database, f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}")
+            _refused(database, f"REPLACE INTO {table} SELECT * FROM {table}")
+        else:
+            keys = ", ".join(column.name for column in Base.metadata.tables[table].primary_key)
+            first = next(iter(Base.metadata.tables[table].primary_key)).name
+            upsert = f"ON CONFLICT ({keys}) DO UPDATE SET {first} = excluded.{first}"
+            _refused(database, f"INSERT INTO {table} SELECT * FROM {table} {upsert}")
+
+
+@pytest.mark.parametrize("table", ["releases", "draws", "accounts"])
+def test_nothing_is_replaced_by_its_other_key(database: Database, table: str) -> None:
+    _ledger(database)
+    key = "99" if table == "accounts" else "'new'"
+    rest = [column.name for column in Base.metadata.tables[table].columns if column.name != "id"]
+    columns = ", ".join(f'"{name}"' for name in rest)
+    verb = "INSERT OR REPLACE" if database.kind == "sqlite" else "INSERT"
+    before = _rows(database)
+    with pytest.raises(Exception, match=r"refused|same change"):
+        _run(database, f"{verb} INTO {table} (id, {columns}) SELECT {key}, {columns} FROM {table} LIMIT 1")
+    assert _rows(database) == before
+
+
+def test_an_account_changes_only_with_an_entry(database: Database) -> None:
+    _ledger(database)
+    for change in ("totals = '{}'", "state = 'closed'", "head_seq = 1", "head_seq = head_seq", "releases = 0"):
+        _refused(database, f"UPDATE accounts SET {change}")
+    _run(database, "UPDATE accounts SET releases = 7, head_seq = head_seq + 1")
+    assert account_of(database).releases == 7
+
+
+@pytest.mark.parametrize("state", ["proposed", "reserved", "committed", "voided", "expired", "draft", ""])
+def test_a_release_goes_only_forward(database: Database, state: str) -> None:
+    _ledger(database)
+    _refused(database, f"UPDATE releases SET state = '{state}' WHERE state = 'committed'")
+    statement = f"UPDATE releases SET state = '{state}' WHERE state = 'reserved'"
+    if state not in ("committed", "voided", "expired"):
+        _refused(database, statement)
+        return
+    _run(database, statement)
+    for other in {"reserved", "committed", "voided", "expired"} - {"committed"}:
+        _refused(database, f"UPDATE releases SET state = '{other}'")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE spending SET occurrences = 0, reserved = 0",
+        "UPDATE spending SET occurrences = -1",
+        "UPDATE spending SET reserved = -1",
+        "UPDATE accounts SET head_seq = head_seq + 1, releases = -1",
+        "UPDATE accounts SET head_seq = head_seq + 1, state = 'shut'",
+        "INSERT INTO holds SELECT 'nobody', account_id, price, expires_at FROM holds",
+        "INSERT INTO holds SELECT release_id, 99, price, expires_at FROM holds",
+        "INSERT INTO holds SELECT release_id, account_id, price, expires_at FROM holds",
+        "INSERT INTO releases SELECT 'new', account_id, 99, name, plan, tags, delta, 'reserved', price, accountant,"
+        " created_at, NULL FROM releases LIMIT 1",
+    ],
+)
+def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> None:
+    _ledger(database)
+    with pytest.raises(Exception, match=r"refused|same change"):
+        _run(database, statement)
+    assert len(entries_of(database)) == 4
