@@ -15,8 +15,13 @@ from service.server import open_installation, serve as serve_until_stopped
 from service.settings import Settings, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
+demo_app = typer.Typer(invoke_without_command=True, help="The service at its job, over HTTP.")
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
 app.add_typer(keys_app, name="keys")
+app.add_typer(demo_app, name="demo")
+
+ServiceUrl = Annotated[str | None, typer.Option(help="A running service; by default one is started for the demo.")]
+ServiceKey = Annotated[str | None, typer.Option(help="A steward's key of that service.")]
 
 
 @app.command()
@@ -82,20 +87,32 @@ def openapi() -> None:
     sys.stdout.write(yaml.safe_dump(openapi_document(), sort_keys=False, allow_unicode=True, width=120))
 
 
-@app.command()
-def demo(
-    which: Annotated[Literal["redistricting", "counties"], typer.Argument(help="Which one.")] = "redistricting",
-    url: Annotated[str | None, typer.Option(help="A running service; by default one is started for the demo.")] = None,
-    key: Annotated[str | None, typer.Option(help="A steward's key of that service.")] = None,
-) -> None:
-    """Show the service at a job, over HTTP.
-
-    redistricting: register the 2020 Census redistricting release and draw county counts. counties: a bottom-up table
-    of the counties that meets the totals of the states.
-    """
+@demo_app.callback()
+def demo(context: typer.Context, url: ServiceUrl = None, key: ServiceKey = None) -> None:
+    """Register the 2020 Census redistricting release and draw county counts, over HTTP."""
+    if context.invoked_subcommand is not None:
+        if url or key:
+            raise typer.BadParameter(f"expected --url and --key after {context.invoked_subcommand}")
+        return
     from service.demo import run  # noqa: PLC0415 - the other commands start faster without
 
-    run(url, key, which)
+    run(url, key)
+
+
+@demo_app.command("counties")
+def demo_counties(url: ServiceUrl = None, key: ServiceKey = None) -> None:
+    """Draw a bottom-up table of the counties, and meet the totals of the states."""
+    from service.demo import run  # noqa: PLC0415 - the other commands start faster without
+
+    run(url, key, "counties")
+
+
+@demo_app.command("safetab")
+def demo_safetab(url: ServiceUrl = None, key: ServiceKey = None) -> None:
+    """Compare SafeTab's mechanisms: as the paper prints it, by its formulas, soundly and tightly."""
+    from service.demo.safetab import run  # noqa: PLC0415 - the other commands start faster without
+
+    run(url, key)
 
 
 def _all_keys(database: Database) -> list[keys.KeyRecord]:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from service import demo
+from service.demo import safetab
 from service.demo.client import DemoStopped
 from service.demo.local import local_service
 
@@ -292,3 +293,35 @@ def _tail(variance: Fraction, margin: int) -> float:
     """P(|X| > margin) of the discrete Gaussian: its mass written out and summed."""
     mass = [math.exp(-x * x / (2 * float(variance))) for x in range(-400, 401)]
     return sum(m for x, m in zip(range(-400, 401), mass, strict=True) if abs(x) > margin) / sum(mass)
+
+
+def test_safetab_prints_the_papers_tables_beside_the_sound_ones(
+    running: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    safetab.run(*running)
+    said = capsys.readouterr().out
+    assert said.isascii()
+    assert [line for line in said.splitlines() if len(line) > 80 or line != line.rstrip()] == []
+    for name, sound, epsilon in (
+        ("pure", "yes", "15.3144"),
+        ("rdp, as printed", "no", "13.2"),
+        ("rdp, printed formula", "no", "13.5742"),
+        ("rdp", "yes", "14.1944"),
+        ("zcdp, analytic", "yes", "12.7911"),
+        ("zcdp", "yes", "12.1630"),
+    ):
+        assert re.search(rf"^  {name} +{sound} +{epsilon}( |$)", said, flags=re.M), name
+    assert re.search(r"^  Nation, Detailed +6 +4\.27 +4\.2797 +93\.94 % +4\.\d+ +95\.\d+ %$", said, flags=re.M)
+
+
+def test_safetab_needs_both_an_address_and_a_key() -> None:
+    with pytest.raises(DemoStopped, match="both"):
+        safetab.run("http://127.0.0.1:1", None)
+
+
+def test_options_before_a_subcommand_are_refused_and_not_ignored() -> None:
+    done = subprocess.run(
+        [*_COMMAND, "--key", "x", "safetab"], cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "after safetab" in done.stderr

@@ -64,7 +64,7 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     integer noise are whole, or texts of multiples of its granularity. Each rests on a certified bound of the tail, so
     that no coverage is above the truth: on closed forms for one cell, for sums of up to 64 geometric cells and for
     continuous noise, else on the characteristic function of the sum. Noise of a sum must have a variance of at most
-    2^200, continuous noise parameters between 1e-100 and 1e100.
+    2^200, of discrete_osgt 2^100, continuous noise parameters between 1e-100 and 1e100.
     """
     stated_as = mechanism_of(body.mechanism, "/mechanism")
     mechanism, unit = simplest(stated_as), unit_of(stated_as)

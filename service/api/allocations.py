@@ -13,7 +13,7 @@ from service.api.body import StrictRoute
 from service.api.context import ok
 from service.api.draws import law_of
 from service.api.exact import LARGEST_INTEGER, Exact, Label, Positive, Strict, number_down, number_up, short_exact
-from service.api.guarantees import BudgetModel, GuaranteeBody, cost_of
+from service.api.guarantees import BudgetModel, GuaranteeBody, guarantee_body
 from service.api.plans import Mechanism, Plan
 from service.errors import Fault, InvalidInput
 from service.ledger.budgets import read_budget
@@ -22,10 +22,11 @@ from service.privacy.accuracy import excess_of, margin_of_error
 from service.privacy.allocation import Account, Kind, NoAllocation, Noise, Query
 from service.privacy.continuous import ContinuousSum
 from service.privacy.filter import Budget
+from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.notation import write_plan
 from service.privacy.numbers import parse_exact
-from service.privacy.plan import Neighbouring
+from service.privacy.plan import Neighbouring, condense
 
 router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
 
@@ -36,7 +37,7 @@ _KINDS: dict[str, Kind] = {
     "gaussian": Gaussian,
 }
 Objective = Literal["proportional", "max_error", "weighted_error"]
-MOST_QUERIES, MOST_SEARCHED = 200, 50
+MOST_QUERIES, MOST_SEARCHED, MOST_TIGHT = 100, 50, 16
 _WEIGHTS = Fraction(1, 10**6), Fraction(10**6)
 
 
@@ -99,7 +100,7 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     weights: the least noise that an empty account with this budget admits as its first release under add_remove, never
     more. In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians)
     proportional shares are exact fractions of the budget. A weighted error is least in pure budgets for the pure loss,
-    in others for rho. At most 200 queries, 50 with max_error.
+    in others for rho. At most 100 queries, 50 with max_error; of more than 16 no tight cost is computed.
     """
     kind, confidence = _KINDS[body.mechanism], _confidence(body.confidence)
     queries = _queries(body, kind)
@@ -109,12 +110,14 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
         noise = _within_budget(body, read_budget(body.budget.model_dump(exclude_none=True), "/budget"), kind, queries)
     plan = allocation.plan_of(noise)
     amounts = [allocation.amount_of(one) for one in noise]
+    tight = len(noise) <= MOST_TIGHT
+    cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=_deltas(body), tight=tight)
     return ok(
         {
             "queries": [
                 _query(one, amount, sum(amounts), confidence) for one, amount in zip(noise, amounts, strict=True)
             ],
-            "cost": cost_of(plan, Neighbouring.ADD_REMOVE, _deltas(body)),
+            "cost": guarantee_body(cost),
             "plan": write_plan(plan),
         }
     )

@@ -25,7 +25,7 @@ from service.ledger.once import Answer, Outcome
 from service.noise import Keystream
 from service.noise.tabulation import MOST_AGES, USUAL, Laws, Rules, tabulate
 from service.privacy.accuracy import margin_of_error
-from service.privacy.levels import find_level, groups_per_record, laws_of
+from service.privacy.levels import find_level, laws_of
 from service.privacy.notation import write_plan
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=DrawRoute)
@@ -65,10 +65,10 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     The release's plan must have the level: a choice between its total and a sequence of two steps, as
     `/v1/plans/safetab` makes it. Of a group that is total_only the total is drawn; of any other one step 1 draws a
     total that is not published and decides, by the thresholds, whether step 2 draws the total or sex by 4, 9 or 23
-    ages. Each group is drawn once ever at a level; that no record is in more groups of it than the plan's cells
-    say is the caller's promise. Groups may come as an Arrow IPC stream with the columns `group`, `sex_by_age` (lists
-    of lists of int64), `total_only` and `total`, the other fields in the query then; the answer is a stream with
-    `group`, `total_only`, `detail` and `noisy`, and in its schema's metadata the rest.
+    ages. Each group is drawn once ever at a level; that no record is in more groups of it than the choice is
+    repeated in the plan is the caller's promise. Groups may come as an Arrow IPC stream with the columns `group`,
+    `sex_by_age` (lists of lists of int64), `total_only` and `total`, the other fields in the query then; the answer
+    is a stream with `group`, `total_only`, `detail` and `noisy`, and in its schema's metadata the rest.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
     return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
@@ -124,7 +124,7 @@ def _tabulate(
     }
     digits = (details + ord("0")).astype("u1").tobytes().decode()
     mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
-    terms = terms_of(rules, mechanisms, groups_per_record(level, owner.neighbouring), margins)
+    terms = terms_of(rules, mechanisms, level.count, margins)
     layout = Layout(level.name, terms, given.names, digits)
     return tabulations.tabulate(change.database, change.request, account, release, plan, level, layout, noisy)
 

@@ -15,7 +15,7 @@ from flint import arb
 
 from service.privacy.accuracy import excess_of, smallest
 from service.privacy.arithmetic import DOUBLES, Doubles, double
-from service.privacy.calibration import margin_to_scale, margin_to_sigma_squared, of_rank, rank_of
+from service.privacy.calibration import LARGEST_MARGIN, margin_to_scale, margin_to_sigma_squared, of_rank, rank_of
 from service.privacy.conversion import epsilon_to_rho_at
 from service.privacy.filter import Budget, Definition, Totals, Weights, add, charged, estimate, open_weights, spent
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
@@ -201,7 +201,7 @@ def least_largest_error(account: Account, kind: Kind, queries: Listed[Query], co
     whole = kind in (Geometric, DiscreteGaussian)
 
     def noise(error: Fraction) -> list[Noise]:
-        margins = [error / query.weight for query in queries]
+        margins = [min(error / query.weight, Fraction(LARGEST_MARGIN)) for query in queries]
         return [with_margin(kind, query, m, confidence) for query, m in zip(queries, margins, strict=True)]
 
     def over(x: float) -> float:

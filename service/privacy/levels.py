@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from service.privacy.law import Law, noise_law
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, parts_of, pointer_to
+from service.privacy.plan import Choice, Parallel, Plan, Repeat, Sequence, parts_of, pointer_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,9 @@ class Level:
         pointer: the choice's JSON pointer in the plan.
         total, step_1, step_2: its mechanisms.
         branches: which branch of the choice the total is, and which one the steps are.
-        count: how often the choice is repeated: the groups of one record, each with a choice of its own.
+        count: how often the choice is repeated. So many groups of the level a record may be in, each with a choice of
+            its own and in one cell of a table: that is the promise under which the plan's price holds. More cells
+            would not do, as the tight figure of a choice is that of one choice for all of them.
     """
 
     name: str
@@ -68,25 +70,6 @@ def _alone(part: Plan) -> Mechanism | None:
     if isinstance(part, Parallel) and len(part.parts) == 1:
         (part,) = part.parts
     return part if isinstance(part, Mechanism) else None
-
-
-def groups_per_record(level: Level, neighbouring: Neighbouring) -> int:
-    """In how many groups of the level a record may be, for the plan's price to hold.
-
-    In each group it is in one cell of a table, so n of its groups cost what n cells of the dearer branch do. The
-    plan has ``count`` times the cells that adding a record moves: those of a changed one are under the choice priced
-    as at least twice these, for the groups that it leaves and those that it enters.
-    """
-    added = neighbouring is Neighbouring.ADD_REMOVE
-    mechanisms = (level.total, level.step_1, level.step_2)
-    return level.count * min(_added(mechanism, 1 if added else 2, added) for mechanism in mechanisms)
-
-
-def _added(mechanism: Mechanism, usual: int, added: bool) -> int:
-    cells = usual if mechanism.cells is None else mechanism.cells
-    if added:
-        return cells
-    return (cells + 1) // 2 if mechanism.cells_added is None else mechanism.cells_added
 
 
 def laws_of(level: Level) -> tuple[Law, Law, Law] | None:

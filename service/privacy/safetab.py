@@ -23,12 +23,15 @@ from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.plan import Choice, Neighbouring, Plan, Repeat, Sequence, condense
 from service.privacy.pure import mechanism_epsilon
+from service.privacy.tight.work import at_most
 from service.privacy.zcdp import mechanism_rho
 
 Kind = type[Geometric] | type[DiscreteGaussian]
 
 MOST_TIGHT = 16
-"""Levels of which the tight analysis takes a second or two at most."""
+"""Levels of which the tight analysis is asked for."""
+TIGHT_WORK = 1 << 24
+"""What it may take, a second or so; where that is not enough, it says what another analysis says."""
 CONFIDENCE = Fraction(95, 100)
 """The only one of the paper's closed forms."""
 GRID = tuple(Fraction(k, 100) for k in range(101, 1001))
@@ -148,7 +151,8 @@ def analyses(design: Design, plan: Plan, noise: Listed[Noise], delta: Fraction) 
         found.append(Analysis("zcdp, printed formula", _printed_zcdp(rho, delta), delta, sound=True))
     names = {"analytic": "zcdp, analytic"}
     tight = len(design.levels) <= MOST_TIGHT
-    cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(delta,), orders=(), tight=tight)
+    with at_most(TIGHT_WORK):
+        cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(delta,), orders=(), tight=tight)
     for statement in cost.approximate:
         if statement.epsilon.nats is not None:
             at = Fraction(0) if statement.via == "pure" else delta

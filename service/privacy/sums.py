@@ -28,9 +28,8 @@ from service.privacy.numbers import ball, ceiling, double_down, floor as lower_b
 
 RACED = 64
 """Sums of so many geometric cells, at most, go by the closed form."""
-WIDEST = Fraction(1 << 200)
-"""The largest variance of a sum."""
-_FREQUENCIES = 1 << 9
+_FREQUENCIES = 1 << 8
+_STEEP = Fraction(1000)  # nats: noise that falls faster is nothing but for less than exp(-1000)
 _DIGITS = 50  # bits, of the allowed excess, that tails are known to
 _HALF = 100  # bits, at most, that the expected size is known to
 
@@ -65,7 +64,7 @@ def _chernoff(law: Law, cells: int, nats: float) -> int:
     wanted = ball(Fraction(nats))
     if law.sigma_squared is not None:
         found.append((2 * cells * ball(law.sigma_squared) * wanted).sqrt())
-    rate = law.linear + law.quadratic
+    rate = min(law.linear + law.quadratic, _STEEP)
     u = np.concatenate([np.logspace(-12, -2, 200), np.linspace(0.01, 0.999, 800)])
     r = min(max(double(rate), 1e-200), 1e200)
     with np.errstate(all="ignore"):
@@ -162,6 +161,8 @@ class _Spectrum:
     def of(cls, law: Law, cells: int, excess: Fraction) -> "_Spectrum":
         bits = max(_DIGITS + _bits(1 / excess), _HALF)
         half = 2 * (_chernoff(law, cells, bits * math.log(2)) // 2 + 1)
+        if law.scale is not None and law.sigma_squared is not None:
+            half = 1 << half.bit_length()  # transforms of such a length are quickest
         period, tolerance = 2 * half, arb(2) ** -bits
         table = characteristics(law, period)
         if table is None:
@@ -254,8 +255,9 @@ class Sum:
         if cells == 1:
             return cls(law, cells, excess, _One(law))
         with precision(_working_bits(cells, excess)):
-            if not cells * variance(law) <= ball(WIDEST):
-                raise ValueError("expected noise of the sum with a variance of at most 2^200")
+            widest = 200 if law.scale is None or law.sigma_squared is None else 100
+            if not cells * variance(law) <= ball(Fraction(1 << widest)):
+                raise ValueError(f"expected noise of the sum with a variance of at most 2^{widest}")
             raced = law.sigma_squared is None and cells <= RACED
             return cls(law, cells, excess, _Race(law, cells) if raced else _Spectrum.of(law, cells, excess))
 

@@ -68,7 +68,7 @@ def test_continuous_margins_are_not_floored(still: Client, mechanism: str) -> No
     ("fields", "pointers"),
     [
         ({"queries": []}, ["/queries"]),
-        ({"queries": [{"name": str(n), "weight": 1} for n in range(201)]}, ["/queries"]),
+        ({"queries": [{"name": str(n), "weight": 1} for n in range(101)]}, ["/queries"]),
         ({"queries": [{"name": str(n), "weight": 1} for n in range(51)], "objective": "max_error"}, ["/queries"]),
         ({"queries": [{"name": "a"}]}, [""]),
         ({"queries": [{"name": "a", "weight": 1, "moe": 1}]}, [""]),

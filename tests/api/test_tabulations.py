@@ -19,10 +19,10 @@ _BINS_4, _BINS_9 = (0, 18, 45, 65), (0, 5, 18, 25, 35, 45, 55, 65, 75)
 
 def _level(name: str, scale: str = "2", **fields: Any) -> dict[str, Any]:
     """A level as a plan; so small a scale that its noise is 0 makes sums visible."""
-    noise = {"type": "geometric", "scale": scale, "cells": 9} | fields
+    noise = {"type": "geometric", "scale": scale, "cells": 1} | fields
     steps = [noise | {"name": f"{name}/step 1"}, noise | {"name": f"{name}/step 2"}]
     parts = [noise | {"name": f"{name}/total"}, {"type": "sequence", "parts": steps}]
-    return {"type": "parallel", "max_degree": 9, "parts": [{"type": "choice", "parts": parts}]}
+    return {"type": "repeat", "count": 9, "part": {"type": "choice", "parts": parts}}
 
 
 _EXACT = {"type": "sequence", "parts": [_level("Nation", "1e-4"), _level("State", "1e-4"), _level("Noisy", "5")]}
@@ -143,7 +143,7 @@ def test_draws_and_tabulations_exclude_each_other(client: Client) -> None:
 
 def test_under_a_repeat_a_tabulation_takes_every_turn_of_its_groups(client: Client) -> None:
     """So many choices are what the groups of one record cost; a group has one of them."""
-    of = _released(client, {"type": "repeat", "count": 9, "part": _level("a", cells=1)})
+    of = _released(client, _level("a"))
     path = f"/v1/accounts/people/releases/{of['id']}/draws"
 
     def draw(mechanism: str, partition: str, turn: int) -> Answer:
@@ -317,14 +317,14 @@ def test_tabulations_without_a_meaning(still: Client, fields: Any, pointer: str)
 @pytest.mark.parametrize(
     "plan",
     [
-        _level("a")["parts"][0]["parts"][0],
+        _level("a")["part"]["parts"][0],
         {"type": "repeat", "count": 2, "part": _level("b")},
         _level("a", granularity="0.5"),
         {"type": "choice", "parts": [_level("a"), _level("b")]},
         {"type": "sequence", "parts": [_level("a"), {"type": "repeat", "count": 1, "part": _level("b")}]}["parts"][1],
         {
             "type": "choice",
-            "parts": [{"type": "gaussian", "rho": 1, "name": "a/x"}, _level("a")["parts"][0]["parts"][1]],
+            "parts": [{"type": "gaussian", "rho": 1, "name": "a/x"}, _level("a")["part"]["parts"][1]],
         },
     ],
     ids=str,

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from service.privacy.law import Law
-from service.privacy.levels import find_level, groups_per_record, laws_of, levels_of
+from service.privacy.levels import find_level, laws_of, levels_of
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Mechanism
 from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense
 from service.privacy.zcdp import plan_rho
@@ -72,30 +72,6 @@ def test_noise_that_is_not_of_whole_counts_has_no_law() -> None:
         assert laws_of(level) is None
 
 
-def test_the_promise_is_what_the_cells_allow() -> None:
-    def promised(relation: Neighbouring, *cells: tuple[int | None, int | None]) -> int:
-        total, step_1, step_2 = (_noise(f"n/{number}", 1, *pair) for number, pair in enumerate(cells))
-        level = find_level(Choice(parts=(total, Sequence(parts=(step_1, step_2)))), "n")
-        assert level is not None
-        return groups_per_record(level, relation)
-
-    add, replace = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
-    assert promised(add, (9, None), (9, None), (9, None)) == 9
-    assert promised(add, (9, None), (None, None), (9, None)) == 1
-    assert promised(add, (9, None), (9, None), (5, None)) == 5
-    assert promised(replace, (18, None), (18, 9), (20, 9)) == 9
-    assert promised(replace, (18, 12), (18, 9), (9, 9)) == 9
-    assert promised(replace, (None, None), (None, None), (None, None)) == 1
-    assert promised(replace, (1, None), (1, None), (1, None)) == 1
-    assert promised(replace, (9, 3), (9, None), (9, None)) == 3
-
-
-def test_a_repeated_choice_is_a_choice_for_each_group_of_a_record() -> None:
-    level = find_level(Repeat(part=_choice("n"), count=4), "n")
-    assert level is not None
-    assert groups_per_record(level, Neighbouring.ADD_REMOVE) == 36
-
-
 @pytest.mark.parametrize("relation", Neighbouring)
 @pytest.mark.parametrize("groups", [1, 2, 9])
 def test_a_plan_costs_what_its_promise_allows(relation: Neighbouring, groups: int) -> None:
@@ -108,6 +84,6 @@ def test_a_plan_costs_what_its_promise_allows(relation: Neighbouring, groups: in
     plan = Repeat(part=choice, count=groups)
     level = find_level(plan, "n")
     assert level is not None
-    assert groups_per_record(level, relation) == groups
+    assert level.count == groups
     listed = Parallel(parts=(choice,) * (groups + 5), max_degree=groups)
     assert plan_rho(condense(plan), relation).nats == plan_rho(condense(listed), relation).nats
