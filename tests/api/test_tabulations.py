@@ -93,6 +93,35 @@ def test_rules_are_parameters(embedded: Client) -> None:
     assert group["noisy"] == [x for row in rows for x in (row[0], row[1], sum(row[2:]), 0)]
 
 
+@pytest.mark.parametrize("mechanism", ["geometric", "discrete_gaussian"])
+def test_a_plan_from_margins_is_registered_and_tabulated(embedded: Client, mechanism: str) -> None:
+    """From accuracy to counts: the margin that was asked for is answered, with the promise beside it."""
+    target = {
+        "mechanism": mechanism,
+        "levels": [{"name": "Nation, Detailed", "moe": 6}, {"name": "County, Regional", "moe": 50}],
+        "stability": 4,
+        "stage_1_fraction": "0.1",
+        "delta": "1e-10",
+    }
+    plan = json_of(embedded.post("/v1/plans/safetab", json=target))["plan"]
+    of = _released(embedded, plan) if mechanism == "geometric" else None
+    if of is None:
+        open_account(embedded, budget={"definition": "zcdp", "rho": 10})
+        of = release(embedded, plan)
+    groups = [
+        {"group": "many", "sex_by_age": _people(50_000)},
+        {"group": "marked", "total_only": True, "total": 50_000},
+    ]
+    for level, moe in (("Nation, Detailed", 6), ("County, Regional", 50)):
+        done = json_of(_tabulate(embedded, of, level, groups), 201)
+        assert done["margin_of_error"]["step_2"] == moe
+        assert done["margin_of_error"]["total_only"] <= moe  # with all of the group's budget
+        assert done["groups_per_record"] == 4
+        assert [group["detail"] for group in done["groups"]] == ["sex_by_age_23", "total"]
+        assert abs(sum(done["groups"][0]["noisy"]) - 50_000) < 3000
+        assert abs(done["groups"][1]["noisy"][0] - 50_000) < 500
+
+
 def test_noise_may_make_counts_negative(embedded: Client) -> None:
     of = _released(embedded)
     groups = [{"group": str(n), "total_only": True, "total": 0} for n in range(200)]
