@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 import yaml
 
-from service import logs
+from service import auditing, logs
 from service.errors import ServiceError
 from service.ledger import clock, keys
 from service.ledger.database import Database, open_database
@@ -113,6 +113,13 @@ def demo_safetab(url: ServiceUrl = None, key: ServiceKey = None) -> None:
     from service.demo.safetab import run  # noqa: PLC0415 - the other commands start faster without
 
     run(url, key)
+
+
+app.command()(auditing.verify)
+app.command()(auditing.verify_receipt)
+app.command()(auditing.recompute)
+app.command()(auditing.export)
+app.command("import")(auditing.import_export)
 
 
 def _all_keys(database: Database) -> list[keys.KeyRecord]:

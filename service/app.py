@@ -30,6 +30,7 @@ from service.api import (
     releases,
     safetab,
     tabulations,
+    trust,
 )
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
@@ -56,6 +57,7 @@ _ROUTERS = (
     safetab.router,
     postprocessing.router,
     keys.router,
+    trust.router,
     pages.health,
 )
 

@@ -108,6 +108,14 @@ class AlreadyDrawn(ServiceError):
         self.draw = draw
 
 
+class LedgerRolledBack(ServiceError):
+    """An entry that the caller has seen is not in the account's journal: an old backup was restored."""
+
+    def __init__(self, account: str) -> None:
+        super().__init__(f"the journal of {account!r} does not contain the entry that If-Ledger-Includes names")
+        self.account = account
+
+
 class IdempotencyConflict(ServiceError):
     """An Idempotency-Key comes back with another request."""
 

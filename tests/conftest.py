@@ -8,7 +8,7 @@ import contextlib
 import shutil
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -74,6 +74,26 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     template = request.getfixturevalue("_postgresql_template")
     with _new_database(request.getfixturevalue("postgresql_server"), template) as url:
         yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Database]]:
+    """Makes as many fresh, migrated and open databases as a test asks for, all of one kind."""
+    with contextlib.ExitStack() as stack:
+
+        def make() -> Database:
+            if request.param == "sqlite":
+                path = tmp_path / f"{uuid.uuid4().hex}.db"
+                shutil.copyfile(request.getfixturevalue("_sqlite_template"), path)
+                url = f"sqlite:///{path}"
+            else:
+                template = request.getfixturevalue("_postgresql_template")
+                url = stack.enter_context(_new_database(request.getfixturevalue("postgresql_server"), template))
+            opened = open_database(url)
+            stack.callback(opened.close)
+            return opened
+
+        yield make
 
 
 @pytest.fixture

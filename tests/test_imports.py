@@ -50,8 +50,11 @@ _LAYERS = {
     "app": _layer("__init__", "api", "errors", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "logs": _layer(packages={"structlog"}),
+    "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
     "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
-    "__main__": _layer("app", "demo", "errors", "ledger", "logs", "server", "settings", packages={"typer", "yaml"}),
+    "__main__": _layer(
+        "app", "auditing", "demo", "errors", "ledger", "logs", "server", "settings", packages={"typer", "yaml"}
+    ),
 }
 
 

@@ -277,17 +277,6 @@ def _history(
     return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)
 
 
-@router.get("/{account}/head", response_model=HeadBody)
-def read_head(account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
-    """The head of an account's journal.
-
-    Keep it: an account whose journal does not contain it any more has been rolled back.
-    """
-    require(principal, "auditor", account)
-    with database.read() as connection:
-        return ok(head_body(accounts.read_account(connection, account).head))
-
-
 @router.get("/{account}/journal", response_model=JournalPage)
 def read_journal(
     account: AccountPath,

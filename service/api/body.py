@@ -16,6 +16,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api.plans import Limits, plan_limits
+from service.api.rollback import check_kept
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
 _LARGE = 1 << 16  # bytes from which parsing leaves the event loop
@@ -48,6 +49,7 @@ class StrictRoute(APIRoute):
                 body = await _whole_body(request)
                 parsed = await to_thread.run_sync(parse, body) if len(body) > _LARGE else parse(body)
                 request._json = parsed
+            await check_kept(request)
             return await handle(request)
 
         return read_and_handle

@@ -66,7 +66,7 @@ async def _change(
         parts = (secret, request.method, path, await request.body())
         large = len(parts[-1]) > _LARGE
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
-    identity = idempotency.Request(principal.name, idempotency_key, digest)
+    identity = idempotency.Request(principal.name, idempotency_key, digest, getattr(request.state, "kept", None))
     return Change(state.database, secret, principal, identity, state.writers)
 
 

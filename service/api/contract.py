@@ -7,6 +7,7 @@ from fastapi.openapi.utils import get_openapi
 
 from service.api import arrow
 from service.api.problems import KINDS, MEDIA_TYPE
+from service.api.rollback import HEADER
 
 DESCRIPTION = """\
 Keeps a durable ledger of what has been lost about whom by differentially private releases, in pure, zCDP, RDP
@@ -48,6 +49,14 @@ _PROBLEM = {
     },
 }
 
+
+_IF_LEDGER_INCLUDES = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "seq:hash of a journal entry that the client has seen; 412 where the journal does not hold it.",
+    "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,14}:[0-9a-f]{64}$"},
+}
 
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
 _IDENTITY = {
@@ -129,6 +138,9 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         statuses |= {401: "unauthenticated", 403: "forbidden", 422: "validation"}
         if "{" in path:
             statuses[404] = "not_found"
+        if "{account}" in path:
+            statuses[412] = "ledger_rolled_back"
+            operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
         if "requestBody" in operation:
             statuses |= {413: "too_large", 415: "unsupported_media_type"}
         if path.startswith("/v1/accounts") and method in ("post", "patch"):

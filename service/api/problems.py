@@ -57,6 +57,12 @@ KINDS: dict[str, Kind] = {
     ),
     "account_closed": Kind(409, "The account is closed", "A steward can open it again."),
     "conflict": Kind(409, "The request contradicts what is there", "The detail says what it contradicts."),
+    "ledger_rolled_back": Kind(
+        412,
+        "The ledger has forgotten an entry",
+        "The entry that If-Ledger-Includes names is not in the account's journal: most likely an old backup was"
+        " restored, and what was spent since is forgotten. Stop publishing, and restore the rest from an export.",
+    ),
     "too_large": Kind(413, "The request is too large", "The detail says the limit."),
     "unsupported_media_type": Kind(
         415, "The body's media type is not read here", "Send application/json; counts to draw, also as an Arrow stream."
@@ -81,6 +87,7 @@ _CODES: dict[type[ServiceError], str] = {
     errors.AccountClosed: "account_closed",
     errors.BudgetExceeded: "budget_exceeded",
     errors.AlreadyDrawn: "already_drawn",
+    errors.LedgerRolledBack: "ledger_rolled_back",
     errors.IdempotencyConflict: "idempotency_conflict",
     errors.UnsupportedMediaType: "unsupported_media_type",
     errors.TooLarge: "too_large",
@@ -111,7 +118,7 @@ def of_error(error: ServiceError, instance: str) -> Response:
             return problem(code, str(error), instance, **first, failures=listed, noise_multiplier_that_fits=multiplier)
         case errors.AlreadyDrawn(draw=draw):
             return problem(code, str(error), instance, draw=draw)
-        case errors.AccountClosed(account=account):
+        case errors.AccountClosed(account=account) | errors.LedgerRolledBack(account=account):
             return problem(code, str(error), instance, account=account)
         case errors.Unavailable(retry_after=seconds):
             response = problem(code, str(error), instance)

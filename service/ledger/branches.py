@@ -39,7 +39,7 @@ def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Plan, int]]:
     return []
 
 
-def forks_of(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
+def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
     """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
     way, forks, pointer = way_to(plan, mechanism), [], ""
     for depth, (node, number) in enumerate(way):

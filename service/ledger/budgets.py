@@ -5,6 +5,8 @@ client stated.
 """
 
 import json
+import re
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -84,15 +86,40 @@ def write_price(price: Price) -> dict[str, Any]:
     }
 
 
-def read_price(document: dict[str, Any]) -> Price:
-    """A price from its journal entry."""
+def read_price(document: Mapping[str, Any]) -> Price:
+    """A price from its journal entry.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not one that ``write_price`` can have written.
+    """
     return Price(
-        epsilon=None if document["epsilon"] is None else Fraction(document["epsilon"]),
-        rho=None if document["rho"] is None else Fraction(document["rho"]),
-        delta=Fraction(document["delta"]),
-        linear=Fraction(document["linear"]),
-        quanta=tuple(None if quanta is None else int(quanta) for quanta in document["quanta"]),
+        epsilon=None if document["epsilon"] is None else _read_rational(document["epsilon"]),
+        rho=None if document["rho"] is None else _read_rational(document["rho"]),
+        delta=_read_rational(document["delta"]),
+        linear=_read_rational(document["linear"]),
+        quanta=tuple(None if quanta is None else _read_whole(quanta) for quanta in document["quanta"]),
     )
+
+
+_RATIONAL = re.compile(r"(0|[1-9][0-9]*)(?:/([1-9][0-9]*))?")
+
+
+def _read_rational(text: str) -> Fraction:
+    """A rational of at least 0, in lowest terms; Python would read exponents too, however large."""
+    found = _RATIONAL.fullmatch(text)
+    if found is None:
+        raise ValueError("expected a fraction of at least 0")
+    value = Fraction(int(found[1]), int(found[2] or 1))
+    if str(value) != text:
+        raise ValueError("expected a fraction in lowest terms")
+    return value
+
+
+def _read_whole(text: str) -> int:
+    value = _read_rational(text)
+    if value.denominator != 1:
+        raise ValueError("expected whole quanta")
+    return value.numerator
 
 
 def write_totals(totals: Totals) -> str:

@@ -3,7 +3,6 @@
 True counts come in as an argument and go nowhere: what is stored is the noisy result.
 """
 
-import hashlib
 import json
 import math
 import uuid
@@ -19,7 +18,7 @@ from sqlalchemy import Connection, Row, insert, select
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
 from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord, Line
-from service.ledger.branches import WHOLE, Fork, forks_of, refuse_other_branch, take_branches, way_to
+from service.ledger.branches import WHOLE, Fork, forks_above, refuse_other_branch, take_branches, way_to
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database
 from service.ledger.holds import commit_for_draw
@@ -200,10 +199,10 @@ def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64])
     return Sealed(
         mechanism=mechanism,
         turn=turn,
-        forks=forks_of(plan, mechanism, turn.repetition),
+        forks=forks_above(plan, mechanism, turn.repetition),
         noisy=noisy,
         packed=packing.pack(noisy),
-        digest=hashlib.sha256(noisy.astype("<i8", copy=False).data).hexdigest(),
+        digest=packing.digest(noisy),
     )
 
 
@@ -261,6 +260,11 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
     drawn = connection.execute(query.limit(1)).scalar_one_or_none()
     if drawn is not None:
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
+
+
+def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
+    """The choices above the mechanism of this name, with the branches that a draw of it takes."""
+    return forks_above(plan, find_mechanism(plan, name, ""), repetition)
 
 
 def landed(connection: Connection, record: DrawRecord) -> bool:

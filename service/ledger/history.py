@@ -1,111 +1,319 @@
-"""The journal replayed: what an account was at any of its entries."""
+"""The journal replayed: what an account was at any of its entries, from nothing else.
+
+Balances of the past, verification, recomputation and imports follow a chain by the one class here. It
+keeps what is held and what is distinct, never a release: a chain of a million entries of a thousand
+distinct plans is a thousand counts.
+"""
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection
 
 from service.ledger import budgets, journal, spending
 from service.ledger.accounts import AccountRecord
-from service.ledger.journal import Head, JournalEntry
+from service.ledger.journal import BEFORE_FIRST, Broken, Head
 from service.ledger.releases import expires
 from service.ledger.spending import Subplans
-from service.privacy.filter import Price, Totals, add, subtract
+from service.privacy.filter import Budget, Price, Totals, Weights, add_all
 from service.privacy.notation import read_plan
+from service.privacy.plan import Neighbouring, Plan
 
 _PAGE = 500
+_DISTINCT = 4096  # amounts and plans that are counted before they are added up
+_VOLUME = 1 << 26  # characters of plans, likewise
+SHORT = 1 << 12  # characters of a plan that is remembered with its subplans
+_VOLUME = 1 << 26  # characters
+SHORT = 1 << 12  # characters of a plan that is worth remembering
 
+Said = dict[str, Any]
+"""What a journal entry says."""
 
-@dataclass(frozen=True, slots=True)
-class HeldCharge:
-    """What the journal says of a release that is held: what settling it takes away or makes spent."""
+Amount = tuple[str | None, str | None, str, str, tuple[str | None, ...]]
+"""A price as the journal writes it, to be counted: epsilon, rho, delta, linear, quanta."""
 
-    price: Price
-    subplans: Subplans
-    expires_at: str | None  # None: not by itself
+Subject = tuple[str, tuple[str, ...]]
+"""What a release spends on: its plan as text, and its own tags."""
+
+_NOTHING: Amount = ("0", "0", "0", "0", ())
+
+write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(slots=True)
-class Replay:
-    """An account as its journal has it so far, entry by entry: the record, and what it committed and holds."""
+class Held:
+    """A release that is proposed or reserved."""
 
-    account: AccountRecord
-    committed: Subplans = field(default_factory=Counter)
-    held: dict[str, HeldCharge] = field(default_factory=dict)
+    state: str
+    amount: Amount
+    subject: Subject
+    expires_at: str | None
+    own: bool  # registered in this account, and not in one under it
+
+
+class Chain:
+    """An account as its journal has it so far; it follows one entry after the other."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.head = BEFORE_FIRST
+        self.opened: Said = {}  # the first entry
+        self.neighbouring = Neighbouring.ADD_REMOVE
+        self.weights = Weights()
+        self.budget: Budget | None = None
+        self.state = "open"
+        self.approval_above: str | None = None
+        self.committed = 0  # releases, with those of the accounts under it
+        self.own_committed = 0  # its own
+        self.held: dict[str, Held] = {}
+        self.amount: Amount = _NOTHING  # of the last entry that registered a release
+        self.subject: Subject = ("", ())  # likewise
+        self._totals = Totals()  # of what is committed, but for what is counted in _amounts
+        self._amounts: Counter[Amount] = Counter()
+        self._spent: Subplans = Counter()  # subplans, but for those of what is counted in _subjects
+        self._subjects: Counter[Subject] = Counter()
+        self._volume = 0  # characters of the plans that are counted
+
+    def follow(self, said: Said, head: Head) -> str | None:
+        """Take the next entry, and return the state that it brings its release to; None where it brings none.
+
+        Raises:
+            Broken: an entry of this kind does not say this here.
+        """
+        try:
+            state = self._follow(said)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+            raise Broken("the entry does not say what one of its kind says") from None
+        self.head = head
+        return state
+
+    def commit(self, amount: Amount, subject: Subject, head: Head) -> None:
+        """The same for the entry of a release that was registered at once."""
+        self._commit(amount, subject, own=True)
+        self.head = head
+
+    def _follow(self, said: Said) -> str | None:
+        kind, content = said["kind"], said["content"]
+        if (kind == "account_opened") != (self.head == BEFORE_FIRST):
+            raise Broken("an account is opened by its first entry, and by no other")
+        match kind:
+            case "committed" | "reserved" | "proposed" if "plan" in content:
+                return self._register(said["release"], kind, content)
+            case "committed" | "approved" | "voided" | "expired":
+                return self._step(said["release"], content["to"] if kind == "approved" else kind)
+            case "repriced":
+                self._reprice(said["release"], amount_of(content["was"]), amount_of(content["price"]))
+            case "account_opened":
+                self._open(said)
+            case "budget_changed":
+                self.budget = budgets.read_budget(content["budget"])
+            case "account_closed" | "account_reopened":
+                self.state = "closed" if kind == "account_closed" else "open"
+            case "metadata_changed":
+                self.approval_above = content.get("approval_above", self.approval_above)
+            case "drawn" | "refused":
+                pass
+            case _:
+                raise Broken("the entry is of no known kind")
+        return None
+
+    def _open(self, said: Said) -> None:
+        content = said["content"]
+        self.opened = said
+        self.neighbouring = Neighbouring(content["neighbouring"])
+        self.weights = budgets.read_weights(json.dumps(content["admission"]))
+        self.budget = budgets.read_budget(content["budget"])
+        self.approval_above = content.get("approval_above")
+
+    def _register(self, release: str, kind: str, content: Said) -> str:
+        self.amount = amount = amount_of(content["price"])
+        self.subject = subject = subject_of(content)
+        own = content.get("origin") is None
+        if kind == "committed":
+            self._commit(amount, subject, own=own)
+        elif release in self.held:
+            raise Broken("the release is held already")
+        else:
+            read_amount(amount)
+            self.held[release] = Held(kind, amount, subject, content["expires_at"], own)
+        return kind
+
+    def _commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:
+        self.committed += 1
+        self.own_committed += own
+        self._amounts[amount] += 1
+        self._subjects[subject] += 1
+        if self._subjects[subject] == 1:
+            self._volume += len(subject[0])
+        if len(self._amounts) > _DISTINCT or len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
+            self._add_up()
+
+    def _step(self, release: str, state: str) -> str:
+        held = self.held.get(release)
+        if held is None:
+            raise Broken("the release is not held")
+        if state == "reserved":
+            held.state = state
+            return state
+        if state not in ("committed", "voided", "expired"):
+            raise Broken("a release comes to no such state")
+        del self.held[release]
+        if state == "committed":
+            self._commit(held.amount, held.subject, own=held.own)
+        return state
+
+    def _reprice(self, release: str, was: Amount, amount: Amount) -> None:
+        read_amount(was), read_amount(amount)
+        held = self.held.get(release)
+        if held is None:
+            self._amounts[was] -= 1
+            self._amounts[amount] += 1
+        elif held.amount != was:
+            raise Broken("the release had another price")
+        else:
+            held.amount = amount
+
+    def _add_up(self) -> None:
+        self._totals = add_all(self._totals, _prices(self._amounts))
+        self._amounts.clear()
+        for subject, count in self._subjects.items():
+            for subplan, times in subplans_of(subject).items():
+                self._spent[subplan] += times * count
+        self._subjects.clear()
+        self._volume = 0
+
+    @property
+    def totals(self) -> Totals:
+        """The sum of what is committed and held."""
+        self._add_up()
+        return add_all(self._totals, _prices(Counter(held.amount for held in self.held.values())))
+
+    @property
+    def releases(self) -> int:
+        """How many are committed or held, with those of the accounts under it."""
+        return self.committed + len(self.held)
+
+    @property
+    def own_releases(self) -> int:
+        """How many of them were registered in this account."""
+        return self.own_committed + sum(held.own for held in self.held.values())
+
+    @property
+    def next_expiry(self) -> str | None:
+        """When the first of what is held ends by itself."""
+        return min((ends for held in self.held.values() if (ends := ends_by_itself(held)) is not None), default=None)
+
+    @property
+    def spent(self) -> Subplans:
+        """The subplans of what is committed."""
+        self._add_up()
+        return self._spent
 
     @property
     def reserved(self) -> Subplans:
-        """The subplans of all that is held."""
-        counted: Subplans = Counter()
-        for charge in self.held.values():
-            counted.update(charge.subplans)
-        return counted
-
-    def follow(self, entry: JournalEntry) -> None:
-        """Take in the next entry."""
-        content = json.loads(entry.body)["content"]
-        self._account(entry.kind, content)
-        if entry.release_id is not None:
-            self._release(entry.kind, entry.release_id, content)
-        self.account = replace(self.account, head=Head(entry.seq, entry.hash))
-
-    def _account(self, kind: str, content: dict[str, Any]) -> None:
-        if "budget" in content:
-            self.account = replace(self.account, budget=budgets.read_budget(content["budget"]))
-        if content.get("approval_above") is not None:
-            self.account = replace(self.account, approval_above=Fraction(content["approval_above"]))
-        if kind in ("account_closed", "account_reopened"):
-            self.account = replace(self.account, state="closed" if kind == "account_closed" else "open")
-
-    def _release(self, kind: str, release_id: str, content: dict[str, Any]) -> None:
-        match kind:
-            case "committed" | "reserved" | "proposed" if "price" in content:
-                self._charge(kind, release_id, content)
-            case "approved" if content["to"] == "reserved":
-                pass
-            case "approved" | "committed":
-                self.committed.update(self.held.pop(release_id).subplans)
-            case "voided" | "expired":
-                totals = subtract(self.account.totals, self.held.pop(release_id).price)
-                self.account = replace(self.account, totals=totals, releases=self.account.releases - 1)
-
-    def _charge(self, kind: str, release_id: str, content: dict[str, Any]) -> None:
-        price, plan = budgets.read_price(content["price"]), read_plan(content["plan"])
-        totals = add(self.account.totals, price)
-        self.account = replace(self.account, totals=totals, releases=self.account.releases + 1)
-        subplans = spending.subplans_of(plan, content["tags"])
-        if kind == "committed":
-            self.committed.update(subplans)
-        else:
-            ends = content["expires_at"] if expires(plan) else None
-            self.held[release_id] = HeldCharge(price, subplans, ends)
+        """The subplans of what is held."""
+        subplans: Subplans = Counter()
+        for held in self.held.values():
+            subplans.update(subplans_of(held.subject))
+        return subplans
 
 
-def replay(connection: Connection, account: AccountRecord, until: int) -> Replay:
+def amount_of(price: Mapping[str, Any]) -> Amount:
+    """A price as its entry writes it."""
+    return price["epsilon"], price["rho"], price["delta"], price["linear"], tuple(price["quanta"])
+
+
+def price_of(amount: Amount) -> dict[str, Any]:
+    """The same as the entry's price."""
+    return dict(zip(_FIGURES, (*amount[:4], list(amount[4])), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def read_amount(amount: Amount) -> Price:
+    """The price that it is.
+
+    Raises:
+        TypeError, ValueError: the service writes none like it.
+    """
+    return budgets.read_price(price_of(amount))
+
+
+_FIGURES = ("epsilon", "rho", "delta", "linear", "quanta")
+
+
+def _prices(counts: Mapping[Amount, int]) -> Iterator[tuple[Price, int]]:
+    return ((read_amount(amount), count) for amount, count in counts.items())
+
+
+def subject_of(content: Said) -> Subject:
+    """What an entry that registers a release spends on."""
+    return write(content["plan"]), tuple(content["tags"])
+
+
+def subplans_of(subject: Subject) -> Subplans:
+    """The priced subplans of a release, by their text."""
+    return (_subplans if len(subject[0]) < SHORT else _subplans.__wrapped__)(subject)
+
+
+@lru_cache(maxsize=_DISTINCT)
+def _subplans(subject: Subject) -> Subplans:
+    plan, tags = subject
+    return spending.subplans_of(read_text(plan), tags)
+
+
+def read_text(plan: str) -> Plan:
+    """The plan that a text states; remembered for a moment, as it is priced, counted and searched for tags."""
+    return (_plan if len(plan) < SHORT else _plan.__wrapped__)(plan)
+
+
+@lru_cache(maxsize=256)
+def _plan(text: str) -> Plan:
+    return read_plan(json.loads(text))
+
+
+def ends_by_itself(held: Held) -> str | None:
+    """When a hold ends although nobody says so; never where something may have been published unseen."""
+    if held.expires_at is None or not expires(read_text(held.subject[0])):
+        return None
+    return held.expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An account as its journal had it: the record, and the subplans that it had committed and held."""
+
+    account: AccountRecord
+    committed: Subplans
+    reserved: Subplans
+
+
+def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:
     """The account right after entry ``until``, from nothing but its journal.
 
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
     """
-    opened = replace(
-        account,
-        totals=Totals(),
-        state="open",
-        head=journal.BEFORE_FIRST,
-        approval_above=None,
-        next_expiry=None,
-        releases=0,
-    )
-    moment = Replay(opened)
-    while moment.account.head.seq < until:
-        seq = moment.account.head.seq
-        page = journal.entries(connection, account.id, seq, min(_PAGE, until - seq))
+    chain = Chain(account.name)
+    while chain.head.seq < until:
+        page = journal.entries(connection, account.id, chain.head.seq, min(_PAGE, until - chain.head.seq))
         if not page:
             break
         for entry in page:
-            moment.follow(entry)
-    times = (charge.expires_at for charge in moment.held.values() if charge.expires_at is not None)
-    moment.account = replace(moment.account, next_expiry=min(times, default=None))
-    return moment
+            chain.follow(json.loads(entry.body), Head(entry.seq, entry.hash))
+    if chain.budget is None:
+        raise Broken(journal.MISSING)
+    moment = replace(
+        account,
+        budget=chain.budget,
+        totals=chain.totals,
+        state=chain.state,
+        head=chain.head,
+        approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),
+        next_expiry=chain.next_expiry,
+        releases=chain.releases,
+    )
+    return Moment(moment, chain.spent, chain.reserved)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, bindparam, insert, select
 from service.errors import IdempotencyConflict
 from service.ledger import tables
 from service.ledger.installation import Secret
+from service.ledger.journal import Kept
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Request:
     principal: str  # keys are rotated, so a principal and not its key
     key: str | None  # the Idempotency-Key; None: never replayed
     digest: str  # from `request_digest`
+    kept: Kept | None = None  # an entry that the journal must hold, else nothing is done
 
 
 @dataclass(frozen=True)

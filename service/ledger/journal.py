@@ -7,14 +7,16 @@ before it was changed.
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
+from service.errors import LedgerRolledBack
 from service.ledger.database import batch
-from service.ledger.tables import Entry
+from service.ledger.tables import Account, Entry
 
 Kind = Literal[
     "account_opened",
@@ -49,6 +51,24 @@ class Head:
 
 
 BEFORE_FIRST = Head(0, "00" * 32)
+_HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
+
+
+def read_head(text: str) -> Head:
+    """A head as people keep it and clients send it, ``seq:hash``.
+
+    Raises:
+        ValueError: it is no such text; what it is does not stand in the message.
+    """
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        raise ValueError("expected seq:hash, a number from 1 and 64 lower-case hexadecimal digits")
+    return Head(int(found[1]), found[2])
+
+
+def write_head(head: Head) -> str:
+    """The same as text."""
+    return f"{head.seq}:{head.hash}"
 
 
 @dataclass(frozen=True)
@@ -60,8 +80,7 @@ class AccountHead:
     head: Head
 
 
-@dataclass(frozen=True)
-class JournalEntry:
+class JournalEntry(NamedTuple):
     """One entry as it is stored; ``body`` is the canonical JSON that was hashed."""
 
     seq: int
@@ -69,6 +88,14 @@ class JournalEntry:
     release_id: str | None
     body: str
     hash: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An entry that a client has seen in an account's journal, and that must be there still."""
+
+    account: str
+    head: Head
 
 
 @dataclass(frozen=True)
@@ -106,11 +133,11 @@ def _ordered(value: object) -> object:
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
             raise TypeError("expected text as the names of an object")
-        return {name: _ordered(value[name]) for name in sorted(value, key=_utf_16_units)}
+        return {name: _ordered(value[name]) for name in sorted(value, key=utf_16_units)}
     raise TypeError(f"expected text, an integer, a boolean, null, a list or an object, got {type(value).__name__}")
 
 
-def _utf_16_units(name: str) -> bytes:
+def utf_16_units(name: str) -> bytes:
     """Big-endian, so that bytes compare as code units do; ASCII compares the same without."""
     return name.encode("utf-16-be", "surrogatepass")
 
@@ -185,6 +212,28 @@ def entries(connection: Connection, account_id: int, after_seq: int, limit: int)
     return [JournalEntry(*row) for row in rows]
 
 
+def require_kept(connection: Connection, kept: Kept) -> None:
+    """Refuse to go on where an entry that was seen is not in the journal: then an old backup was restored.
+
+    Raises:
+        LedgerRolledBack: the account's journal does not hold it, or there is no such account.
+    """
+    asked = {"account": kept.account, "seq": kept.head.seq, "hash": kept.head.hash}
+    if connection.execute(_KEPT, asked).first() is None:
+        raise LedgerRolledBack(kept.account)
+
+
+_KEPT = (
+    select(Entry.seq)
+    .join(Account, Account.id == Entry.account_id)
+    .where(
+        Account.name == bindparam("account"),
+        Entry.seq == bindparam("seq"),
+        Entry.hash == bindparam("hash"),
+    )
+)
+
+
 def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
     """Whether this very entry is in the journal: how an attempt is recognised whose commit was not confirmed."""
     found = connection.execute(
@@ -204,31 +253,85 @@ def verify_chain(connection: Connection, account: AccountHead) -> BadEntry | Non
     head = BEFORE_FIRST
     while page := entries(connection, account.id, head.seq, _PAGE):
         for entry in page:
-            reason = _fault(account.name, head, entry)
-            if reason is not None:
-                return BadEntry(head.seq + 1, reason)
+            try:
+                read_entry(account.name, head, entry)
+            except Broken as broken:
+                return BadEntry(head.seq + 1, str(broken))
             head = Head(entry.seq, entry.hash)
     if head.seq < account.head.seq:
-        return BadEntry(head.seq + 1, "the entry is missing")
+        return BadEntry(head.seq + 1, MISSING)
     if head != account.head:
         return BadEntry(head.seq, "the account's head is not the last entry")
     return None
 
 
-def _fault(account: str, previous: Head, entry: JournalEntry) -> str | None:
-    """What is wrong with an entry, given the head that it should follow."""
+MISSING = "the entry is missing"
+MISFILED = "the entry is filed under another account, number, kind or release than it states"
+
+
+class Broken(ValueError):
+    """An entry is not what its chain or its account says it is; the text says how."""
+
+
+def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, Any]:
+    """What an entry says, given the head that it follows.
+
+    Raises:
+        Broken: it is not the next one, not what was hashed, or filed under something else.
+    """
+    check_link(previous, entry)
+    said = read_body(entry.body)
+    if (said.get("account"), said.get("seq"), said.get("kind"), said.get("release")) != (
+        account,
+        entry.seq,
+        entry.kind,
+        entry.release_id,
+    ):
+        raise Broken(MISFILED)
+    return said
+
+
+def check_link(previous: Head, entry: JournalEntry) -> None:
+    """Whether an entry is the one after this head, and was not changed since.
+
+    Raises:
+        Broken: it is not, or was.
+    """
     if entry.seq != previous.seq + 1:
-        return "the entry is missing"
+        raise Broken(MISSING)
     if entry_hash(previous.hash, entry.body) != entry.hash:
-        return "the hash is not that of the entry and the hash before it"
+        raise Broken("the hash is not that of the entry and the hash before it")
+
+
+def read_body(body: str) -> dict[str, Any]:
+    """What an entry's text says.
+
+    Raises:
+        Broken: it is not the canonical JSON of an object.
+    """
     try:
-        said = json.loads(entry.body)
-        rewritten = canonical(said)
-    except (TypeError, ValueError):
-        return "the entry is not canonical JSON"
-    if rewritten != entry.body or not isinstance(said, dict):
-        return "the entry is not canonical JSON"
-    columns = {"account": account, "seq": entry.seq, "kind": entry.kind, "release": entry.release_id}
-    if {name: said.get(name) for name in columns} != columns:
-        return "the entry is filed under another account, number, kind or release than it states"
-    return None
+        said = _DECODER.decode(body)
+        # Where all is ASCII, names in the order of their characters are in that of their UTF-16 code units.
+        rewritten = _SORTING_ENCODER.encode(said) if body.isascii() else canonical(said)
+    except (TypeError, ValueError, RecursionError):
+        raise Broken("the entry is not canonical JSON") from None
+    if rewritten != body or not isinstance(said, dict):
+        raise Broken("the entry is not canonical JSON")
+    return said
+
+
+def _small_integer(text: str) -> int:
+    value = int(text)
+    if abs(value) > LARGEST_INTEGER:
+        raise ValueError("expected an integer of at most 2^53 in size")
+    return value
+
+
+def _no_double(_: str) -> float:
+    raise ValueError("expected no number that is not an integer")
+
+
+_DECODER = json.JSONDecoder(parse_int=_small_integer, parse_float=_no_double, parse_constant=_no_double)
+_SORTING_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=True
+)

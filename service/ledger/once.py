@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from sqlalchemy import Connection
 
 from service.errors import ServiceError
-from service.ledger import clock, idempotency
+from service.ledger import clock, idempotency, journal
 from service.ledger.accounts import HoldsDue
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
@@ -80,6 +80,7 @@ def once(
     was left), it is told the first one's success, not the refusal.
 
     Raises:
+        LedgerRolledBack: an entry that the caller has seen is not there.
         IdempotencyConflict: the key came before with another request.
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
@@ -142,6 +143,8 @@ def _write(
     """
 
     def run(connection: Connection) -> R:
+        if request.kept is not None:  # here and not before: after a failover this may be another server
+            journal.require_kept(connection, request.kept)
         _stop_if_answered(connection, request)
         at = clock.now()
         try:

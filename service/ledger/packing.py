@@ -5,6 +5,7 @@ values in planes: all lowest bytes, then all second ones, and so on, so that wha
 bytes, stands together. Older rows are a zlib stream of 8-byte values, whose first byte is none of these.
 """
 
+import hashlib
 import zlib
 
 import numpy as np
@@ -18,6 +19,12 @@ MOST_BYTES = 10**9
 
 _WIDTHS = (1, 2, 4, 8)
 _LEVEL = 1
+_MOST_UNFOLDED = 1 << 15  # a block of 128 KiB takes 4 bytes at least
+
+
+def digest(values: NDArray[np.int64]) -> str:
+    """SHA-256 of the values as 8-byte little-endian integers: what the journal says of them."""
+    return hashlib.sha256(values.astype("<i8", copy=False).data).hexdigest()
 
 
 def pack(values: NDArray[np.int64]) -> bytes:
@@ -30,28 +37,49 @@ def pack(values: NDArray[np.int64]) -> bytes:
     planes = np.empty((width, values.size), np.uint8)
     planes[:] = values.astype(f"<i{width}", copy=False).view(np.uint8).reshape(values.size, width).T
     packed: bytes = bytes([width]) + pa.Codec("zstd", _LEVEL).compress(planes, asbytes=True)
-    require_small(packed)
+    if len(packed) > MOST_BYTES:
+        raise TooLarge(f"expected noisy counts that compress to at most {MOST_BYTES} bytes; draw them in partitions")
     return packed
 
 
-def require_small(packed: bytes) -> None:
-    """Refuse what a database does not hold in one value.
+def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
+    """The ``size`` values that were packed, and nothing else.
 
     Raises:
-        TooLarge: it is too long.
+        ValueError: the bytes are not those of so many values. However much they would unpack to, no more memory is
+            taken than for these, and no more than the shortest frames of zeros account for.
     """
-    if len(packed) > MOST_BYTES:
-        raise TooLarge(f"expected noisy counts that compress to at most {MOST_BYTES} bytes; draw them in partitions")
-
-
-def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
-    """The ``size`` values that were packed."""
-    width = packed[0]
+    width = packed[0] if packed else 0
     if width not in _WIDTHS:
-        return np.frombuffer(zlib.decompress(packed), "<i8").astype(np.int64, copy=False)
+        return np.frombuffer(_inflated(packed, 8 * size), "<i8").astype(np.int64, copy=False)
     frame = memoryview(packed)[1:]
-    planes = np.frombuffer(pa.Codec("zstd").decompress(frame, size * width), np.uint8).reshape(width, size)
+    if size * width > _MOST_UNFOLDED * len(frame):
+        raise ValueError("expected a frame of as many values as there should be")
+    try:
+        unpacked = pa.Codec("zstd").decompress(frame, size * width)
+    except OSError:
+        raise ValueError("expected one whole Zstandard frame of as many values as there should be") from None
+    planes = np.frombuffer(unpacked, np.uint8).reshape(width, size)
     return np.ascontiguousarray(planes.T).view(f"<i{width}").reshape(size).astype(np.int64)
+
+
+def is_pack_of(packed: bytes, size: int, expected: str) -> bool:
+    """Whether these are the bytes of ``size`` values with this digest; whoever made them."""
+    try:
+        return digest(unpack(packed, size)) == expected
+    except (MemoryError, ValueError):
+        return False
+
+
+def _inflated(packed: bytes, size: int) -> bytes:
+    unpacking = zlib.decompressobj()
+    try:
+        unpacked = unpacking.decompress(packed, size + 1)
+    except zlib.error:
+        unpacked = b""
+    if len(unpacked) != size or not unpacking.eof or unpacking.unused_data:
+        raise ValueError("expected one whole zlib stream of as many values as there should be")
+    return unpacked
 
 
 def _width(values: NDArray[np.int64]) -> int:

@@ -11,17 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, insert
 
-from service.ledger import accounts, branches, draws, packing
+from service.ledger import accounts, branches, draws
 from service.ledger.database import Database
 from service.ledger.draws import DrawRecord, Turn
 from service.ledger.idempotency import Request
-from service.ledger.layouts import Layout, seal_layout
+from service.ledger.layouts import Layout, by_branch, seal_layout
 from service.ledger.once import Outcome, once_reloaded
 from service.ledger.tables import Tabulation
 from service.privacy.levels import Level
 from service.privacy.plan import Plan
-
-_TOTAL_ONLY = "0"
 
 
 def tabulate(
@@ -46,9 +44,7 @@ def tabulate(
     """
     turn = Turn(f"tabulation {uuid.uuid4()}")
     sealed, sealed_layout = draws.seal(plan, level.step_2, turn, noisy), seal_layout(layout)
-    packing.require_small(sealed_layout.packed)
     line = accounts.line_of(database, account_name)
-    marked, others = _by_branch(layout)
 
     def work(connection: Connection, at: str) -> DrawRecord:
         account = draws.lock_for_draw(connection, line, release_id, request.principal, at)
@@ -59,18 +55,16 @@ def tabulate(
             "layout_hash": sealed_layout.digest,
         }
         record = draws.store(connection, account, release_id, sealed, request.principal, at, more)
-        connection.execute(insert(Tabulation).values(draw_id=record.id, layout=sealed_layout.packed))
-        for branch, groups in zip(level.branches, (marked, others), strict=True):
-            branches.take_groups(connection, release_id, level.pointer, branch, groups, record.id)
+        write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
         return replace(record, layout=layout)
 
     return once_reloaded(database, request, work, status=201, landed=draws.landed, reload=draws.RELOAD)
 
 
-def _by_branch(layout: Layout) -> tuple[list[str], list[str]]:
-    """The groups that are marked as total only, and the others."""
-    marked: list[str] = []
-    others: list[str] = []
-    for group, detail in zip(layout.groups, layout.details, strict=True):
-        (marked if detail == _TOTAL_ONLY else others).append(group)
-    return marked, others
+def write_layout(
+    connection: Connection, release_id: str, level: Level, layout: Layout, packed: bytes, draw_id: str
+) -> None:
+    """The rows of a tabulation beside that of its draw: what its values are, and that its groups are taken."""
+    connection.execute(insert(Tabulation).values(draw_id=draw_id, layout=packed))
+    for branch, groups in zip(level.branches, by_branch(layout), strict=True):
+        branches.take_groups(connection, release_id, level.pointer, branch, groups, draw_id)

@@ -278,7 +278,11 @@ def charged(totals: Totals, asked: Price) -> Price:
 def _manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
     if math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR:
         return added
-    return Fraction(math.ceil(added * steps), steps)
+    return _coarse(added, steps)
+
+
+def _coarse(value: Fraction, steps: int) -> Fraction:
+    return Fraction(math.ceil(value * steps), steps)
 
 
 def add(totals: Totals, amount: Price) -> Totals:
@@ -397,3 +401,40 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
     """What admission would count for a release in an account of its own: its size, whatever was charged before."""
     return spent(budget, weights, add(Totals(), amount))
+
+
+def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
+    """The totals after so many charges of each amount: what ``add`` makes of them one by one, in any order.
+
+    A count below 0 takes charges away.
+    """
+    epsilon, rho, delta, linear = totals.epsilon, totals.rho, totals.delta, totals.linear
+    quanta, infinite = totals.quanta, totals.infinite
+    for amount, count in amounts:
+        epsilon, rho = _plus(epsilon, amount.epsilon, count), _plus(rho, amount.rho, count)
+        delta, linear = delta + count * amount.delta, linear + count * amount.linear
+        if amount.quanta:
+            zeros = (0,) * len(amount.quanta)
+            quanta = tuple(a + count * (b or 0) for a, b in zip(quanta or zeros, amount.quanta, strict=True))
+            infinite = tuple(a + count * (b is None) for a, b in zip(infinite or zeros, amount.quanta, strict=True))
+    return Totals(epsilon, rho, delta, linear, quanta if any(quanta) else (), infinite if any(infinite) else ())
+
+
+def _plus(total: Sum, value: Fraction | None, count: int) -> Sum:
+    if value is None:
+        return Sum(total.finite, total.infinite + count)
+    return Sum(total.finite + count * value, total.infinite)
+
+
+def is_charge_of(amount: Price, asked: Price) -> bool:
+    """Whether an amount is what ``charged`` makes of a price on some totals: each figure itself, or rounded up."""
+    figures = (
+        (amount.epsilon, asked.epsilon, COARSE),
+        (amount.rho, asked.rho, COARSE),
+        (amount.delta, asked.delta, COARSE_DELTA),
+        (amount.linear, asked.linear, COARSE),
+    )
+    return amount.quanta == asked.quanta and all(
+        found == price or (found is not None and price is not None and found == _coarse(price, steps))
+        for found, price, steps in figures
+    )

@@ -62,6 +62,12 @@ def open_account(client: Client, name: str = "people", budget: Any = None, **fie
     return json_of(client.post("/v1/accounts", json=body), 201)
 
 
+def head_of(client: Client, account: str = "people") -> Any:
+    """The head of an account's journal, without who signed it."""
+    signed = json_of(client.get(f"/v1/accounts/{account}/head"))
+    return {"seq": signed["seq"], "hash": signed["hash"]}
+
+
 def charge(client: Client, plan: Any, account: str = "people", **fields: Any) -> Answer:
     """The answer to a release."""
     body = {"name": "a release", "plan": plan} | fields

@@ -10,6 +10,7 @@ from tests.api.calls import (
     Client,
     charge,
     concentrated,
+    head_of,
     json_of,
     make_key,
     open_account,
@@ -40,7 +41,7 @@ def test_an_account_opens_in_every_definition_and_reads_as_it_was_stated(client:
     assert (opened["unit"], opened["description"], opened["parent"]) == ("person", "everybody", None)
     assert opened["head"]["seq"] == 1
     assert json_of(client.get("/v1/accounts/people")) == opened
-    assert json_of(client.get("/v1/accounts/people/head")) == opened["head"]
+    assert head_of(client) == opened["head"]
 
 
 def test_exact_numbers_mean_their_decimal_text(embedded: Client) -> None:
@@ -253,7 +254,7 @@ def test_the_journal_can_be_verified_by_whoever_reads_it(client: Client) -> None
     kinds = [item["entry"]["kind"] for item in entries]
     assert kinds == ["account_opened", "committed", "budget_changed", "committed", "drawn", "account_closed"]
     assert last == {"seq": 5, "hash": entries[4]["hash"]}
-    assert json_of(client.get("/v1/accounts/people/head")) == {"seq": 6, "hash": previous}
+    assert head_of(client) == {"seq": 6, "hash": previous}
     assert {item["entry"]["actor"] for item in entries} == {"first-steward"}
 
 

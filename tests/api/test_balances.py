@@ -6,7 +6,7 @@ from typing import Any
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
-from tests.api.calls import Client, concentrated, json_of, open_account, pointers_of, pure, release
+from tests.api.calls import Client, concentrated, head_of, json_of, open_account, pointers_of, pure, release
 
 _NAMES = ("hispanic", "state")
 
@@ -71,7 +71,7 @@ def test_the_past_can_be_asked_for(client: Client) -> None:
     open_account(client)
     release(client, concentrated("0.1", tags=["t"]))
     json_of(client.patch("/v1/accounts/people", json={"budget": {"definition": "zcdp", "rho": 2}}))
-    heads = [json_of(client.get("/v1/accounts/people/head")), release(client, concentrated("0.2"))["head"]]
+    heads = [head_of(client), release(client, concentrated("0.2"))["head"]]
     then = _balance(client, f"?as_of={heads[0]['seq']}")
     assert (then["head"], then["releases"], then["budget"]["rho"]) == (heads[0], 1, "2")
     assert then["spent"]["zcdp"]["rho_exact"] == "0.1"

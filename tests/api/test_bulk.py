@@ -137,7 +137,7 @@ def test_a_stream_that_is_refused_charges_nothing(client: Client) -> None:
     assert str(2**62 + 1) not in register(client, counts([1, 2**62 + 1])).text
     assert _head(client) == head
     problem_of(register(client, counts([1]), mechanism=pure(2)), "budget_exceeded")
-    assert _head(client)["seq"] == head["seq"] + 1  # which only says that it was refused
+    assert _head(client)["seq"] == head["seq"] + 1  # the refusal is an entry
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.api.calls import (
     Client,
     charge,
     concentrated,
+    head_of,
     json_of,
     open_account,
     pointers_of,
@@ -235,7 +236,7 @@ def test_a_draw_that_does_not_fit_leaves_nothing(client: Client) -> None:
 def test_what_cannot_be_drawn_is_refused_before_it_is_charged(embedded: Client, mechanism: Any) -> None:
     head = open_account(embedded, budget={"definition": "rdp", "alpha": 2, "epsilon": 100})["head"]
     assert pointers_of(_register_and_draw(embedded, mechanism, [1])) == ["/mechanism"]
-    assert json_of(embedded.get("/v1/accounts/people/head")) == head
+    assert head_of(embedded) == head
     of = release(embedded, mechanism | {"name": "m"})
     assert pointers_of(_draw(embedded, of, "m")) == ["/mechanism"]
 

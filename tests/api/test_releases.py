@@ -12,6 +12,7 @@ from tests.api.calls import (
     Client,
     charge,
     concentrated,
+    head_of,
     json_of,
     open_account,
     pointers_of,
@@ -256,7 +257,7 @@ def test_a_batch_is_registered_whole_and_in_order(client: Client) -> None:
     assert [item["name"] for item in done] == ["0", "1", "2"]
     assert [item["remaining"]["rho"] for item in done] == [0.75, 0.5, 0.25]
     assert [item["head"]["seq"] for item in done] == [2, 3, 4]
-    assert json_of(client.get("/v1/accounts/people/head")) == done[-1]["head"]
+    assert head_of(client) == done[-1]["head"]
 
 
 def test_a_batch_that_does_not_fit_leaves_nothing(client: Client) -> None:

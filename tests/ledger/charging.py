@@ -20,6 +20,7 @@ from service.ledger.journal import JournalEntry
 from service.ledger.opening import NewAccount
 from service.ledger.releases import ReleaseRecord
 from service.ledger.settling import present
+from service.ledger.verify import Verdict, verify
 from service.privacy.filter import remaining
 from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring, mechanisms_of
@@ -136,4 +137,5 @@ def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:
         then = replay(connection, account, account.head.seq)
         assert then.account == account
         assert (then.committed, then.reserved) == spending.counts(connection, account.id)
+        assert verify(connection, name) == Verdict(len(found))
     return found

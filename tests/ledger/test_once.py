@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, text
 
-from service.errors import BudgetExceeded, Conflict, IdempotencyConflict
+from service.errors import BudgetExceeded, Conflict, IdempotencyConflict, LedgerRolledBack
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.installation import Secret
-from service.ledger.journal import has_entry
+from service.ledger.journal import Head, Kept, has_entry
 from service.ledger.keys import KeyRecord, create_key, list_keys, read_key
 from service.ledger.once import Answer, Outcome, Reload, Source, once, once_reloaded, rehearse
 from tests.ledger.charging import account_of, charge, entries_of, open_account
@@ -137,3 +137,15 @@ def test_an_entry_is_known_by_its_number_and_hash(database: Database) -> None:
     with database.read() as connection:
         assert has_entry(connection, account.id, account.head)
         assert not has_entry(connection, other.id, account_of(database).head)
+
+
+def test_a_ledger_without_an_entry_that_was_seen_is_not_written(database: Database) -> None:
+    """Whoever looked before the transaction may have asked another server, before a failover."""
+    head = open_account(database).head
+    seen, gone = (Request("ann", None, "", Kept("people", Head(seq, head.hash))) for seq in (1, 2))
+    with pytest.raises(LedgerRolledBack) as refused:
+        charge(database, _HALF, request=gone)
+    assert refused.value.account == "people"
+    assert len(entries_of(database)) == 1, "not even the refusal is noted"
+    charge(database, _HALF, request=seen)
+    assert len(entries_of(database)) == 2

@@ -42,6 +42,23 @@ def test_older_rows_are_read() -> None:
         assert unpack(zlib.compress(counts.astype("<i8").tobytes(), level), counts.size).tolist() == counts.tolist()
 
 
+def test_bytes_of_anything_else_are_refused() -> None:
+    counts = np.arange(1000)
+    packed, older = pack(counts), zlib.compress(counts.astype("<i8").tobytes())
+    for size in (0, 999, 1001, 10**15):
+        for stored in (packed, older):
+            with pytest.raises(ValueError, match="values"):
+                unpack(stored, size)
+    for stored in (b"", packed[:1], packed[:-1], packed + b"more", older[:-1], older + b"more", b"\x03" + packed[1:]):
+        with pytest.raises(ValueError, match="values"):
+            unpack(stored, 1000)
+
+
+def test_zeros_of_any_number_are_not_taken_for_a_lie() -> None:
+    for size in (1, 1 << 17, 10**7):
+        assert not unpack(pack(np.zeros(size, np.int64)), size).any()
+
+
 def test_what_a_database_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(1).integers(-(2**62), 2**62, 1000)
     packed = pack(noise)

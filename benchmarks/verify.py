@@ -1,0 +1,112 @@
+"""Verification of large accounts: with plans that repeat, with plans that never do, and of an account above others."""
+
+import hashlib
+import json
+import resource
+import time
+from contextlib import ExitStack
+from fractions import Fraction
+from statistics import median
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from benchmarks.servers import CALLER, postgresql_database, sqlite_database
+from service.ledger import accounts, charges, clock, opening
+from service.ledger.charges import NewRelease, Prepared
+from service.ledger.database import Database, open_database
+from service.ledger.opening import NewAccount
+from service.ledger.tables import Account, Entry
+from service.ledger.verify import verify
+from service.privacy.filter import Budget, Definition
+from service.privacy.notation import read_plan
+from service.privacy.plan import Neighbouring
+from tests.postgres_server import postgres_server
+
+_RELEASES = 100_000
+_BATCH = 5_000
+_ROUNDS = 3
+_TARGET = 50_000
+
+
+def run() -> None:
+    """Print how many entries a second are verified."""
+    print(f"Verifying accounts of {_RELEASES:,} releases (target: {_TARGET:,} entries/s)")
+    print(f"  {'':<58}{'entries':>8}   parsed and hashed alone")
+    with ExitStack() as stack:
+        _measure("SQLite", stack.enter_context(sqlite_database()))
+        server = stack.enter_context(postgres_server())
+        _measure("PostgreSQL", stack.enter_context(postgresql_database(server)))
+    print(f"  {'most memory of this process':<58}{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:8.0f} MiB")
+
+
+def _measure(kind: str, url: str) -> None:
+    database = open_database(url)
+    _open(database, "parent", None)
+    _open(database, "repeating", "parent")
+    _open(database, "alone", None)
+    _fill(database, "repeating", distinct=1_000)
+    _fill(database, "alone", distinct=_RELEASES)
+    for name, what in (
+        ("repeating", "1,000 distinct plans"),
+        ("parent", "the same, as the account above sees them"),
+        ("alone", "no two plans equal"),
+    ):
+        rates = [(_verified(database, name), _parsed(database, name)) for _ in range(_ROUNDS)]
+        ours, peer = (median(found) for found in zip(*rates, strict=True))
+        shown = f"{ours:8,.0f}/s {ours / peer:6.2f} of {peer:8,.0f}/s"
+        print(f"  {kind + ', ' + what:<58}{shown}", flush=True)
+    database.close()
+
+
+def _verified(database: Database, name: str) -> float:
+    started = time.perf_counter()
+    with database.read() as connection:
+        found = verify(connection, name)
+    if not found.valid or found.entries < _RELEASES:
+        raise RuntimeError(f"expected a valid account of {_RELEASES} releases, got {found}")
+    return found.entries / (time.perf_counter() - started)
+
+
+def _parsed(database: Database, name: str) -> float:
+    """The peer: every entry read from the database, parsed and hashed, and nothing else."""
+    started, count = time.perf_counter(), 0
+    query = select(Entry.body).join(Account, Account.id == Entry.account_id).where(Account.name == name)
+    with database.read() as connection, connection.execute(query, execution_options={"stream_results": True}) as rows:
+        while page := rows.fetchmany(2_000):
+            for (body,) in page:
+                json.loads(body)
+                hashlib.sha256(body.encode()).hexdigest()
+            count += len(page)
+    return count / (time.perf_counter() - started)
+
+
+def _open(database: Database, name: str, parent: str | None) -> None:
+    budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
+    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget, parent)
+    opening.open_account(database, CALLER, new, lambda _: "")
+
+
+def _release(number: int) -> NewRelease:
+    document: dict[str, Any] = {"type": "discrete_gaussian", "sigma_squared": f"{100 + number}/7", "tags": ["county"]}
+    return NewRelease(
+        name=f"table {number}",
+        plan=read_plan(document),
+        document=document,
+        tags=(),
+        delta=Fraction(1, 10**10),
+        pointer="/plan",
+    )
+
+
+def _fill(database: Database, name: str, distinct: int) -> None:
+    for first in range(0, _RELEASES, _BATCH):
+        batch = charges.prepare(
+            database, name, [_release(number % distinct) for number in range(first, first + _BATCH)]
+        )
+
+        def work(connection: Connection, batch: list[Prepared] = batch) -> None:
+            line = accounts.lock_line(connection, batch[0].line, clock.now())
+            charges.charge(connection, line, batch, CALLER.principal, clock.now())
+
+        database.write(work, landed=lambda *_: False)

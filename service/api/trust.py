@@ -1,0 +1,213 @@
+"""What lets others check the ledger: signed heads, verification, exports, and the key that signs."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from service.api.accounts import AccountPath
+from service.api.auth import CurrentPrincipal, require
+from service.api.body import StrictRoute
+from service.api.context import CurrentDatabase, ok
+from service.api.guarantees import GuaranteeBody, HeadBody, cost_of
+from service.api.plans import Plan
+from service.api.releases import ReleasePath
+from service.errors import InvalidInput
+from service.ledger import accounts, clock, exports, journal, receipts, signing
+from service.ledger.signing import Signer
+from service.ledger.verify import verify
+from service.privacy.filter import ACCOUNTANT
+from service.privacy.notation import read_plan
+from service.privacy.numbers import parse_exact
+from service.privacy.plan import Neighbouring
+
+router = APIRouter(prefix="/v1", tags=["trust"], route_class=StrictRoute)
+
+_SOME_HEAD = "1:" + "0123456789abcdef" * 4
+
+
+async def _signer(request: Request) -> Signer:  # async, as FastAPI would give it a thread otherwise
+    return signing.signer_of(request.app.state.secret)
+
+
+CurrentSigner = Annotated[Signer, Depends(_signer)]
+
+
+class Installation(BaseModel):
+    """Who signs, and what prices releases here."""
+
+    installation: str = Field(description="The first 32 digits of the public key's SHA-256.")
+    algorithm: str = Field(examples=[signing.ALGORITHM])
+    public_key: str = Field(description="32 bytes in hexadecimal.")
+    accountant: str = Field(description="The version of what decides a price.")
+
+
+class SignedHead(HeadBody):
+    """A head that the installation vouches for; signature is over the rest in RFC 8785 canonical JSON."""
+
+    statement: str = Field(examples=["head"])
+    account: str
+    installation: str
+    public_key: str
+    signature: str
+
+
+@router.get("/installation", response_model=Installation)
+def read_installation(_: CurrentPrincipal, signer: CurrentSigner) -> Response:
+    """The installation and its public key.
+
+    Heads, receipts and exports are signed with it. Keep the key apart from the service: what it signed can
+    then be checked without asking the service.
+    """
+    return ok(
+        {
+            "installation": signer.installation,
+            "algorithm": signing.ALGORITHM,
+            "public_key": signer.public_key,
+            "accountant": ACCOUNTANT,
+        }
+    )
+
+
+@router.get("/accounts/{account}/head", response_model=SignedHead)
+def read_head(
+    account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal, signer: CurrentSigner
+) -> Response:
+    """The head of an account's journal, signed.
+
+    Keep it: an account whose journal does not contain it any more has been rolled back, and If-Ledger-Includes:
+    seq:hash refuses every request to such an account.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        return ok(signer.sign_head(account, accounts.read_account(connection, account).head))
+
+
+class FirstBad(BaseModel):
+    """The first entry that is not as it should be, or whose rows are not."""
+
+    seq: int
+    reason: str
+
+
+class Verdict(BaseModel):
+    """What verification found; entries: how many are good."""
+
+    valid: bool
+    entries: int
+    first_bad: FirstBad | None = None
+
+
+@router.get("/accounts/{account}/verify", response_model=Verdict, response_model_exclude_none=True)
+def verify_account(
+    account: AccountPath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    head: Annotated[str | None, Query(description="A head that was kept: seq:hash.", examples=[_SOME_HEAD])] = None,
+) -> Response:
+    """Verify an account.
+
+    Walks the chain from its first entry, prices its releases again, adds them up, and holds every stored row and
+    draw against the entry that wrote it. Whoever writes the database could rebuild a whole chain: head holds it
+    against an entry that was kept elsewhere. Takes some seconds for a million entries; charges go on meanwhile.
+    """
+    require(principal, "auditor", account)
+    kept = None
+    if head is not None:
+        try:
+            kept = journal.read_head(head)
+        except ValueError as error:
+            raise InvalidInput.at("/query/head", str(error)) from None
+    with database.read() as connection:
+        verdict = verify(connection, account, kept)
+    body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}
+    if verdict.first_bad is not None:
+        body["first_bad"] = {"seq": verdict.first_bad.seq, "reason": verdict.first_bad.reason}
+    return ok(body)
+
+
+@router.get(
+    "/accounts/{account}/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
+)
+def export_account(
+    account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal, signer: CurrentSigner
+) -> Response:
+    """Export an account with those that it shares releases with.
+
+    JSON Lines, sufficient to verify and to rebuild: the signed heads, then every journal entry as it was hashed,
+    and the noisy counts of every draw. An account under another shares its releases with it, so the file holds the
+    whole family, from its root down, and the key must reach all of it.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        family = exports.members(connection, [account])
+    for member in family:
+        require(principal, "auditor", member.name)
+    lines = exports.export(database, signer, family, clock.now())
+    return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+class ReceiptRelease(BaseModel):
+    """The release that a receipt is of."""
+
+    id: str
+    name: str
+    state: Literal["proposed", "reserved", "committed", "voided", "expired"]
+    plan: Plan
+    tags: list[str]
+    delta: str
+    created_at: str
+    expires_at: str | None
+
+
+class Charged(BaseModel):
+    """What was added to the account's totals, exactly, and the accountant's version."""
+
+    price: dict[str, Any]
+    accountant: str
+
+
+class Receipt(BaseModel):
+    """A release, what it cost, and the journal entry that charged it; signature is over the rest."""
+
+    statement: str = Field(examples=[receipts.STATEMENT])
+    account: str
+    unit: str
+    neighbouring: Neighbouring
+    release: ReceiptRelease
+    charged: Charged
+    cost: GuaranteeBody
+    entry: dict[str, Any]
+    previous: str
+    hash: str
+    head: HeadBody
+    issued_at: str
+    installation: str
+    public_key: str
+    signature: str
+
+
+@router.get("/accounts/{account}/releases/{release}/receipt", response_model=Receipt)
+def read_receipt(
+    account: AccountPath,
+    release: ReleasePath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    signer: CurrentSigner,
+) -> Response:
+    """A receipt for a release.
+
+    Its plan and tags, what it cost, its state now, the journal entry that charged it with the hash before it, and
+    the account's head: signed, so that it can be checked without the service by
+    python -m service verify-receipt FILE --public-key KEY.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        receipt = receipts.receipt_of(connection, owner, release, clock.now())
+    plan, delta = read_plan(receipt["release"]["plan"]), parse_exact(receipt["release"]["delta"])
+    receipt["cost"] = cost_of(plan, owner.neighbouring, (delta,))
+    return ok(signer.sign(receipts.STATEMENT, receipt))

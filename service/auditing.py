@@ -1,0 +1,190 @@
+"""The commands that check a ledger, or a file that was made of one, copy it, and price it again."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service import logs
+from service.errors import InvalidInput
+from service.ledger import accounts, clock, exports
+from service.ledger.database import Database
+from service.ledger.history import Amount, price_of
+from service.ledger.installation import Secret
+from service.ledger.journal import Head, read_head, write_head
+from service.ledger.rebuild import rebuild
+from service.ledger.receipts import check_receipt
+from service.ledger.recompute import Repriced, recompute as price_again
+from service.ledger.signing import signer_of
+from service.ledger.verify import verify as verify_account
+from service.server import open_installation
+from service.settings import read_settings
+
+_BAD, _OVER = 1, 3  # exit codes
+_PAGE = 500
+
+AccountOption = Annotated[list[str] | None, typer.Option("--account", help="This account only; repeatable.")]
+KeyOption = Annotated[str | None, typer.Option(help="The public key of the installation that signed it.")]
+FileArgument = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
+
+
+def verify(
+    file: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False, readable=True)] = None,
+    account: AccountOption = None,
+    head: Annotated[str | None, typer.Option(help="A head of the one --account that was kept: seq:hash.")] = None,
+    public_key: KeyOption = None,
+) -> None:
+    """Verify the ledger, or without any database an export in FILE; exit status 1 where something is bad."""
+    if file is not None:
+        _verify_file(file, public_key)
+        return
+    if head is not None and len(account or []) != 1:
+        raise typer.BadParameter("expected one --account with --head")
+    kept = None if head is None else _head(head)
+    database, _ = _open()
+    bad = False
+    for name in account or _names(database):
+        with database.read() as connection:
+            verdict = verify_account(connection, name, kept)
+        first = verdict.first_bad
+        bad = bad or first is not None
+        typer.echo(
+            f"{name}: {verdict.entries} entries, all valid"
+            if first is None
+            else f"{name}: the first bad entry is {first.seq}: {first.reason}"
+        )
+    database.close()
+    if bad:
+        raise typer.Exit(_BAD)
+
+
+def _verify_file(file: Path, public_key: str | None) -> None:
+    with file.open("rb") as opened:
+        reader = exports.Reader(opened, public_key)
+        for _ in reader.entries():
+            pass
+    for name, head in reader.heads.items():
+        typer.echo(f"{name}: {head.seq} entries, all valid, head {write_head(head)}")
+    if public_key is None:
+        typer.echo(f"signed with the public key {reader.public_key}; compare it with the one that you keep")
+
+
+def verify_receipt(
+    file: FileArgument, public_key: Annotated[str, typer.Option(help="The public key of the installation.")]
+) -> None:
+    """Verify a receipt without any database: its signature, its journal entry, and that they say the same."""
+    try:
+        receipt = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise InvalidInput.at("", "expected a receipt as JSON") from None
+    check_receipt(receipt, public_key)
+    release, entry = receipt["release"], receipt["entry"]
+    typer.echo(
+        f"valid: {release['name']!r} in {receipt['account']!r}, {release['state']} at {receipt['issued_at']},"
+        f" entry {entry['seq']}:{receipt['hash']}"
+    )
+
+
+def recompute(
+    account: AccountOption = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the new prices into journal and totals.")] = False,
+) -> None:
+    """Price every release again by the present accountant; exit status 3 where an account is over its budget."""
+    database, _ = _open()
+    over, differ = False, 0
+    for name in account or _names(database):
+        found = price_again(database, name, apply=apply)
+        over, differ = over or bool(found.over), differ + len(found.prices)
+        for line in _described(name, found):
+            typer.echo(line)
+    database.close()
+    done = "priced again" if apply else "priced otherwise; nothing was changed"
+    typer.echo(f"{differ} {'release' if differ == 1 else 'releases'} {done}")
+    if over:
+        raise typer.Exit(_OVER)
+
+
+def _described(name: str, found: Repriced) -> Iterator[str]:
+    for release, old, new in found.prices:
+        yield f"{name}: release {release}: {', '.join(_changes(old, new))}"
+    for gap in found.over:
+        counted = "an infinite loss" if gap.requested is None else f"{float(gap.requested):.17g}"
+        yield f"{name}: over its budget: {counted} of {gap.cap} is charged, {float(gap.remaining):.17g} allowed"
+
+
+def _changes(old: Amount, new: Amount) -> Iterator[str]:
+    before, after = price_of(old), price_of(new)
+    for figure in ("epsilon", "rho", "delta", "linear"):
+        if before[figure] != after[figure]:
+            yield f"{figure} {before[figure] or 'infinite'} -> {after[figure] or 'infinite'}"
+    if before["quanta"] != after["quanta"]:
+        yield "Rényi curve"
+
+
+def export(
+    account: AccountOption = None,
+    output: Annotated[Path | None, typer.Option(dir_okay=False, help="A file; standard output otherwise.")] = None,
+) -> None:
+    """Export the ledger, or the families of some accounts, as JSON Lines."""
+    database, secret = _open()
+    with database.read() as connection:
+        exported = exports.members(connection, account or None)
+    lines = exports.export(database, signer_of(secret), exported, clock.now())
+    if output is None:
+        for line in lines:
+            typer.echo(line, nl=False)
+    else:
+        _write(lines, output)
+    database.close()
+
+
+def _write(lines: Iterable[str], path: Path) -> None:
+    """All of it or nothing: an earlier export of this name stays until the new one is whole."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
+    """Rebuild a ledger from an export, into an installation without accounts.
+
+    An export of this installation's own secret is taken as it is; of another's, with its --public-key.
+    """
+    database, secret = _open()
+    heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
+    database.close()
+    for name, head in heads.items():
+        typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
+
+
+def _open() -> tuple[Database, Secret]:
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    return open_installation(settings)
+
+
+def _names(database: Database) -> Iterator[str]:
+    last = ""
+    while True:
+        with database.read() as connection:
+            page = [found.name for found in accounts.list_accounts(connection, last, _PAGE, None)]
+        yield from page
+        if len(page) < _PAGE:
+            return
+        last = page[-1]
+
+
+def _head(text: str) -> Head:
+    try:
+        return read_head(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None

@@ -1,0 +1,110 @@
+"""A chain checked entry by entry: hashes, canonical form, what each entry may say, and its price.
+
+It asks no database, so that a journal that somebody else keeps is checked by the same code.
+"""
+
+from functools import lru_cache
+
+from service.errors import ServiceError
+from service.ledger import history
+from service.ledger.history import Amount, Chain, Said, Subject
+from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_body, read_entry
+from service.privacy.filter import ACCOUNTANT, Price, is_charge_of, price
+from service.privacy.notation import check_relation
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
+"""What reading a price, a plan or a list of tags can end in where somebody else wrote it."""
+
+_REMEMBERED = 4096  # distinct plans at their prices
+
+
+class Audit:
+    """The audit of one account's chain, from its first entry on."""
+
+    def __init__(self, account: str) -> None:
+        self.chain = Chain(account)
+        self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
+
+    def take(self, entry: JournalEntry) -> tuple[Said, str | None]:
+        """Check the next entry; what it says, and the state that it brings its release to.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        return self._take(read_entry(self.chain.name, self.chain.head, entry), entry.hash)
+
+    def take_text(self, body: str, said_hash: str) -> tuple[Said, str | None]:
+        """The same where nothing is known of the entry but its text and its hash.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        said = read_body(body)
+        seq, kind, release = said.get("seq"), said.get("kind"), said.get("release")
+        if not (type(seq) is int and isinstance(kind, str) and isinstance(release, str | None)):
+            raise Broken("the entry does not say what one of its kind says")
+        check_link(self.chain.head, JournalEntry(seq, kind, release, body, said_hash))
+        if said.get("account") != self.chain.name:
+            raise Broken(MISFILED)
+        return self._take(said, said_hash)
+
+    def _take(self, said: Said, said_hash: str) -> tuple[Said, str | None]:
+        chain = self.chain
+        state = chain.follow(said, Head(said["seq"], said_hash))
+        if state is not None and "plan" in said["content"]:
+            self._check_price(said["content"]["accountant"], chain.subject, chain.amount)
+        return said, state
+
+    def take_committed(
+        self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject
+    ) -> None:
+        """The same for an entry whose text is known to be that of registering this release at once.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        check_link(self.chain.head, entry)
+        if (entry.kind, entry.release_id) != ("committed", release):
+            raise Broken(MISFILED)
+        self.chain.commit(amount, subject, Head(entry.seq, entry.hash))
+        self._check_price(accountant, subject, amount)
+
+    def check_repriced(self, said: Said, plan: str) -> None:
+        """The same for the new price of a release that was registered before, whose plan somebody has to look up."""
+        self._check_price(said["content"]["accountant"], (plan, ()), history.amount_of(said["content"]["price"]))
+
+    def check_sums(self) -> None:
+        """Whether all that was taken adds up.
+
+        Raises:
+            Broken: some of it is no price, or no plan.
+        """
+        try:
+            _ = self.chain.totals, self.chain.spent, self.chain.reserved, self.chain.next_expiry
+        except UNREADABLE:
+            raise Broken("the entries do not add up") from None
+
+    def _check_price(self, accountant: str, subject: Subject, amount: Amount) -> None:
+        """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""
+        try:
+            if accountant != ACCOUNTANT:
+                history.read_amount(amount)
+                return
+            right = (self._known if len(subject[0]) < history.SHORT else self._is_right)(subject[0], amount)
+        except UNREADABLE:
+            raise Broken("the entry's price or plan is none") from None
+        if not right:
+            raise Broken("the price is not that of the plan")
+
+    def _is_right(self, plan: str, amount: Amount) -> bool:
+        return is_charge_of(history.read_amount(amount), self.asked(plan))
+
+    def asked(self, plan: str) -> Price:
+        """What the present accountant asks of this account for a plan.
+
+        Raises:
+            InvalidInput: the plan has no meaning under the account's relation.
+        """
+        value = history.read_text(plan)
+        check_relation(value, self.chain.neighbouring)
+        return price(value, self.chain.neighbouring, self.chain.weights.orders)

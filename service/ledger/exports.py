@@ -1,0 +1,308 @@
+"""Exports: accounts as JSON Lines, sufficient to verify and to rebuild them, and how such a file is read.
+
+    {"statement": "export", "version": 1, "accounts": [{"account", "seq", "hash"}...], ..., "signature"}
+    {"entry": "the journal entry's canonical JSON", "hash": "..."}
+    {"draw": "id", "noisy": "base64 of the stored bytes"}         after the entry of the draw, a tabulation's with its
+                                                                  "layout", in base64 too
+
+The first line signs the heads of all chains, so it vouches for every entry below it, and a file that was cut off
+ends before a head. Opening entries come first, ancestors before those under them; then each account's other entries,
+the deepest accounts first, so that a release is known before an ancestor's entry names it.
+"""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from sqlalchemy import Connection, bindparam, select
+
+from service.errors import NotFound, ServiceError
+from service.ledger import journal, packing
+from service.ledger.accounts import MAX_DEPTH
+from service.ledger.audit import UNREADABLE, Audit
+from service.ledger.database import Database
+from service.ledger.history import Said
+from service.ledger.journal import Broken, Head
+from service.ledger.layouts import Layout, checked_layout
+from service.ledger.signing import BadSignature, Signer, check_signature
+from service.ledger.tables import Account, Draw, Tabulation
+from service.privacy.filter import ACCOUNTANT
+
+STATEMENT = "export"
+VERSION = 1
+_PAGE = 500  # entries read at a time
+_LONGEST = 1 << 31  # bytes of a line: a draw of hundreds of millions of counts
+
+
+class BadExport(ServiceError):
+    """A file is no export, or not a whole one, or not as it was signed."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An account to export, with the head that its export ends at."""
+
+    id: int
+    name: str
+    depth: int  # how many accounts are above it
+    head: Head
+
+
+def members(connection: Connection, names: Collection[str] | None = None) -> list[Member]:
+    """Every account, ancestors first; with ``names``, those that share releases with one of these: its whole family.
+
+    Raises:
+        NotFound: there is no account of such a name.
+    """
+    columns = (Account.id, Account.name, Account.parent_id, Account.head_seq, Account.head_hash)
+    rows = connection.execute(select(*columns).order_by(Account.id)).all()  # a parent's id is below its children's
+    roots: dict[int, int] = {}
+    found: dict[int, Member] = {}
+    for row in rows:
+        above = found.get(row.parent_id) if row.parent_id is not None else None
+        roots[row.id] = row.id if above is None else roots[above.id]
+        depth = 0 if above is None else above.depth + 1
+        found[row.id] = Member(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
+    if names is None:
+        return list(found.values())
+    ids = {member.name: member.id for member in found.values()}
+    for name in names:
+        if name not in ids:
+            raise NotFound("account", name)
+    wanted = {roots[ids[name]] for name in names}
+    return [member for member in found.values() if roots[member.id] in wanted]
+
+
+def export(database: Database, signer: Signer, exported: list[Member], at: str) -> Iterator[str]:
+    """The lines of accounts, up to the heads that they had when they were looked up.
+
+    Entries and draws are never changed, so they are read in short transactions of their own: however long a
+    client takes, nothing waits for it.
+    """
+    heads = [{"account": member.name, "seq": member.head.seq, "hash": member.head.hash} for member in exported]
+    yield _line(signer.sign(STATEMENT, {"version": VERSION, "at": at, "accountant": ACCOUNTANT, "accounts": heads}))
+    for member in exported:
+        yield from _entries(database, member, 0, 1)
+    for member in sorted(exported, key=lambda member: -member.depth):
+        yield from _entries(database, member, 1, member.head.seq)
+
+
+def _entries(database: Database, member: Member, after: int, until: int) -> Iterator[str]:
+    while after < until:
+        with database.read() as connection:
+            page = journal.entries(connection, member.id, after, min(_PAGE, until - after))
+        if not page:
+            return  # the database has lost them, and the file's reader will say so
+        for entry in page:
+            yield _line({"entry": entry.body, "hash": entry.hash})
+            if entry.kind == "drawn":
+                with database.read() as connection:
+                    draw = connection.execute(_DRAW, {"account": member.id, "seq": entry.seq}).one()
+                stored = {"noisy": draw.noisy} | ({} if draw.layout is None else {"layout": draw.layout})
+                encoded = {name: base64.b64encode(value).decode() for name, value in stored.items()}
+                yield _line({"draw": draw.id} | encoded)
+        after = page[-1].seq
+
+
+_DRAW = (
+    select(Draw.id, Draw.noisy, Tabulation.layout)
+    .outerjoin(Tabulation, Tabulation.draw_id == Draw.id)
+    .where(Draw.account_id == bindparam("account"), Draw.seq == bindparam("seq"))
+)
+
+
+def _line(document: dict[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The stored bytes of a draw; a tabulation has a layout too."""
+
+    noisy: bytes
+    packed: bytes | None = None
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """An entry that was read and is good.
+
+    Attributes:
+        audit: of its account, up to it.
+        state: what it brings its release to, if it brings it to another.
+        drawn: its draw, if it is the entry of one.
+        is_last: whether it is the head of its account.
+    """
+
+    audit: Audit
+    said: Said
+    body: str
+    hash: str
+    state: str | None
+    drawn: Drawn | None
+    is_last: bool
+
+
+@dataclass(slots=True)
+class _Expected:
+    """An account that the first line names; its audit goes when its head is reached."""
+
+    head: Head
+    audit: Audit | None
+    opening: Said = field(default_factory=dict)
+    depth: int = 1
+    own: int = 0
+    releases: int = 0
+
+
+class Reader:
+    """An export that is read line by line; ``line`` is the number of the last one."""
+
+    def __init__(self, file: BinaryIO, public_key: str | None) -> None:
+        self.line = 0
+        self.public_key = public_key  # None, until the first line was read: whichever it names
+        self._file = file
+        self._accounts: dict[str, _Expected] = {}
+
+    def entries(self) -> Iterator[Entered]:
+        """The entries, each checked as ``verify`` checks it; only where nothing is raised is the file whole.
+
+        Raises:
+            BadExport: which line is wrong, and how.
+        """
+        self._read_heads()
+        while (document := self._next()) is not None:
+            try:
+                entered = self._entry(document)
+            except BadExport:
+                raise
+            except UNREADABLE as error:
+                reason = str(error) if isinstance(error, Broken) else "the entry does not say what one of its kind says"
+                raise BadExport(self.line, reason) from None
+            yield entered
+        for name, expected in self._accounts.items():
+            if expected.audit is not None:
+                raise BadExport(self.line + 1, f"the file ends before the head of {name!r}")
+        self._check_families()
+
+    @property
+    def heads(self) -> dict[str, Head]:
+        """The accounts that the first line names."""
+        return {name: expected.head for name, expected in self._accounts.items()}
+
+    def _next(self) -> dict[str, Any] | None:
+        text = self._file.readline(_LONGEST)
+        if not text:
+            return None
+        self.line += 1
+        if not text.endswith(b"\n"):
+            raise BadExport(self.line, "the line is cut off, or too long")
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            raise BadExport(self.line, "expected a JSON object") from None
+        if not isinstance(document, dict):
+            raise BadExport(self.line, "expected a JSON object")
+        return document
+
+    def _read_heads(self) -> None:
+        document = self._next()
+        if document is None:
+            raise BadExport(1, "the file is empty")
+        try:
+            check_signature(document, STATEMENT, self.public_key)
+            heads = {account["account"]: Head(account["seq"], account["hash"]) for account in document["accounts"]}
+        except BadSignature as bad:
+            raise BadExport(1, str(bad)) from None
+        except (KeyError, TypeError):
+            raise BadExport(1, "expected the heads of accounts") from None
+        self.public_key = document["public_key"]
+        if document.get("version") != VERSION:
+            raise BadExport(1, f"expected version {VERSION}")
+        self._accounts = {name: _Expected(head, Audit(name)) for name, head in heads.items()}
+
+    def _entry(self, document: dict[str, Any]) -> Entered:
+        body, digest = document.get("entry"), document.get("hash")
+        if document.keys() != {"entry", "hash"} or not (isinstance(body, str) and isinstance(digest, str)):
+            raise Broken("expected an entry and its hash")
+        expected = self._accounts.get(_account_of(body))
+        if expected is None:
+            raise Broken("the entry is of no account that the first line names")
+        if expected.audit is None:
+            raise Broken("the entry comes after its account's head")
+        audit = expected.audit
+        said, state = audit.take_text(body, digest)
+        if said["seq"] == 1:
+            self._check_parent(expected, said)
+        drawn = self._draw(said) if said["kind"] == "drawn" else None
+        is_last = audit.chain.head.seq >= expected.head.seq
+        if is_last:
+            if audit.chain.head != expected.head:
+                raise Broken("the entry is not the head that was signed")
+            audit.check_sums()
+            expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
+        return Entered(audit, said, body, digest, state, drawn, is_last)
+
+    def _check_parent(self, expected: _Expected, said: Said) -> None:
+        expected.opening = said["content"]
+        name = expected.opening.get("parent")
+        if name is None:
+            return
+        parent = self._accounts.get(name)
+        if parent is None or not parent.opening:
+            raise Broken("the account's parent is not opened before it")
+        expected.depth = parent.depth + 1
+        same = all(parent.opening[field] == expected.opening[field] for field in ("unit", "neighbouring"))
+        if not same or expected.depth > MAX_DEPTH:
+            raise Broken("the account cannot be under its parent")
+
+    def _draw(self, said: Said) -> Drawn:
+        """The line after the entry of a draw: its stored bytes."""
+        document, content = self._next(), said["content"]
+        if document is None:
+            raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
+        fields = {"draw", "noisy", "layout"} if "layout_hash" in content else {"draw", "noisy"}
+        if document.keys() != fields or document["draw"] != content["draw"]:
+            raise Broken("expected the noisy counts of the draw")
+        try:
+            noisy = base64.b64decode(document["noisy"], validate=True)
+            packed = base64.b64decode(document["layout"], validate=True) if "layout" in fields else None
+        except (TypeError, ValueError):
+            raise Broken("expected the noisy counts of the draw") from None
+        if not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
+            raise Broken("the noisy counts are not those of the draw")
+        if packed is None:
+            return Drawn(noisy)
+        try:
+            layout = checked_layout(packed, content["layout_hash"], content.get("level"), content.get("groups"))
+        except ValueError:
+            raise Broken("the groups are not those of the tabulation") from None
+        return Drawn(noisy, packed, layout)
+
+    def _check_families(self) -> None:
+        """What is charged to an account is what was registered in it and in those under it."""
+        below: Counter[str] = Counter()
+        for expected in self._accounts.values():
+            if expected.opening.get("parent") is not None:
+                below[expected.opening["parent"]] += expected.releases
+        for name, expected in self._accounts.items():
+            if expected.releases != expected.own + below[name]:
+                raise BadExport(self.line, f"the releases of {name!r} are not those of it and the accounts under it")
+
+
+def _account_of(body: str) -> str:
+    """The account that an entry names, which its canonical form begins with."""
+    start = '{"account":'
+    try:
+        name, _ = json.JSONDecoder().raw_decode(body, len(start)) if body.startswith(start) else ("", 0)
+    except (ValueError, RecursionError):
+        return ""
+    return name if isinstance(name, str) else ""

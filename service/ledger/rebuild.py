@@ -1,0 +1,203 @@
+"""Rebuilding a ledger from an export: every table from the journal, in one transaction or not at all."""
+
+import json
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy.exc import DataError, IntegrityError
+
+from service.errors import Conflict
+from service.ledger import branches, budgets, draws, history, spending
+from service.ledger.audit import UNREADABLE
+from service.ledger.database import Database
+from service.ledger.exports import BadExport, Drawn, Entered, Reader
+from service.ledger.history import Amount, Chain, Said, ends_by_itself, read_amount
+from service.ledger.installation import lock_installation
+from service.ledger.journal import BEFORE_FIRST, Head, has_entry
+from service.ledger.rows import tags_of
+from service.ledger.tables import Account, Base, Draw, Entry, Hold, Release, ReleaseTag
+from service.ledger.tabulations import write_layout
+from service.privacy.filter import Totals
+from service.privacy.levels import find_level
+
+_AT_ONCE = 1000  # rows that wait to be written together
+
+
+def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: str) -> dict[str, Head]:
+    """Import an export into a ledger without accounts; return the heads of the accounts.
+
+    Raises:
+        BadExport: the file is not whole or not as it was signed by the holder of ``public_key``; nothing is imported.
+        Conflict: there are accounts already.
+    """
+
+    def work(connection: Connection) -> dict[str, Head]:
+        lock_installation(connection)
+        if connection.execute(select(Account.id).limit(1)).first() is not None:
+            raise Conflict("expected a ledger without accounts: an import makes a ledger and never changes one")
+        with open_file() as file:
+            reader = Reader(file, public_key)
+            writer = _Writer(connection, reader)
+            for entered in reader.entries():
+                _take(writer, reader, entered)
+            return reader.heads
+
+    def landed(connection: Connection, heads: dict[str, Head]) -> bool:
+        query = select(Account.id).where(Account.name == bindparam("name"))
+        ids = [connection.execute(query, {"name": name}).scalar_one_or_none() for name in heads]
+        found = zip(ids, heads.values(), strict=True)
+        return all(account is not None and has_entry(connection, account, head) for account, head in found)
+
+    return database.write(work, landed=landed)
+
+
+def _take(writer: "_Writer", reader: Reader, entered: Entered) -> None:
+    try:
+        writer.take(entered)
+    except BadExport:
+        raise
+    except (IntegrityError, DataError):
+        raise BadExport(reader.line, "the tables cannot hold what the entry says") from None
+    except UNREADABLE:
+        raise BadExport(reader.line, "the entry does not say what one of its kind says") from None
+
+
+class _Writer:
+    """Writes what entries say: the rows of many at a time, those of a table together."""
+
+    def __init__(self, connection: Connection, reader: Reader) -> None:
+        self._connection, self._reader = connection, reader
+        self._ids: dict[str, int] = {}  # of the accounts
+        self._rows: dict[type[Base], list[dict[str, Any]]] = {table: [] for table in _IN_ORDER}
+        self._changes: list[dict[str, Any]] = []  # of releases that those rows make, or earlier ones
+
+    def take(self, entered: Entered) -> None:
+        """Write an entry with all that it says."""
+        said, chain = entered.said, entered.audit.chain
+        seq, content, release = said["seq"], said["content"], said["release"]
+        if seq == 1:
+            self._ids[chain.name] = self._open(chain)
+        account = self._ids[chain.name]
+        if entered.state is not None and "plan" in content:
+            self._register(account, entered)
+        elif entered.state is not None:
+            self._changes.append({"release": release, "account": account, "state": entered.state})
+        elif said["kind"] == "repriced":
+            price, accountant = _price_text(history.amount_of(content["price"])), content["accountant"]
+            self._changes.append({"release": release, "account": account, "price": price, "accountant": accountant})
+        row = {"account_id": account, "seq": seq, "kind": said["kind"], "release_id": release}
+        self._rows[Entry].append(row | {"body": entered.body, "hash": entered.hash})
+        if entered.drawn is not None:
+            self._draw(account, said, entered.drawn)
+        if entered.is_last:
+            self._close(account, chain)
+        elif len(self._rows[Entry]) >= _AT_ONCE:
+            self._flush()
+
+    def _open(self, chain: Chain) -> int:
+        content, parent = chain.opened["content"], chain.opened["content"].get("parent")
+        row = {field: content[field] for field in ("unit", "neighbouring", "description")}
+        row |= {
+            "name": chain.name,
+            "budget": json.dumps(budgets.write_budget(chain.budget)) if chain.budget else "",
+            "admission": budgets.write_weights(chain.weights),
+            "totals": budgets.write_totals(Totals()),
+            "state": "open",
+            "created_at": chain.opened["time"],
+            "head_seq": BEFORE_FIRST.seq,
+            "head_hash": BEFORE_FIRST.hash,
+            "parent_id": None if parent is None else self._ids[parent],
+            "approval_above": chain.approval_above,
+        }
+        account: int = self._connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
+        return account
+
+    def _register(self, account: int, entered: Entered) -> None:
+        """A release of the account; one of an account below must be there already, as its entry says."""
+        said, content, chain = entered.said, entered.said["content"], entered.audit.chain
+        origin = content.get("origin")
+        if origin is not None:
+            found = self._connection.execute(_ORIGIN, {"release": said["release"]}).one_or_none()
+            if found is None or tuple(found) != (origin["account"], origin["seq"]):
+                raise BadExport(self._reader.line, "the release is not where the entry says that it was registered")
+            return
+        row = {"id": said["release"], "account_id": account, "seq": said["seq"], "state": entered.state}
+        row |= {field: content[field] for field in ("name", "delta", "accountant")}
+        row |= {
+            "plan": json.dumps(content["plan"], ensure_ascii=False),
+            "tags": json.dumps(content["tags"], ensure_ascii=False),
+            "price": _price_text(chain.amount),
+            "created_at": said["time"],
+            "expires_at": content.get("expires_at"),
+        }
+        self._rows[Release].append(row)
+        tags = ({"account_id": account, "tag": tag, "seq": said["seq"]} for tag in tags_of(chain.subject))
+        self._rows[ReleaseTag].extend(tags)
+
+    def _draw(self, account: int, said: Said, drawn: Drawn) -> None:
+        content, release = said["content"], said["release"]
+        row = {field: content[field] for field in ("mechanism", "partition", "repetition", "size", "noisy_hash")}
+        row |= {"id": content["draw"], "release_id": release, "account_id": account, "seq": said["seq"]}
+        self._rows[Draw].append(row | {"noisy": drawn.noisy, "created_at": said["time"]})
+        self._flush()
+        found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
+        if found is None:
+            raise BadExport(self._reader.line, "the draw is of no release of its account")
+        if '"choice"' in found.plan:
+            forks = draws.forks_of(history.read_text(found.plan), content["mechanism"], content["repetition"])
+            branches.take_branches(self._connection, release, forks, content["partition"], content["draw"])
+        if drawn.layout is not None and drawn.packed is not None:
+            level = find_level(history.read_text(found.plan), drawn.layout.level)
+            if level is None:
+                raise BadExport(self._reader.line, "the release has not the level of the tabulation")
+            write_layout(self._connection, release, level, drawn.layout, drawn.packed, content["draw"])
+
+    def _flush(self) -> None:
+        for table, rows in self._rows.items():
+            if rows:
+                self._connection.execute(insert(table), rows)
+                rows.clear()
+        for change in self._changes:
+            values = {column: change[column] for column in change.keys() - {"release", "account"}}
+            own = (Release.id == change["release"], Release.account_id == change["account"])
+            self._connection.execute(update(Release).where(*own).values(values))
+        self._changes.clear()
+
+    def _close(self, account: int, chain: Chain) -> None:
+        """What all entries of an account together make of its row, its holds and its spending."""
+        self._flush()
+        holds = [
+            {"release_id": release, "account_id": account, "price": _price_text(held.amount)}
+            | {"expires_at": ends_by_itself(held)}
+            for release, held in chain.held.items()
+        ]
+        if holds:
+            self._connection.execute(insert(Hold), holds)
+        spent, reserved = chain.spent, chain.reserved
+        if spent or reserved:
+            spending.record(self._connection, [account], spent, reserved)
+        changed = {
+            "budget": json.dumps(budgets.write_budget(chain.budget)) if chain.budget else "",
+            "totals": budgets.write_totals(chain.totals),
+            "state": chain.state,
+            "approval_above": chain.approval_above,
+            "next_expiry": chain.next_expiry,
+            "releases": chain.releases,
+            "head_seq": chain.head.seq,
+            "head_hash": chain.head.hash,
+        }
+        self._connection.execute(update(Account).where(Account.id == account).values(changed))
+
+
+def _price_text(amount: Amount) -> str:
+    return json.dumps(budgets.write_price(read_amount(amount)))
+
+
+_IN_ORDER: tuple[type[Base], ...] = (Release, ReleaseTag, Entry, Draw)
+_ORIGIN = (
+    select(Account.name, Release.seq)
+    .join(Account, Account.id == Release.account_id)
+    .where(Release.id == bindparam("release"))
+)
+_PLAN = select(Release.plan).where(Release.id == bindparam("release"), Release.account_id == bindparam("account"))

@@ -1,0 +1,183 @@
+"""Pricing a ledger again: where a theorem proves wrong, an agency learns in minutes which accounts are over budget.
+
+Every release that counts is priced from its plan by the present accountant, under each account that it is
+charged to. What differs is reported; applied, it becomes an entry in the account's chain and changes its totals.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from service.errors import Conflict
+from service.ledger import accounts, budgets, clock, history, journal
+from service.ledger.accounts import AccountRecord, Line
+from service.ledger.audit import Audit
+from service.ledger.database import Database
+from service.ledger.history import Amount, read_amount
+from service.ledger.journal import Head, has_entry
+from service.ledger.releases import HELD
+from service.ledger.tables import Entry, Hold, Release
+from service.privacy.filter import (
+    ACCOUNTANT,
+    Price,
+    Shortfall,
+    Totals,
+    add,
+    charged,
+    is_charge_of,
+    shortfalls,
+    subtract,
+)
+
+ACTOR = "recompute"
+_PAGE = 500
+_AT_ONCE = 500  # releases that are priced again in one transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A release whose price in an account is not what the present accountant asks for."""
+
+    release: str
+    old: Amount
+    asked: Price
+
+
+@dataclass(frozen=True, slots=True)
+class Repriced:
+    """What pricing an account again found.
+
+    Attributes:
+        account: as it is, or would be, with the new prices.
+        prices: of each release that differs, the old price and the new one.
+        over: the caps that the account then does not keep.
+        applied: whether it is in the journal.
+    """
+
+    account: AccountRecord
+    prices: list[tuple[str, Amount, Amount]]
+    over: list[Shortfall]
+    applied: bool
+
+
+def recompute(database: Database, name: str, *, apply: bool) -> Repriced:
+    """Price an account's releases again; with ``apply``, write what differs into its journal and its totals.
+
+    Raises:
+        NotFound: there is no such account.
+        Conflict: somebody else prices the account again at the same time.
+    """
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+        found = differences(connection, account)
+    if apply and found:
+        return _apply(database, account, found)
+    after, prices = _with_prices(account, found)
+    return Repriced(after, prices, _over(after), applied=False)
+
+
+def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
+    """The releases of an account, and of those under it, whose price there is not the present accountant's.
+
+    The journal says what was charged and what became of it; nothing is kept of a release whose price is right.
+    """
+    audit = Audit(account.name)
+    chain, wrong = audit.chain, dict[str, Difference]()
+    while page := journal.entries(connection, account.id, chain.head.seq, _PAGE):
+        for entry in page:
+            said = json.loads(entry.body)
+            state = chain.follow(said, Head(entry.seq, entry.hash))
+            if state is not None and "plan" in said["content"]:
+                _note(wrong, audit, said["release"], chain.amount, chain.subject[0])
+            elif state in ("voided", "expired"):
+                wrong.pop(said["release"], None)
+            elif said["kind"] == "repriced":
+                plan = connection.execute(_PLAN, {"release": said["release"]}).scalar_one()
+                amount = history.amount_of(said["content"]["price"])
+                _note(wrong, audit, said["release"], amount, history.write(json.loads(plan)))
+    return list(wrong.values())
+
+
+_PLAN = select(Release.plan).where(Release.id == bindparam("release"))
+
+
+def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amount, plan: str) -> None:
+    asked = audit.asked(plan)
+    if is_charge_of(read_amount(amount), asked):
+        wrong.pop(release, None)
+    else:
+        wrong[release] = Difference(release, amount, asked)
+
+
+def _with_prices(
+    account: AccountRecord, found: list[Difference]
+) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
+    """The account with the new prices in its totals, and the prices as they are added."""
+    totals, prices = account.totals, []
+    for difference in found:
+        totals = subtract(totals, read_amount(difference.old))
+        amount = charged(totals, difference.asked)
+        totals = add(totals, amount)
+        prices.append((difference.release, difference.old, history.amount_of(budgets.write_price(amount))))
+    return replace(account, totals=totals), prices
+
+
+def _over(account: AccountRecord) -> list[Shortfall]:
+    return shortfalls(account.budget, account.weights, Totals(), account.totals)
+
+
+def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> Repriced:
+    """So many releases a transaction; where one fails, those before it stay, and the next run finds the rest."""
+    line, seen = accounts.line_of(database, account.name), account.head
+    done: list[tuple[str, Amount, Amount]] = []
+    for first in range(0, len(found), _AT_ONCE):
+        some = found[first : first + _AT_ONCE]
+        account, prices = database.write(
+            partial(_write, line=line, seen=seen, found=some),
+            landed=lambda connection, written: has_entry(connection, written[0].id, written[0].head),
+        )
+        seen = account.head
+        done += prices
+    return Repriced(account, done, _over(account), applied=True)
+
+
+def _write(
+    connection: Connection, line: Line, seen: Head, found: list[Difference]
+) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
+    """Entries, totals and rows of releases that still count, on the locked account."""
+    account, at = accounts.lock_account(connection, line), clock.now()
+    since = select(Entry.seq).where(Entry.account_id == account.id, Entry.seq > seen.seq, Entry.kind == "repriced")
+    if connection.execute(since.limit(1)).first() is not None:
+        raise Conflict(f"account {account.name!r} is being priced again by somebody else")
+    ids = [difference.release for difference in found]
+    query = select(Release.id).where(Release.id.in_(ids), Release.state.in_((*HELD, "committed")))
+    counting = set(connection.execute(query).scalars())
+    account, prices = _with_prices(account, [difference for difference in found if difference.release in counting])
+    rows: list[journal.Row] = []
+    for release, old, new in prices:
+        price = history.price_of(new)
+        content: dict[str, object] = {"was": history.price_of(old), "price": price, "accountant": ACCOUNTANT}
+        row, head = journal.following(account.chain, "repriced", content, actor=ACTOR, release_id=release, at=at)
+        rows.append(row)
+        account = replace(account, head=head)
+        changed = {"release": release, "account": account.id, "new": json.dumps(price)}
+        connection.execute(_SET_PRICE, changed | {"by": ACCOUNTANT})
+        connection.execute(_SET_HOLD, changed)
+    if rows:
+        journal.write(connection, rows)
+        accounts.save(connection, [account])
+    return account, prices
+
+
+_SET_PRICE = (
+    update(Release)
+    .where(Release.id == bindparam("release"), Release.account_id == bindparam("account"))
+    .values(price=bindparam("new"), accountant=bindparam("by"))
+)
+_SET_HOLD = (
+    update(Hold)
+    .where(Hold.release_id == bindparam("release"), Hold.account_id == bindparam("account"))
+    .values(price=bindparam("new"))
+)

@@ -1,0 +1,358 @@
+"""The rows that entries wrote, read beside the entries: releases, their tags, draws and the branches they took."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import lru_cache, partial
+from itertools import chain
+from json.encoder import encode_basestring as quoted
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, bindparam, false, select, text
+
+from service.ledger import draws, history, packing
+from service.ledger.audit import Audit
+from service.ledger.history import Amount, Said, Subject, amount_of
+from service.ledger.journal import Broken, JournalEntry, canonical
+from service.ledger.layouts import by_branch, checked_layout
+from service.ledger.tables import Account, Draw, Entry, Release, ReleaseTag, Tabulation
+from service.privacy.levels import find_level
+from service.privacy.notation import walk
+
+_AT_ONCE = 2000  # rows that a stream holds
+_REMEMBERED = 4096  # distinct plans, prices and lists of tags
+
+_Priced = tuple[Amount | None, str]
+"""A price with the version of the accountant that made it."""
+
+
+class Bad(Exception):
+    """Something is not as an entry says."""
+
+    def __init__(self, seq: int, reason: str) -> None:
+        super().__init__(reason)
+        self.seq = seq
+
+
+def stream(
+    connection: Connection, query: Select[*tuple[Any, ...]], until: ExitStack
+) -> Iterator[Row[*tuple[Any, ...]]]:
+    """The rows of a query, of which few are held at a time; its cursor is closed with ``until``."""
+    found = connection.execute(query, execution_options={"stream_results": True, "max_row_buffer": _AT_ONCE})
+    until.callback(found.close)
+    return chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), []))
+
+
+class _InOrder:
+    """Rows of a table in the order of the entries that wrote them; the first column is the entry's number."""
+
+    def __init__(self, connection: Connection, query: Select[*tuple[Any, ...]], what: str, until: ExitStack) -> None:
+        self._rows, self._what = stream(connection, query, until), what
+        self._step()
+
+    def _step(self) -> None:
+        self._next = next(self._rows, None)
+        self.seq: float = math.inf if self._next is None else self._next[0]  # the entry of the next row
+
+    def of(self, seq: int) -> list[Row[*tuple[Any, ...]]]:
+        """The rows of one entry; entries are asked for in turn.
+
+        Raises:
+            Bad: there are rows before it, of an entry that wrote none.
+        """
+        if self.seq < seq:
+            raise Bad(max(int(self.seq), 1), f"a row of {self._what} is of no entry that wrote one")
+        found: list[Row[*tuple[Any, ...]]] = []
+        while self._next is not None and self.seq == seq:
+            found.append(self._next)
+            self._step()
+        return found
+
+    def end(self, seq: int) -> None:
+        """Refuse rows after the last entry, which is ``seq``."""
+        if self._next is not None:
+            raise Bad(seq, f"a row of {self._what} is of no entry that wrote one")
+
+
+class OwnRows:
+    """The rows that an account's entries wrote, checked entry by entry.
+
+    Entries about releases of accounts under it wrote none here; those releases are read where they are.
+    """
+
+    def __init__(self, connection: Connection, account_id: int, audit: Audit, until: ExitStack) -> None:
+        self._connection, self._account, self._audit = connection, account_id, audit
+        own = select(*_RELEASE).where(Release.account_id == account_id).order_by(Release.seq)
+        self._releases = _InOrder(connection, own, "releases", until)
+        tags = select(ReleaseTag.seq, ReleaseTag.tag).where(ReleaseTag.account_id == account_id)
+        self._tags = _InOrder(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
+        drawn = select(*_DRAW).where(Draw.account_id == account_id).order_by(Draw.seq)
+        self._draws = _InOrder(connection, drawn, "draws", until)
+        has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
+        below = _BELOW.where(Entry.account_id == account_id if has_children else false())
+        self._below = _InOrder(connection, below, "releases", until)
+        self._start = f'{{"account":{quoted(audit.chain.name)},"actor":'  # of every entry's text
+        self._states: dict[str, tuple[int, str]] = {}  # of what is held: the row's entry and state
+        self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
+        # the entries left it
+        self._branches: dict[tuple[str, str, str, int], tuple[int, int, str]] = {}
+
+    def take(self, entry: JournalEntry) -> None:
+        """Audit the next entry, and hold the rows that it wrote against it.
+
+        Raises:
+            Broken: the entry is not what it should be.
+            Bad: a row is missing, too many, or not what the entry says.
+        """
+        seq = entry.seq
+        rows, below = self._releases.of(seq), self._below.of(seq)
+        if len(rows) != 1 or not self._is_as_written(rows[0], entry):
+            said, state = self._audit.take(entry)
+            self._check(said, state, rows, below)
+        if min(self._tags.seq, self._draws.seq) <= seq:
+            raise Bad(seq, "the entry wrote other rows than it says")
+
+    def _is_as_written(self, row: Row[*tuple[Any, ...]], entry: JournalEntry) -> bool:
+        """Take an entry that is, letter by letter, what registering the release of this row at once writes.
+
+        Most are, and need not be parsed: what is checked of the others holds of these by being equal.
+        """
+        subject, plan, tags = _subject_in(row.plan, row.tags)
+        amount, price = _price_in(row.price)
+        end = (
+            f',"content":{{"accountant":{quoted(row.accountant)},"delta":{quoted(row.delta)},"name":'
+            f'{quoted(row.name)},"plan":{plan},"price":{price},"tags":{tags}}},"kind":"committed","release":'
+            f'{quoted(row.id)},"seq":{row.seq},"time":{quoted(row.created_at)}}}'
+        )
+        actor = entry.body[len(self._start) : -len(end)]
+        if entry.body != f"{self._start}{actor}{end}" or not _is_name(actor):
+            return False
+        if (row.state, row.expires_at) != ("committed", None) or amount is None:
+            return False
+        self._audit.take_committed(entry, row.id, row.accountant, amount, subject)
+        self._check_tags(row.seq, subject)
+        return True
+
+    def _check(
+        self, said: Said, state: str | None, rows: list[Row[*tuple[Any, ...]]], below: list[Row[*tuple[Any, ...]]]
+    ) -> None:
+        seq, kind = said["seq"], said["kind"]
+        registers = state is not None and "plan" in said["content"]
+        own = said["content"].get("origin") is None
+        if registers and len(rows if own else below) != 1:
+            raise Bad(seq, "the release is missing")
+        if rows and not (registers and own):
+            raise Bad(seq, "a row of releases is of no entry that wrote one")
+        if registers and own:
+            self._check_release(said, str(state), rows[0])
+        elif registers:
+            self._check_below(said, below[0])
+        elif state is not None:
+            self._check_state(said["release"], state)
+        elif kind == "repriced":
+            self._check_repriced(said)
+        elif kind == "drawn":
+            self._check_draw(said)
+
+    def _check_release(self, said: Said, state: str, row: Row[*tuple[Any, ...]]) -> None:
+        seq, content, followed = said["seq"], said["content"], self._audit.chain
+        self._check_stated(said, row)
+        self._check_tags(seq, followed.subject)
+        stored, journalled = (_price_in(row.price)[0], row.accountant), (followed.amount, content["accountant"])
+        if stored != journalled:
+            self._prices[row.id] = (seq, stored, journalled)
+        if state != "committed":
+            self._states[row.id] = (seq, row.state)
+        elif row.state != state:
+            raise Bad(seq, "the release's state is not what the journal makes it")
+
+    def _check_below(self, said: Said, row: Row[*tuple[Any, ...]]) -> None:
+        """A release of an account under this one: its own account must say of it what the entry here says."""
+        if said["content"]["origin"] != {"account": row.origin, "seq": row.origin_seq}:
+            raise Bad(said["seq"], "the release was registered elsewhere than the entry says")
+        self._check_stated(said, row)
+
+    def _check_stated(self, said: Said, row: Row[*tuple[Any, ...]]) -> None:
+        seq, content = said["seq"], said["content"]
+        stated = (said["release"], content["name"], content["delta"], said["time"], content.get("expires_at"))
+        if stated != (row.id, row.name, row.delta, row.created_at, row.expires_at):
+            raise Bad(seq, "the release's name, delta or time is not that of its entry")
+        if _subject_in(row.plan, row.tags)[0] != self._audit.chain.subject:
+            raise Bad(seq, "the release's plan or tags are not those of its entry")
+
+    def _check_tags(self, seq: int, subject: Subject) -> None:
+        expected = tags_of(subject)
+        if (expected or self._tags.seq == seq) and {row.tag for row in self._tags.of(seq)} != expected:
+            raise Bad(seq, "the tags are not those of the release")
+
+    def _check_state(self, release: str, state: str) -> None:
+        known = self._states.get(release)
+        if known is None or state == "reserved":
+            return
+        seq, stored = self._states.pop(release)
+        if stored != state:
+            raise Bad(seq, "the release's state is not what the journal makes it")
+
+    def _check_repriced(self, said: Said) -> None:
+        """The price of a release as later entries left it; a release of an account below has its price there."""
+        seq, release, content = said["seq"], said["release"], said["content"]
+        row = self._connection.execute(_PRICED, {"id": release}).one_or_none()
+        if row is None:
+            raise Bad(seq, "the release is missing")
+        try:
+            self._audit.check_repriced(said, _subject_in(row.plan, "[]")[1])
+        except Broken as broken:
+            raise Bad(seq, str(broken)) from None
+        if row.account_id != self._account:
+            return
+        stored = (_price_in(row.price)[0], row.accountant)
+        known = self._prices.get(release, (row.seq, stored, stored))  # until now the row was as its entry says
+        if known[2][0] != amount_of(content["was"]):
+            raise Bad(seq, "the release had another price")
+        self._prices[release] = (known[0], stored, (amount_of(content["price"]), content["accountant"]))
+
+    def _check_draw(self, said: Said) -> None:
+        seq, content, rows = said["seq"], said["content"], self._draws.of(said["seq"])
+        if len(rows) != 1:
+            raise Bad(seq, "the draw is missing")
+        (row,) = rows
+        stated = (said["release"], content["draw"], content["mechanism"], content["partition"], content["repetition"])
+        if row[1:] != (*stated, content["size"], content["noisy_hash"], said["time"]):
+            raise Bad(seq, "the draw is not what its entry says")
+        noisy = self._connection.execute(_NOISY, {"id": row.id}).scalar_one()
+        if not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
+            raise Bad(seq, "the noisy counts are not those of the draw")
+        plan = self._connection.execute(_PRICED, {"id": row.release_id}).one().plan
+        if '"choice"' in plan:
+            for fork in draws.forks_of(history.read_text(plan), row.mechanism, row.repetition):
+                where = (row.release_id, fork.pointer, row.partition, fork.turn)
+                self._branches.setdefault(where, (seq, fork.branch, row.id))
+        self._check_layout(said, row, plan)
+
+    def _check_layout(self, said: Said, row: Row[*tuple[Any, ...]], plan: str) -> None:
+        """Of a tabulation: what its values are, and the groups that it took."""
+        seq, content = said["seq"], said["content"]
+        packed = self._connection.execute(_LAYOUT, {"id": row.id}).scalar_one_or_none()
+        if packed is None and "layout_hash" not in content:
+            return
+        try:
+            layout = checked_layout(packed or b"", content["layout_hash"], content["level"], content["groups"])
+        except (KeyError, ValueError):
+            raise Bad(seq, "the groups are not those of the tabulation") from None
+        level = find_level(history.read_text(plan), layout.level)
+        if level is None:
+            raise Bad(seq, "the release has not the level of the tabulation")
+        for branch, groups in zip(level.branches, by_branch(layout), strict=True):
+            for group in groups:
+                self._branches.setdefault((row.release_id, level.pointer, group, 0), (seq, branch, row.id))
+
+    def check_end(self) -> None:
+        """What only all entries together say.
+
+        Raises:
+            Bad: a row is missing, too many, or not what the entries make it.
+        """
+        last = self._audit.chain.head.seq
+        for rows in (self._releases, self._tags, self._draws):
+            rows.end(last)
+        for release, (seq, state) in self._states.items():
+            held = self._audit.chain.held.get(release)
+            if held is None or held.state != state:
+                raise Bad(seq, "the release's state is not what the journal makes it")
+        for seq, stored, journalled in self._prices.values():
+            if stored != journalled:
+                raise Bad(seq, "the release's price or accountant is not what the journal makes it")
+        strange = False
+        for row in self._connection.execute(_BRANCHES, {"account": self._account}):
+            where = (row.release_id, row.node, row.partition, row.turn)
+            if self._branches.get(where, (0, 0, ""))[1:] == (row.branch, row.draw_id):
+                del self._branches[where]
+            else:
+                strange = True
+        if self._branches or strange:
+            seq = min((seq for seq, _, _ in self._branches.values()), default=last)
+            raise Bad(seq, "the branches that were taken are not those of the draws")
+
+
+_STATED = (Release.id, Release.name, Release.delta, Release.created_at, Release.expires_at, Release.plan, Release.tags)
+_RELEASE = (Release.seq, *_STATED, Release.price, Release.accountant, Release.state)
+_BELOW = (
+    select(Entry.seq, *_STATED, Account.name.label("origin"), Release.seq.label("origin_seq"))
+    .join(Release, Release.id == Entry.release_id)
+    .join(Account, Account.id == Release.account_id)
+    .where(Entry.kind.in_(("committed", "reserved", "proposed")), Release.account_id != Entry.account_id)
+    .order_by(Entry.seq)
+)
+_DRAW = (
+    Draw.seq,
+    Draw.release_id,
+    Draw.id,
+    Draw.mechanism,
+    Draw.partition,
+    Draw.repetition,
+    Draw.size,
+    Draw.noisy_hash,
+    Draw.created_at,
+)
+_NOISY = select(Draw.noisy).where(Draw.id == bindparam("id"))
+_LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
+_PRICED = select(Release.account_id, Release.seq, Release.plan, Release.price, Release.accountant).where(
+    Release.id == bindparam("id")
+)
+# From the few branches to their releases, whatever the planner thinks of the two tables' sizes.
+_BRANCHES = text(
+    "SELECT b.release_id, b.node, b.partition, b.turn, b.branch, b.draw_id FROM branches_taken b CROSS JOIN releases r"
+    " WHERE r.id = b.release_id AND r.account_id = :account"
+)
+
+
+def _subject_in(plan: str, tags: str) -> tuple[Subject, str, str]:
+    """What the release of a row spends on, with the texts of its plan and tags as the journal writes them."""
+    return (_subject if len(plan) < history.SHORT else _subject.__wrapped__)(plan, tags)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _subject(plan: str, tags: str) -> tuple[Subject, str, str]:
+    try:
+        content = {"plan": json.loads(plan), "tags": json.loads(tags)}
+        subject = history.subject_of(content)
+    except (TypeError, ValueError, RecursionError):
+        return ("", ()), "", ""  # of no release
+    return subject, subject[0], history.write(content["tags"])
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _price_in(column: str) -> tuple[Amount | None, str]:
+    """A price in a row and its text as the journal writes it; None where it is no price."""
+    try:
+        price = json.loads(column)
+        return amount_of(price), history.write(price)
+    except (KeyError, TypeError, ValueError):
+        return None, ""
+
+
+def amount_in(column: str) -> Amount | None:
+    """A price in a row; None where it is none."""
+    return _price_in(column)[0]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _is_name(text: str) -> bool:
+    """Whether this is the canonical JSON of a text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(value, str) and canonical(value) == text
+
+
+def tags_of(subject: Subject) -> frozenset[str]:
+    """The tags by which a release is listed: its own and those of every node of its plan."""
+    return (_all_tags if len(subject[0]) < history.SHORT else _all_tags.__wrapped__)(subject)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _all_tags(subject: Subject) -> frozenset[str]:
+    plan, tags = subject
+    return frozenset(tag for _, node in walk(history.read_text(plan)) for tag in node.tags).union(tags)

@@ -1,0 +1,153 @@
+"""Verification: the ledger held against its journal, and the journal against itself.
+
+Every row that an entry wrote is read beside the entry. Tables are streamed in the order of the journal,
+so that memory does not grow with the ledger, and all of it sees one moment of the database, so that
+charges go on meanwhile.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from service.errors import NotFound
+from service.ledger import budgets, journal
+from service.ledger.audit import UNREADABLE, Audit
+from service.ledger.history import Chain, ends_by_itself
+from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
+from service.ledger.rows import Bad, OwnRows, amount_in, stream
+from service.ledger.tables import Account, Entry, Hold, Spending
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification found: how many entries are good, and the first that is not."""
+
+    entries: int
+    first_bad: BadEntry | None = None
+
+    @property
+    def valid(self) -> bool:
+        """Whether all is as the journal says."""
+        return self.first_bad is None
+
+
+def verify(connection: Connection, name: str, kept: Head | None = None) -> Verdict:
+    """Hold an account against its journal; with ``kept``, the journal against a head that was kept elsewhere.
+
+    Raises:
+        NotFound: there is no such account.
+    """
+    account = connection.execute(select(Account.__table__).where(Account.name == name)).one_or_none()
+    if account is None:
+        raise NotFound("account", name)
+    audit = Audit(name)
+    try:
+        with ExitStack() as cursors:
+            _hold_against(connection, account, audit, kept, cursors)
+    except Bad as bad:
+        return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
+    except UNREADABLE:  # SQLite takes any type in any column, and a chain that was made again says anything
+        good = audit.chain.head.seq
+        return Verdict(good, BadEntry(good + 1, "the entry or one of its rows holds what cannot stand there"))
+    return Verdict(audit.chain.head.seq)
+
+
+def _hold_against(
+    connection: Connection, account: Row[Any], audit: Audit, kept: Head | None, cursors: ExitStack
+) -> None:
+    chain, rows = audit.chain, OwnRows(connection, account.id, audit, cursors)
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    query = query.where(Entry.account_id == account.id).order_by(Entry.seq)
+    for entry in map(JournalEntry._make, stream(connection, query, cursors)):
+        _take(rows, chain, entry, kept)
+    _check_head(chain, Head(account.head_seq, account.head_hash), kept)
+    try:
+        audit.check_sums()
+    except Broken as broken:
+        raise Bad(chain.head.seq, str(broken)) from None
+    rows.check_end()
+    _check_account(connection, chain, account)
+    _check_holds(connection, chain, account, cursors)
+    _check_spending(connection, chain, account.id, cursors)
+
+
+def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Head | None) -> None:
+    expected = chain.head.seq + 1
+    try:
+        rows.take(entry)
+    except Broken as broken:
+        raise Bad(expected, str(broken)) from None
+    if kept is not None and entry.seq == kept.seq and entry.hash != kept.hash:
+        raise Bad(entry.seq, "the entry is not the one that was kept")
+
+
+def _check_head(chain: Chain, stored: Head, kept: Head | None) -> None:
+    last = chain.head.seq
+    if last < max(stored.seq, kept.seq if kept else 0, 1):
+        raise Bad(last + 1, journal.MISSING)
+    if stored != chain.head:
+        raise Bad(last, "the account's head is not the last entry")
+
+
+def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> None:
+    """The account's row: what its first entry fixed, and what all entries together make of it."""
+    opened = chain.opened["content"]
+    parent = select(Account.name).where(Account.id == account.parent_id)
+    fixed = {
+        "unit": (account.unit, opened["unit"]),
+        "neighbouring": (account.neighbouring, opened["neighbouring"]),
+        "description": (account.description, opened["description"]),
+        "admission": (account.admission, budgets.write_weights(chain.weights)),
+        "created_at": (account.created_at, chain.opened["time"]),
+        "parent": (connection.execute(parent).scalar_one_or_none(), opened.get("parent")),
+    }
+    budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
+    present = {
+        "budget": (account.budget, budget),
+        "totals": (account.totals, budgets.write_totals(chain.totals)),
+        "state": (account.state, chain.state),
+        "approval_above": (account.approval_above, chain.approval_above),
+        "next_expiry": (account.next_expiry, chain.next_expiry),
+        "releases": (account.releases, chain.releases),
+    }
+    below = select(func.sum(Account.releases)).where(Account.parent_id == account.id)
+    if chain.releases != chain.own_releases + int(connection.execute(below).scalar_one() or 0):
+        raise Bad(chain.head.seq, "the releases are not those of the account and of the accounts under it")
+    for seq, columns in ((1, fixed), (chain.head.seq, present)):
+        for column, (stored, journalled) in columns.items():
+            if stored != journalled:
+                raise Bad(seq, f"the account's {column} is not what the journal makes it")
+
+
+def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
+    """What is held of the account: exactly what its entries hold, at their price."""
+    query = select(Hold.release_id, Hold.price, Hold.expires_at).where(Hold.account_id == account.id)
+    missing = set(chain.held)
+    for row in stream(connection, query, cursors):
+        held = chain.held.get(row.release_id)
+        if held is None or (amount_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
+            raise Bad(chain.head.seq, "a row of holds is not what the journal makes it")
+        missing.discard(row.release_id)
+    if missing:
+        raise Bad(chain.head.seq, "a release that is held has no row in holds")
+
+
+def _check_spending(connection: Connection, chain: Chain, account_id: int, cursors: ExitStack) -> None:
+    """How often each distinct subplan occurs: exactly as often as the entries say, under its own digest."""
+    query = select(Spending.digest, Spending.subplan, Spending.occurrences, Spending.reserved)
+    spent, reserved = Counter(chain.spent), chain.reserved
+    for row in stream(connection, query.where(Spending.account_id == account_id), cursors):
+        counted = (
+            hashlib.sha256(row.subplan.encode()).hexdigest(),
+            spent.pop(row.subplan, 0),
+            reserved.pop(row.subplan, 0),
+        )
+        if counted != (row.digest, row.occurrences, row.reserved):
+            raise Bad(chain.head.seq, "a row of spending is not what the journal makes it")
+    if +spent or +reserved:
+        raise Bad(chain.head.seq, "what was spent has no row in spending")

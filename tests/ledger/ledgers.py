@@ -1,0 +1,177 @@
+"""Whole ledgers for the tests of what is done with them: one with everything in it, and random ones."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+
+from service.errors import ServiceError
+from service.ledger import charges, clock, draws, opening
+from service.ledger.budgets import read_budget
+from service.ledger.charges import NewRelease
+from service.ledger.database import Database
+from service.ledger.draws import Turn
+from service.privacy.notation import read_plan
+from service.privacy.plan import mechanisms_of
+from tests.ledger.charging import ANN, approve, commit, open_account, void
+
+A = {"type": "geometric", "epsilon": "1/7", "name": "a", "tags": ["state"]}
+B = {"type": "discrete_gaussian", "rho": "1/90", "name": "b", "tags": ["hispanic", "état"]}
+DECLARED = {"type": "declared", "epsilon": "0.01", "delta": "1e-12", "reference": "elsewhere"}
+PLANS: tuple[dict[str, Any], ...] = (
+    A,
+    {"type": "sequence", "parts": [A, B, B | {"name": "c"}]},
+    {
+        "type": "repeat",
+        "count": 3,
+        "part": {"type": "choice", "parts": [A, {"type": "sequence", "parts": [A | {"name": "c"}]}]},
+    },
+    {"type": "parallel", "max_degree": 2, "parts": [A, B], "tags": ["split"]},
+    {"type": "group", "size": 2, "part": {"type": "laplace", "epsilon": "1/50", "name": "é"}},
+    DECLARED,
+    {"type": "osgt", "sigma_squared": "400", "m": "3"},
+)
+NAMES = ("agency", "programme", "product", "alone")
+
+
+class Clock:
+    """The ledger's clock, which stands still until a test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moment = datetime(2030, 1, 1, tzinfo=UTC)
+        monkeypatch.setattr(clock, "now", lambda: clock.stamp(self.moment))
+
+    def forward(self, hours: float) -> None:
+        self.moment += timedelta(hours=hours)
+
+
+def open_accounts(database: Database) -> None:
+    """A line of three, one definition each, and an account by itself under RDP."""
+    approximate = {"definition": "approximate", "epsilon": "9", "delta": "1e-6", "declared_delta": "1e-9"}
+    open_account(database, "agency", **approximate)
+    open_account(database, "programme", parent="agency", definition="rdp", alpha="7/3", epsilon="4", delta="1e-9")
+    zcdp = {"definition": "zcdp", "rho": "1", "delta": "1e-9"}
+    open_account(database, "product", parent="programme", approval_above="1/20", **zcdp)
+    open_account(database, "alone", definition="pure", epsilon="12", delta="1e-9")
+
+
+def register(
+    database: Database, name: str, *plans: Any, hours: int | None = None, tags: Sequence[str] = ()
+) -> list[str]:
+    """Releases in one transaction, reserved where ``hours`` are given; their ids."""
+    reserve_for = None if hours is None else timedelta(hours=hours)
+    new = [
+        NewRelease(f"n°{number}", read_plan(plan), plan, tuple(tags), Fraction(1, 10**10), "/plan", reserve_for)
+        for number, plan in enumerate(plans)
+    ]
+    ids: list[str] = []
+
+    def keep(done: list[charges.Registered]) -> str:
+        ids[:] = [one.id for one in done]
+        return "{}"
+
+    charges.register(database, ANN, charges.prepare(database, name, new), keep)
+    return ids
+
+
+def draw(
+    database: Database, name: str, release: str, plan: Any, *, which: int = 0, partition: str = "", turn: int = 0
+) -> None:
+    """Noisy counts of one of a plan's mechanisms."""
+    value = read_plan(plan)
+    mechanism = list(mechanisms_of(value))[which]
+    noisy = np.array([turn, -which, 2 ** (62 - 9 * turn)])
+    draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy)
+
+
+def change(database: Database, name: str, what: Any) -> None:
+    """A change of an account: a budget, a state, or the price that needs approval."""
+    opening.change_account(database, ANN, name, what, lambda account: account.name, "/budget")
+
+
+def everything(database: Database, time: Clock) -> None:
+    """A ledger with entries of every kind and rows in every table."""
+    open_accounts(database)
+    register(database, "product", PLANS[1], DECLARED, tags=["pl94"])  # more than 1/20 is proposed
+    small = {"type": "discrete_gaussian", "rho": "1/100", "name": "small"}
+    register(database, "product", small, small, tags=["pl94", "été"])
+    ends = register(database, "alone", A, hours=1)
+    time.forward(2)
+    (kept,) = register(database, "alone", A | {"epsilon": "1/9"}, hours=24)  # whoever charges lets the first expire
+    assert releases_in(database, "alone") == {ends[0]: "expired", kept: "reserved"}
+    (committed,) = register(database, "alone", PLANS[2], hours=24, tags=["drawn"])
+    draw(database, "alone", committed, PLANS[2], which=1, turn=1)
+    draw(database, "alone", committed, PLANS[2], which=0, partition="36", turn=2)
+    (voided,) = register(database, "alone", A, hours=24)
+    void(database, voided, "alone", "a mistake")
+    (proposed,) = register(database, "product", B | {"rho": "1/10"}, hours=3)
+    approve(database, proposed, "product")
+    commit(database, proposed, "product")
+    register(database, "product", B | {"rho": "1/10"}, hours=5)
+    register(database, "programme", A, tags=["own"])
+    (drawn,) = register(database, "programme", PLANS[1])
+    draw(database, "programme", drawn, PLANS[1], which=2, partition="01")
+    with suppress(ServiceError):
+        register(database, "alone", {"type": "geometric", "epsilon": "100"})  # refused, which the journal keeps
+    change(database, "alone", read_budget({"definition": "pure", "epsilon": "13", "delta": "1e-9"}))
+    change(database, "alone", "closed")
+    change(database, "alone", "open")
+    change(database, "product", Fraction(1, 50))
+
+
+def releases_in(database: Database, name: str) -> dict[str, str]:
+    """The states of an account's releases by their ids, as they are stored."""
+    query = "SELECT r.id, r.state FROM releases r JOIN accounts a ON a.id = r.account_id WHERE a.name = :name"
+    with database.read() as connection:
+        return {row.id: row.state for row in connection.execute(text(query), {"name": name})}
+
+
+Step = tuple[str, int, int, int]
+
+
+def play(database: Database, time: Clock, steps: Sequence[Step]) -> None:
+    """What steps say, done to a ledger; what the ledger refuses changes nothing, or leaves a refusal in the journal."""
+    open_accounts(database)
+    known: list[tuple[str, str, Any]] = []
+    for action, first, second, third in steps:
+        with suppress(ServiceError):
+            _act(database, time, known, action, NAMES[first % len(NAMES)], second, third)
+
+
+def _act(
+    database: Database, time: Clock, known: list[tuple[str, str, Any]], action: str, name: str, second: int, third: int
+) -> None:
+    if action in ("commit", "approve", "void", "draw"):
+        account, release, plan = known[second % len(known)] if known else (name, "nothing", A)
+    match action:
+        case "charge" | "reserve":
+            plans = [PLANS[second % len(PLANS)], PLANS[third % len(PLANS)]][: 1 + third % 2]
+            hours = None if action == "charge" else 1 + third
+            ids = register(database, name, *plans, hours=hours, tags=["x"] * (second % 2))
+            known += zip([name] * len(ids), ids, plans, strict=True)
+        case "commit":
+            commit(database, release, account)
+        case "approve":
+            approve(database, release, account)
+        case "void":
+            void(database, release, account, attestation="nothing left" if third % 2 else None)
+        case "draw":
+            which = third % len(list(mechanisms_of(read_plan(plan))))
+            draw(database, account, release, plan, which=which, partition=str(third % 2 or ""), turn=third % 3)
+        case "wait":
+            time.forward(second)
+        case "budget":
+            budget = {"definition": "rdp", "alpha": "7/3", "epsilon": str(1 + second), "delta": "1e-9"}
+            change(database, "programme", read_budget(budget))
+        case "state":
+            change(database, name, "closed" if third % 3 == 0 else "open")
+        case "threshold":
+            change(database, name, Fraction(1, 1 + second))
+
+
+ACTIONS = ("charge", "reserve", "commit", "approve", "void", "draw", "wait", "budget", "state", "threshold")

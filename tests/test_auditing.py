@@ -1,0 +1,141 @@
+"""The commands that check, copy and price a ledger again, as an operator uses them."""
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.__main__ import main
+from tests.api.calls import concentrated, json_of, open_account, pure, release
+from tests.processes import environment, run, service
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation with a release, a draw, and what a client kept of it: a head, a receipt, the public key."""
+    path = tmp_path_factory.mktemp("installation")
+    with service(path) as served:
+        client = served.client
+        open_account(client)
+        made = release(client, concentrated("0.1"))
+        draw = {"name": "d", "mechanism": pure("0.1"), "counts": [1, 2, 3]}
+        json_of(client.post("/v1/accounts/people/draws", json=draw), 201)
+        (path / "receipt.json").write_bytes(client.get(f"/v1/accounts/people/releases/{made['id']}/receipt").content)
+        (path / "head").write_text("{seq}:{hash}".format_map(json_of(client.get("/v1/accounts/people/head"))))
+        (path / "key").write_text(json_of(client.get("/v1/installation"))["public_key"])
+        assert served.stop() == 0
+    return path
+
+
+def _tampered(home: Path, copy: Path, *statements: str) -> Path:
+    """A copy of an installation whose database somebody wrote."""
+    shutil.copytree(home, copy)
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    return copy
+
+
+@dataclass
+class Command:
+    """The command line in this process: a process of its own for each command would take most of the tests' time."""
+
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, home: Path, *arguments: str, code: int = 0) -> str:
+        """What a command says in the installation of ``home``; it must end with ``code``."""
+        for name, value in environment(home).items():
+            if name.startswith("SERVICE_"):
+                self.monkeypatch.setenv(name, value)
+        self.monkeypatch.setattr(sys, "argv", ["service", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self.capsys.readouterr()
+        assert (ended.value.code or 0) == code, said
+        return said.out + said.err
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None:
+    assert said(home, "verify") == "people: 4 entries, all valid\n"
+    assert "all valid" in said(home, "verify", "--account", "people", "--head", (home / "head").read_text())
+    assert said(home, "verify", "--account", "people", "--head", "9:" + "0" * 64, code=1) == (
+        "people: the first bad entry is 5: the entry is missing\n"
+    )
+    assert "error: there is no account 'nobody'" in said(home, "verify", "--account", "nobody", code=1)
+    for arguments in (["--head", "9:" + "0" * 64], ["--account", "people", "--head", "9"], ["no-such-file"]):
+        assert "Invalid value" in said(home, "verify", *arguments, code=2)
+    changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
+    assert said(changed, "verify", code=1) == "people: the first bad entry is 4: the draw is not what its entry says\n"
+
+
+def test_a_receipt_is_verified_in_a_process_without_an_installation(home: Path, tmp_path: Path) -> None:
+    arguments = ("verify-receipt", str(home / "receipt.json"), "--public-key", (home / "key").read_text())
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("valid: 'a release' in 'people', committed at ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_receipt_is_refused(home: Path, tmp_path: Path, said: Command) -> None:
+    key, receipt = (home / "key").read_text(), home / "receipt.json"
+    changed: dict[str, Any] = json.loads(receipt.read_text()) | {"unit": "household"}
+    for content in (json.dumps(changed).encode(), b"{", b"[]", b"\xff", b"[" * 100_000):
+        (tmp_path / "changed.json").write_bytes(content)
+        assert said(tmp_path, "verify-receipt", str(tmp_path / "changed.json"), "--public-key", key, code=1)[:7] == (
+            "error: "
+        )
+    refused = said(tmp_path, "verify-receipt", str(receipt), "--public-key", "00" * 32, code=1)
+    assert refused == "error: the statement names another public key\n"
+
+
+def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Path, said: Command) -> None:
+    file, head = tmp_path / "export.jsonl", (home / "head").read_text()
+    assert said(home, "export", "--output", str(file)) == ""
+    assert said(home, "export", "--account", "people").splitlines()[1:] == file.read_text().splitlines()[1:]
+    key = (home / "key").read_text()
+    assert said(tmp_path, "verify", str(file), "--public-key", key) == f"people: 4 entries, all valid, head {head}\n"
+    assert f"signed with the public key {key}" in said(tmp_path, "verify", str(file))
+    assert "another public key" in said(tmp_path, "verify", str(file), "--public-key", "00" * 32, code=1)
+
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    assert "another public key" in said(copy, "import", str(file), code=1), "a new installation has a key of its own"
+    (copy / "cut.jsonl").write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    cut = said(copy, "import", str(copy / "cut.jsonl"), "--public-key", key, code=1)
+    assert cut == "error: line 6: the file ends before the noisy counts of a draw\n"
+    assert said(copy, "import", str(file), "--public-key", key) == f"people: 4 entries, head {head}\n"
+    assert said(copy, "verify") == "people: 4 entries, all valid\n"
+    assert "without accounts" in said(copy, "import", str(file), "--public-key", key, code=1)
+
+
+def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command) -> None:
+    assert said(home, "recompute") == "0 releases priced otherwise; nothing was changed\n"
+    smaller = """'"rho":"1/10"', '"rho":"1/11"'"""
+    older = _tampered(
+        home,
+        tmp_path / "older",
+        f"UPDATE journal SET body = replace(body, {smaller}) WHERE seq = 2",
+        f"UPDATE releases SET price = replace(price, {smaller})",
+        """UPDATE accounts SET budget = '{"definition": "zcdp", "rho": "0.1"}'""",
+    )
+    answer = said(older, "recompute", code=3)
+    assert "rho 1/11 -> 1/10" in answer
+    assert "people: over its budget: " in answer
+    assert answer.endswith("1 release priced otherwise; nothing was changed\n")
+    assert said(older, "recompute", "--apply", code=3).endswith("1 release priced again\n")
+    assert said(older, "recompute", code=3).endswith("0 releases priced otherwise; nothing was changed\n")
