@@ -9,7 +9,7 @@ from itertools import chain
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, false, select, text
+from sqlalchemy import Connection, Row, Select, bindparam, exists, false, select, text
 
 from service.ledger import draws, history, packing
 from service.ledger.audit import Audit
@@ -263,6 +263,8 @@ class OwnRows:
         for seq, stored, journalled in self._prices.values():
             if stored != journalled:
                 raise Bad(seq, "the release's price or accountant is not what the journal makes it")
+        if self._connection.execute(_LAYOUT_OF_NOTHING).first() is not None:
+            raise Bad(last, "the groups of a tabulation are of no draw")
         strange = False
         for row in self._connection.execute(_BRANCHES, {"account": self._account}):
             where = (row.release_id, row.node, row.partition, row.turn)
@@ -297,6 +299,7 @@ _DRAW = (
 )
 _NOISY = select(Draw.noisy).where(Draw.id == bindparam("id"))
 _LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
+_LAYOUT_OF_NOTHING = select(Tabulation.draw_id).where(~exists().where(Draw.id == Tabulation.draw_id)).limit(1)
 _PRICED = select(Release.account_id, Release.seq, Release.plan, Release.price, Release.accountant).where(
     Release.id == bindparam("id")
 )
