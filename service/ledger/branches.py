@@ -120,9 +120,9 @@ _EACH = {
     "sqlite": "json_each(:groups) AS given",
     "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
 }
-_DRAWN = (
-    "SELECT taken.draw_id FROM {each} JOIN branches_taken AS taken ON taken.partition = given.value"
-    " WHERE taken.release_id = :release AND taken.node = :node LIMIT 1"
+_DRAWN = (  # CROSS JOIN: on SQLite a promise that the names come first, each looked up by the primary key
+    "SELECT taken.draw_id FROM {each} CROSS JOIN branches_taken AS taken"
+    " WHERE taken.release_id = :release AND taken.node = :node AND taken.partition = given.value LIMIT 1"
 )
 _TAKE = (
     "INSERT INTO branches_taken (release_id, node, partition, turn, branch, draw_id)"
