@@ -1,11 +1,13 @@
 # One process, no compiler, no shell needed: the locked wheels and the service's own files.
 FROM python:3.11.15-slim-bookworm
 
+# matplotlib keeps its list of fonts where MPLCONFIGDIR says, and the file system may be read-only elsewhere.
 # SERVICE_SECRET_FILE is the path of a file in a volume, not a secret.
 # hadolint ignore=DL3064
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    MPLCONFIGDIR=/tmp/matplotlib \
     SERVICE_DATA_DIR=/data \
     SERVICE_SECRET_FILE=/secret/service.secret
 

@@ -13,7 +13,7 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-statistics check fmt openapi bench lock clean
+.PHONY: help serve test test-faults test-faults-short test-statistics check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -23,6 +23,12 @@ serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./da
 
 test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
 	$(BIN)/python -m pytest
+
+test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and databases under load, for a quarter of an hour
+	$(BIN)/python -m pytest -m faults tests/faults --long
+
+test-faults-short: $(VENV)/dev.stamp ## the same a few times each, in about a minute
+	$(BIN)/python -m pytest -m faults tests/faults
 
 test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of each law
 	$(BIN)/python -m pytest -m statistics tests/noise

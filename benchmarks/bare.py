@@ -13,7 +13,8 @@ import re
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -28,7 +29,8 @@ _STATEMENTS = (
     " (:id, :account_id, :seq, :name, :plan, :tags, :delta, :state, :price, :accountant, :created_at)",
     "INSERT INTO journal (account_id, seq, kind, release_id, body, hash) VALUES"
     " (:account_id, :seq, :kind, :release_id, :body, :hash)",
-    "UPDATE accounts SET head_seq = :head_seq, head_hash = :head_hash, totals = :totals WHERE id = :id",
+    # A trigger refuses a head that goes back, as that of whoever got his number sooner and his turn later would.
+    "UPDATE accounts SET head_seq = head_seq + 1, head_hash = :head_hash, totals = :totals WHERE id = :id",
 )
 
 Row = dict[str, str | int]
@@ -126,20 +128,20 @@ def _writer(url: str, library: str) -> Write:
 
 
 def create_app(write: Write) -> FastAPI:
-    """The endpoint over a database with one account, which has no releases yet."""
-    numbers = itertools.count(2)
+    """The endpoint over a database with some accounts, which have no releases yet."""
+    numbers: dict[int, Iterator[int]] = defaultdict(lambda: itertools.count(2))
     app = FastAPI()
 
     @app.get("/ready")
     def ready() -> dict[str, str]:
         return {"status": "ready"}
 
-    @app.post("/charges", status_code=201)
-    def charge(release: dict[str, Any]) -> dict[str, Any]:
-        release_id, seq = str(uuid.uuid4()), next(numbers)
+    @app.post("/charges/{account}", status_code=201)
+    def charge(account: int, release: dict[str, Any]) -> dict[str, Any]:
+        release_id, seq = str(uuid.uuid4()), next(numbers[account])
         row: Row = {
             "id": release_id,
-            "account_id": 1,
+            "account_id": account,
             "seq": seq,
             "name": release["name"],
             "plan": json.dumps(release["plan"]),
@@ -152,14 +154,14 @@ def create_app(write: Write) -> FastAPI:
         }
         body = json.dumps({"account": "bench", "seq": seq, "release": release_id, "content": release, "time": _NOW})
         entry: Row = {
-            "account_id": 1,
+            "account_id": account,
             "seq": seq,
             "kind": "committed",
             "release_id": release_id,
             "body": body,
             "hash": _HASH,
         }
-        write((row, entry, {"id": 1, "head_seq": seq, "head_hash": _HASH, "totals": _TOTALS}))
+        write((row, entry, {"id": account, "head_hash": _HASH, "totals": _TOTALS}))
         return {"id": release_id, "seq": seq}
 
     return app

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 from numpy.typing import NDArray
 
-from benchmarks.servers import KEY, open_one_account, peak_memory, postgresql_database, service_server, sqlite_database
+from benchmarks.servers import KEY, open_accounts, peak_memory, postgresql_database, service_server, sqlite_database
 from tests.postgres_server import postgres_server
 
 _STREAMED, _LISTED = 10_000_000, 100_000
@@ -34,7 +34,7 @@ def run() -> None:
             "PostgreSQL": stack.enter_context(postgresql_database(server)),
         }
         for name, url in databases.items():
-            open_one_account(url, _ACCOUNT)
+            open_accounts(url, [_ACCOUNT])
             with service_server(url) as address, _caller(address) as caller:
                 before = peak_memory(address)
                 _line(f"{name}, Arrow, {_STREAMED:,}", partial(_by_arrow, caller, counts), _STREAMED)

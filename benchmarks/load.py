@@ -7,7 +7,9 @@ and on a machine of few cores its time would hide the servers' difference.
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
 from urllib.parse import urlsplit
 
 
@@ -20,15 +22,30 @@ def request_bytes(address: str, path: str, key: str, body: bytes) -> bytes:
     return head.encode("ascii") + body
 
 
-def rate(address: str, requests: Iterator[bytes], clients: int, seconds: float) -> float:
-    """Answered requests a second.
+@dataclass(frozen=True)
+class Measured:
+    """Answers a second, and how long single ones took: half of them, and all but a hundredth, in seconds."""
+
+    rate: float
+    p50: float
+    p99: float
+
+
+def measured(latencies: Sequence[float], elapsed: float) -> Measured:
+    """The figures of one run."""
+    inner = quantiles(latencies, n=100)
+    return Measured(len(latencies) / elapsed, inner[49], inner[98])
+
+
+def measure(address: str, requests: Iterator[bytes], clients: int, seconds: float) -> Measured:
+    """Send requests from as many clients for so long.
 
     Raises:
         RuntimeError: an answer was not 201; charges that were refused would be no charges.
     """
     target = urlsplit(address)
     connections = [socket.create_connection((target.hostname, target.port)) for _ in range(clients)]
-    answered = [0] * clients
+    latencies: list[list[float]] = [[] for _ in range(clients)]
     failures: list[str] = []
     mutex = threading.Lock()
     started = time.perf_counter()
@@ -37,7 +54,7 @@ def rate(address: str, requests: Iterator[bytes], clients: int, seconds: float) 
     def work(number: int) -> None:
         connection = connections[number]
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while time.perf_counter() < deadline and not failures:
+        while (asked := time.perf_counter()) < deadline and not failures:
             with mutex:
                 request = next(requests)
             connection.sendall(request)
@@ -45,7 +62,7 @@ def rate(address: str, requests: Iterator[bytes], clients: int, seconds: float) 
             if status != 201:
                 failures.append(f"expected 201, got {status} from {address}")
                 return
-            answered[number] += 1
+            latencies[number].append(time.perf_counter() - asked)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
     for thread in threads:
@@ -57,7 +74,7 @@ def rate(address: str, requests: Iterator[bytes], clients: int, seconds: float) 
         connection.close()
     if failures:
         raise RuntimeError(failures[0])
-    return sum(answered) / elapsed
+    return measured([one for own in latencies for one in own], elapsed)
 
 
 def _status(connection: socket.socket) -> int:

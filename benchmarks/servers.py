@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -59,10 +59,11 @@ def open_account(database: Database, name: str) -> None:
     opening.open_account(database, CALLER, new, lambda _: "")
 
 
-def open_one_account(url: str, name: str) -> None:
-    """The same in a database that is not open yet."""
+def open_accounts(url: str, names: Iterable[str]) -> None:
+    """The same, several, in a database that is not open yet."""
     database = open_database(url)
-    open_account(database, name)
+    for name in names:
+        open_account(database, name)
     database.close()
 
 

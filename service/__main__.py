@@ -1,6 +1,7 @@
 """The command line: ``python -m service``."""
 
 import sys
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import typer
@@ -113,6 +114,36 @@ def demo_safetab(url: ServiceUrl = None, key: ServiceKey = None) -> None:
     from service.demo.safetab import run  # noqa: PLC0415 - the other commands start faster without
 
     run(url, key)
+
+
+@app.command()
+def reproduce(what: Annotated[Literal["table-sa1", "figure-1"], typer.Argument()]) -> None:
+    """Reproduce what the sources printed of empirical privacy loss; exit with 1 where a figure is missed."""
+    from service import reproduce as reproduction  # noqa: PLC0415 - the other commands start faster without
+
+    _report(reproduction.table_sa1() if what == "table-sa1" else reproduction.figure_one())
+
+
+@app.command()
+def audit(
+    size: Annotated[int, typer.Option(min=1000, max=10_000_000, help="Values drawn of each law.")] = 1_000_000,
+) -> None:
+    """Bound what the service's own noise loses from below; exit with 1 where a bound is above the claim."""
+    import numpy as np  # noqa: PLC0415
+
+    from service import audit as own_audit  # noqa: PLC0415 - the other commands start faster without
+
+    _report(own_audit.report(own_audit.audit(own_audit.own_noise(), size, np.random.default_rng())))
+
+
+def _report(lines: Iterable[tuple[str, bool]]) -> None:
+    """Print lines; where one tells of a fault the exit status says so."""
+    faults = 0
+    for line, fault in lines:
+        typer.echo(line)
+        faults += fault
+    if faults:
+        raise typer.Exit(1)
 
 
 app.command()(auditing.verify)

@@ -21,7 +21,9 @@ from service.api import (
     contract,
     curves,
     draws,
+    empirical,
     histograms,
+    jobs,
     keys,
     noise,
     pages,
@@ -34,6 +36,7 @@ from service.api import (
 )
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
+from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
 from service.settings import Settings
@@ -56,6 +59,8 @@ _ROUTERS = (
     allocations.router,
     safetab.router,
     postprocessing.router,
+    empirical.router,
+    jobs.router,
     keys.router,
     trust.router,
     pages.health,
@@ -67,7 +72,8 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
+        with app.state.workers.working():
+            yield
         database.close()
 
     app = FastAPI(
@@ -80,6 +86,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = ThreadPoolExecutor(settings.writer_threads, "writer")
+    app.state.workers = Workers(database, settings.job_workers)
     app.state.probes = CapacityLimiter(2)
     for router in _ROUTERS:
         app.include_router(router)

@@ -1,8 +1,11 @@
 """Logs: one JSON object a line on standard error; no bodies, no query strings, no messages of unexpected errors."""
 
+import contextlib
+import io
 import logging
 import sys
 import traceback
+from typing import TextIO, cast
 
 import structlog
 
@@ -16,7 +19,7 @@ def configure(level: str) -> None:
     """Give our own lines and those of uvicorn and SQLAlchemy one form; ours, one a request, go the short way."""
     structlog.configure(
         processors=[*_PROCESSORS, structlog.processors.JSONRenderer()],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
@@ -34,6 +37,19 @@ def configure(level: str) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for talkative in ("alembic", "httpx"):
         logging.getLogger(talkative).setLevel(logging.WARNING)
+
+
+class _StandardError(io.TextIOBase):
+    """What cannot be written there, as where its disk is full, is lost: no request fails for its log line."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 def _without_messages(record: logging.LogRecord) -> bool:

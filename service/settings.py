@@ -55,6 +55,7 @@ class Settings(BaseSettings):
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
     max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")
     writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
+    job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
         "info", description="Least severe level that is logged."

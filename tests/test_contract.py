@@ -60,7 +60,8 @@ def names(client: TestClient) -> dict[str, str]:
     drawing = _example("/v1/accounts/{account}/releases/{release}/draws")
     draw = json_of(client.post(f"{at}/releases/{release}/draws", json=drawing), 201)["draw"]
     key = json_of(client.post("/v1/keys", json=_example("/v1/keys")), 201)["id"]
-    return {"account": account, "release": release, "draw": draw, "key": key}
+    job = json_of(client.post("/v1/empirical/experiments", json=_example("/v1/empirical/experiments")), 202)["id"]
+    return {"account": account, "release": release, "draw": draw, "key": key, "job": job}
 
 
 def test_the_committed_document_is_the_running_apps(client: TestClient) -> None:

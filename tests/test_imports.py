@@ -44,16 +44,32 @@ _LAYERS = {
     ),
     "postprocess": _layer("errors", packages={"numpy"}, pure=True),
     "published": _layer("errors", "postprocess", packages={"numpy"}, pure=True),
+    "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
-    "api": _layer("__init__", "errors", "ledger", "noise", "postprocess", "privacy", "published", "settings", web=True),
-    "app": _layer("__init__", "api", "errors", "ledger", "noise", "privacy", "settings", web=True),
+    "api": _layer(
+        "__init__",
+        "empirical",
+        "errors",
+        "ledger",
+        "noise",
+        "postprocess",
+        "privacy",
+        "published",
+        "settings",
+        web=True,
+    ),
+    "jobs": _layer("errors", "ledger", packages={"structlog"}),
+    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
+    "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
+    "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
     "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
     "__main__": _layer(
-        "app", "auditing", "demo", "errors", "ledger", "logs", "server", "settings", packages={"typer", "yaml"}
+        *("app", "audit", "auditing", "demo", "errors", "ledger", "logs", "reproduce", "server", "settings"),
+        packages={"numpy", "typer", "yaml"},
     ),
 }
 

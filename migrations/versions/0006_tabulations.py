@@ -6,7 +6,7 @@ from alembic import op
 from service.errors import Conflict
 
 revision = "0006"
-down_revision = "0002"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api import charts, examples
+from service.api import charts, examples, pictures
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
@@ -95,7 +95,7 @@ class ComparisonBody(BaseModel):
 @router.post(
     "/comparison",
     response_model=ComparisonBody,
-    responses=charts.RESPONSES,
+    responses=pictures.responses("The comparison; as SVG in four panels."),
     openapi_extra=examples.body(examples.COMPARISON),
 )
 def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> Response:
@@ -130,7 +130,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         "rdp": [_pair("alpha", pair) for pair in comparison.divergences(mechanism, USUAL_ORDERS[:-2])],
         "tails": _tails(mechanism, distances),
     }
-    return charts.picture(_panels(found)) if charts.wants_picture(request) else ok(found)
+    return charts.picture(_panels(found)) if pictures.wants_picture(request) else ok(found)
 
 
 def _mechanism(body: ComparisonQuestion) -> OffsetTails:

@@ -143,7 +143,10 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
         if "requestBody" in operation:
             statuses |= {413: "too_large", 415: "unsupported_media_type"}
-        if path.startswith("/v1/accounts") and method in ("post", "patch"):
+        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) == (
+            "/v1/jobs/{job}",
+            "delete",
+        ):
             statuses[409] = "conflict"
     for status, code in sorted(statuses.items()):
         answers[str(status)] = {
@@ -151,7 +154,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
     if any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", [])):
-        first = next(answers[status] for status in ("201", "200", "204") if status in answers)
+        first = next(answers[status] for status in ("201", "202", "200", "204") if status in answers)
         first.setdefault("headers", {})["Idempotent-Replay"] = {
             "description": "true where an earlier answer is repeated for its Idempotency-Key.",
             "schema": {"type": "string", "enum": ["true"]},

@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, FailFast, Field
 
-from service.api import charts, examples
+from service.api import charts, examples, pictures
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
@@ -57,7 +57,10 @@ class CurveBody(BaseModel):
 
 
 @router.post(
-    "/curve", response_model=CurveBody, responses=charts.RESPONSES, openapi_extra=examples.body(examples.CURVE)
+    "/curve",
+    response_model=CurveBody,
+    responses=pictures.responses("The curve; as SVG."),
+    openapi_extra=examples.body(examples.CURVE),
 )
 def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Draw accuracy against epsilon.
@@ -78,7 +81,7 @@ def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Re
         | {"epsilon": stated(epsilon, number_down)}
         for number, epsilon in enumerate(epsilons)
     ]
-    if charts.wants_picture(request):
+    if pictures.wants_picture(request):
         return charts.picture(_panels(points))
     return ok({"points": points, "protected": False})
 

@@ -4,6 +4,7 @@ from typing import Any
 
 RELEASE_ID = "0b7e2f7c-9d0f-4c39-9f5e-1f5d3c7d2a11"
 DRAW_ID = "4dbb8f5e-6a55-4f0c-8a3d-6f0a6f4a7d10"
+JOB_ID = "5a0f3f0e-8a52-4c55-9f0e-2b3f8d1c7e60"
 KEY_ID = "6f1c7a4e-2b60-4a2b-b7c6-0c0f8a4a9e55"
 
 
@@ -133,4 +134,8 @@ TABLE = {
     "integer": True,
 }
 COMPARISON = {"mechanism": {"type": "osgt", "sigma_squared": "40", "m": "3"}, "delta": "1e-10", "cells": [1, 2, 4, 8]}
+_RESIDUALS = [0, -3, 5, 1, -1, 0, 2, -7, 4, -2, 9, 1, -4, 0, 3, -1, 6, -5, 2, -12]
+LOSS = {"residuals": _RESIDUALS, "bandwidth": "0.5", "percentile": "95", "multiplier": "1", "bootstrap": 20}
+LOWER_BOUND = {"residuals": _RESIDUALS, "shift": 1, "confidence": "0.95"}
+EXPERIMENT = {"algorithm": "rdpc", "epsilon": "0.1", "N": 1_000_000, "J": 3, "mu": 1000, "direct_runs": 500, "seed": 1}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}

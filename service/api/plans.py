@@ -268,7 +268,16 @@ def plan_of(model: Any, pointer: str) -> PlanValue:
     Raises:
         InvalidInput: it has no meaning, or takes too long to price.
     """
-    plan = read_plan(document_of(model), pointer)
+    return plan_of_document(document_of(model), pointer)
+
+
+def plan_of_document(document: dict[str, Any], pointer: str) -> PlanValue:
+    """The same, of what ``document_of`` has made already.
+
+    Raises:
+        InvalidInput: it has no meaning, or takes too long to price.
+    """
+    plan = read_plan(document, pointer)
     if any(isinstance(one, OsgtValue | DiscreteOsgtValue) for one in mechanisms_of(plan)):
         _check_osgt(plan, pointer)
     return plan

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -24,7 +25,7 @@ from service.api.guarantees import (
     remaining_body,
 )
 from service.api.paging import Cursor, Limit, page, read_seq
-from service.api.plans import BoundedPlan, Plan, document_of, plan_of
+from service.api.plans import BoundedPlan, Plan, document_of, plan_of_document
 from service.ledger import accounts, charges, clock, holds, releases
 from service.ledger.accounts import AccountRecord
 from service.ledger.charges import NewRelease, Prepared, Registered
@@ -32,6 +33,7 @@ from service.ledger.holds import Settled
 from service.ledger.releases import ReleaseRecord, State
 from service.ledger.settling import present
 from service.privacy.numbers import exact_text
+from service.privacy.plan import Plan as PlanValue
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", tags=["releases"], route_class=StrictRoute)
 
@@ -113,19 +115,19 @@ def register_release(
     asks for approval and the release is large enough it is proposed, and held likewise.
     """
     require(change.principal, "pipeline", account)
-    new = charges.prepare(change.database, account, [_new(body, "")])
+    new = charges.prepare(change.database, account, [_new(body, "", {})])
     costs = _costs(new)
     if dry_run:
         (rehearsed,) = charges.dry_run(change.database, change.request, new)
         with change.database.read() as connection:
             head = accounts.read_account(connection, account).head
         unknown = {"id": None, "created_at": None, "expires_at": None}
-        return ok(_registered_body(rehearsed, costs[0]) | unknown | {"head": head_body(head)})
-    return respond(
-        charges.register(
-            change.database, change.request, new, lambda done: json.dumps(_registered_body(done[0], costs[0]))
-        )
-    )
+        return ok(_registered_body(rehearsed) | {"cost": costs[0]} | unknown | {"head": head_body(head)})
+
+    def render(done: list[Registered]) -> str:
+        return json.dumps(_registered_body(done[0]) | {"cost": costs[0]})
+
+    return respond(charges.register(change.database, change.request, new, render))
 
 
 @router.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
@@ -136,12 +138,20 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     They are charged in their order in one transaction; where one does not fit, none is registered.
     """
     require(change.principal, "pipeline", account)
-    stated = [_new(release, f"/releases/{number}") for number, release in enumerate(body.releases)]
+    plans: dict[str, PlanValue] = {}
+    stated = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
     new = charges.prepare(change.database, account, stated)
     costs = _costs(new)
 
+    distinct = {id(cost): cost for cost in costs}
+    texts = {key: json.dumps(cost) for key, cost in distinct.items()}  # which take longest
+
     def render(done: list[Registered]) -> str:
-        return json.dumps({"releases": [_registered_body(one, cost) for one, cost in zip(done, costs, strict=True)]})
+        bodies = (
+            f'{json.dumps(_registered_body(one))[:-1]}, "cost": {texts[id(cost)]}}}'
+            for one, cost in zip(done, costs, strict=True)
+        )
+        return f'{{"releases": [{", ".join(bodies)}]}}'
 
     return respond(charges.register(change.database, change.request, new, render))
 
@@ -237,19 +247,28 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     return respond(holds.approve(change.database, change.request, account, release, render))
 
 
-def _new(body: RegisterRelease, pointer: str) -> NewRelease:
+def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> NewRelease:
+    """A release as stated; ``plans`` are those seen so far by their text, so that equal ones are one object."""
     (delta,) = read_deltas([body.delta], [f"{pointer}/delta"])
-    plan, tags = plan_of(body.plan, f"{pointer}/plan"), tuple(body.tags)
+    document = document_of(body.plan)
+    text = json.dumps(document)
+    if text not in plans:
+        plans[text] = plan_of_document(document, f"{pointer}/plan")
     reserve_for = None if body.reserve_for is None else duration_of(body.reserve_for)
-    return NewRelease(body.name, plan, document_of(body.plan), tags, delta, f"{pointer}/plan", reserve_for)
+    return NewRelease(body.name, plans[text], document, tuple(body.tags), delta, f"{pointer}/plan", reserve_for)
 
 
 def _costs(prepared: list[Prepared]) -> list[dict[str, Any]]:
     """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
-    return [cost_of(one.release.plan, one.line.neighbouring, (one.release.delta,)) for one in prepared]
+    known: dict[tuple[int, Fraction], dict[str, Any]] = {}
+    for one in prepared:
+        plan, delta = one.release.plan, one.release.delta
+        if (id(plan), delta) not in known:
+            known[id(plan), delta] = cost_of(plan, one.line.neighbouring, (delta,))
+    return [known[id(one.release.plan), one.release.delta] for one in prepared]
 
 
-def _registered_body(registered: Registered, cost: dict[str, Any]) -> dict[str, Any]:
+def _registered_body(registered: Registered) -> dict[str, Any]:
     release = registered.release
     record = ReleaseRecord(
         id=registered.id,
@@ -262,11 +281,12 @@ def _registered_body(registered: Registered, cost: dict[str, Any]) -> dict[str, 
         head=registered.account.head,
         expires_at=registered.expires_at,
     )
-    return _body(record, cost, registered.account, registered.created_at)
+    return _body(record, registered.account, registered.created_at)
 
 
 def _stored_body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, Any]:
-    return _body(record, cost_of(record.plan, account.neighbouring, (record.delta,)), account, now)
+    cost = cost_of(record.plan, account.neighbouring, (record.delta,))
+    return _body(record, account, now) | {"cost": cost}
 
 
 def _settled(change: Change, account: str, release: str) -> Callable[[Settled], str]:
@@ -278,12 +298,13 @@ def _settled(change: Change, account: str, release: str) -> Callable[[Settled], 
 
     def render(settled: Settled) -> str:
         record = replace(settled.release, head=settled.account.head)
-        return json.dumps(_body(record, cost, settled.account, clock.now()))
+        return json.dumps(_body(record, settled.account, clock.now()) | {"cost": cost})
 
     return render
 
 
-def _body(record: ReleaseRecord, cost: dict[str, Any], account: AccountRecord, now: str) -> dict[str, Any]:
+def _body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, Any]:
+    """A release without its cost, which takes longest to find and to write."""
     return {
         "id": record.id,
         "account": account.name,
@@ -294,7 +315,6 @@ def _body(record: ReleaseRecord, cost: dict[str, Any], account: AccountRecord, n
         "plan": record.document,
         "tags": list(record.tags),
         "delta": exact_text(record.delta),
-        "cost": cost,
         "remaining": remaining_body(account),
         "head": head_body(record.head),
         "created_at": record.created_at,

@@ -56,7 +56,7 @@ class Audit:
         return said, state
 
     def take_committed(
-        self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject
+        self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject, *, own: bool
     ) -> None:
         """The same for an entry whose text is known to be that of registering this release at once.
 
@@ -66,7 +66,7 @@ class Audit:
         check_link(self.chain.head, entry)
         if (entry.kind, entry.release_id) != ("committed", release):
             raise Broken(MISFILED)
-        self.chain.commit(amount, subject, Head(entry.seq, entry.hash))
+        self.chain.commit(amount, subject, Head(entry.seq, entry.hash), own=own)
         self._check_price(accountant, subject, amount)
 
     def check_repriced(self, said: Said, plan: str) -> None:

@@ -96,15 +96,23 @@ def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> li
         InvalidInput: a plan has no meaning under the account's relation.
     """
     line = accounts.line_of(database, name)
+    known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: in a batch equal ones are one object
     prepared: list[Prepared] = []
     for release in releases:
-        check_relation(release.plan, line.neighbouring, release.pointer)
-        tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
-        subplans = spending.subplans_of(release.plan, release.tags)
-        prices = tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
-        ends = release.reserve_for is not None and expires(release.plan)
-        prepared.append(Prepared(release, line, prices, tuple(sorted(tags)), subplans, ends))
+        key = id(release.plan), release.tags, release.reserve_for is None
+        if key not in known:
+            known[key] = _prepared(line, release)
+        prepared.append(replace(known[key], release=release))
     return prepared
+
+
+def _prepared(line: Line, release: NewRelease) -> Prepared:
+    check_relation(release.plan, line.neighbouring, release.pointer)
+    tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
+    subplans = spending.subplans_of(release.plan, release.tags)
+    prices = tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
+    ends = release.reserve_for is not None and expires(release.plan)
+    return Prepared(release, line, prices, tuple(sorted(tags)), subplans, ends)
 
 
 def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -135,7 +135,8 @@ class Database:
             except SQLAlchemyError as error:
                 raise refusal(failure_of(error)) from None
             finally:
-                connection.close()
+                with suppress(SQLAlchemyError):  # one that breaks only now has answered all that it was asked
+                    connection.close()
 
     def write(self, work: Callable[[Connection], T], *, landed: Callable[[Connection, T], bool]) -> T:
         """Run ``work`` in one write transaction and return its value once that is committed.

@@ -92,9 +92,9 @@ class Chain:
         self.head = head
         return state
 
-    def commit(self, amount: Amount, subject: Subject, head: Head) -> None:
-        """The same for the entry of a release that was registered at once."""
-        self._commit(amount, subject, own=True)
+    def commit(self, amount: Amount, subject: Subject, head: Head, *, own: bool) -> None:
+        """The same for the entry of a release that was registered at once, here or in an account below."""
+        self._commit(amount, subject, own=own)
         self.head = head
 
     def _follow(self, said: Said) -> str | None:

@@ -85,11 +85,16 @@ def once(
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
 
+    kept: list[tuple[R, str]] = []  # one for each attempt
+
     def keep(connection: Connection, result: R, at: str) -> None:
-        idempotency.store(connection, request, status=status, body=render(result), at=at)
+        kept.append((result, render(result)))
+        idempotency.store(connection, request, status=status, body=kept[-1][1], at=at)
 
     try:
-        return Answer(status, render(_write(database, request, work, landed, keep)))
+        result = _write(database, request, work, landed, keep)
+        body = next((text for made, text in kept if made is result), None)
+        return Answer(status, render(result) if body is None else body)
     except _Answered as answered:
         return Answer(answered.stored.status, answered.stored.body or "", replayed=True)
 

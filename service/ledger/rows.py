@@ -17,12 +17,14 @@ from service.ledger.history import Amount, Said, Subject, amount_of
 from service.ledger.journal import Broken, JournalEntry, canonical
 from service.ledger.layouts import by_branch, checked_layout
 from service.ledger.tables import Account, Draw, Entry, Release, ReleaseTag, Tabulation
+from service.privacy.filter import ACCOUNTANT
 from service.privacy.levels import find_level
 from service.privacy.notation import walk
 
 _AT_ONCE = 2000  # rows that a stream holds
 _REMEMBERED = 4096  # distinct plans, prices and lists of tags
 
+_Found = list[Row[*tuple[Any, ...]]]
 _Priced = tuple[Amount | None, str]
 """A price with the version of the accountant that made it."""
 
@@ -55,7 +57,7 @@ class _InOrder:
         self._next = next(self._rows, None)
         self.seq: float = math.inf if self._next is None else self._next[0]  # the entry of the next row
 
-    def of(self, seq: int) -> list[Row[*tuple[Any, ...]]]:
+    def of(self, seq: int) -> _Found:
         """The rows of one entry; entries are asked for in turn.
 
         Raises:
@@ -63,7 +65,7 @@ class _InOrder:
         """
         if self.seq < seq:
             raise Bad(max(int(self.seq), 1), f"a row of {self._what} is of no entry that wrote one")
-        found: list[Row[*tuple[Any, ...]]] = []
+        found: _Found = []
         while self._next is not None and self.seq == seq:
             found.append(self._next)
             self._step()
@@ -106,37 +108,48 @@ class OwnRows:
             Bad: a row is missing, too many, or not what the entry says.
         """
         seq = entry.seq
-        rows, below = self._releases.of(seq), self._below.of(seq)
-        if len(rows) != 1 or not self._is_as_written(rows[0], entry):
+        rows = self._releases.of(seq)
+        below = self._below.of(seq) if self._below.seq <= seq else []
+        if not self._is_as_written(rows, below, entry):
             said, state = self._audit.take(entry)
             self._check(said, state, rows, below)
         if min(self._tags.seq, self._draws.seq) <= seq:
             raise Bad(seq, "the entry wrote other rows than it says")
 
-    def _is_as_written(self, row: Row[*tuple[Any, ...]], entry: JournalEntry) -> bool:
-        """Take an entry that is, letter by letter, what registering the release of this row at once writes.
+    def _is_as_written(self, rows: _Found, below: _Found, entry: JournalEntry) -> bool:
+        """Take an entry that is, letter by letter, what registering the release of its row at once writes.
 
         Most are, and need not be parsed: what is checked of the others holds of these by being equal.
         """
+        if len(rows) + len(below) != 1:
+            return False
+        own, row = bool(rows), (rows or below)[0]
+        origin = "" if own else f'"origin":{{"account":{quoted(row.origin)},"seq":{row.origin_seq}}},'
+        accountant = row.accountant if own else ACCOUNTANT
         subject, plan, tags = _subject_in(row.plan, row.tags)
-        amount, price = _price_in(row.price)
-        end = (
-            f',"content":{{"accountant":{quoted(row.accountant)},"delta":{quoted(row.delta)},"name":'
-            f'{quoted(row.name)},"plan":{plan},"price":{price},"tags":{tags}}},"kind":"committed","release":'
-            f'{quoted(row.id)},"seq":{row.seq},"time":{quoted(row.created_at)}}}'
+        before = (
+            f',"content":{{"accountant":{quoted(accountant)},"delta":{quoted(row.delta)},"name":{quoted(row.name)},'
+            f'{origin}"plan":{plan},"price":'
         )
-        actor = entry.body[len(self._start) : -len(end)]
-        if entry.body != f"{self._start}{actor}{end}" or not _is_name(actor):
+        after = (
+            f',"tags":{tags}}},"kind":"committed","release":{quoted(row.id)},"seq":{entry.seq}'
+            f',"time":{quoted(row.created_at)}}}'
+        )
+        body, at = entry.body, entry.body.find(before)
+        actor, price = body[len(self._start) : at], body[at + len(before) : -len(after)]
+        if at < 0 or body != f"{self._start}{actor}{before}{price}{after}" or not _is_name(actor):
             return False
-        if (row.state, row.expires_at) != ("committed", None) or amount is None:
+        amount = _amount_of(price)
+        if amount is None or row.expires_at is not None:
             return False
-        self._audit.take_committed(entry, row.id, row.accountant, amount, subject)
-        self._check_tags(row.seq, subject)
+        if own and (row.state, amount_in(row.price)) != ("committed", amount):
+            return False
+        self._audit.take_committed(entry, row.id, accountant, amount, subject, own=own)
+        if own:
+            self._check_tags(entry.seq, subject)
         return True
 
-    def _check(
-        self, said: Said, state: str | None, rows: list[Row[*tuple[Any, ...]]], below: list[Row[*tuple[Any, ...]]]
-    ) -> None:
+    def _check(self, said: Said, state: str | None, rows: _Found, below: _Found) -> None:
         seq, kind = said["seq"], said["kind"]
         registers = state is not None and "plan" in said["content"]
         own = said["content"].get("origin") is None
@@ -159,7 +172,7 @@ class OwnRows:
         seq, content, followed = said["seq"], said["content"], self._audit.chain
         self._check_stated(said, row)
         self._check_tags(seq, followed.subject)
-        stored, journalled = (_price_in(row.price)[0], row.accountant), (followed.amount, content["accountant"])
+        stored, journalled = (amount_in(row.price), row.accountant), (followed.amount, content["accountant"])
         if stored != journalled:
             self._prices[row.id] = (seq, stored, journalled)
         if state != "committed":
@@ -206,7 +219,7 @@ class OwnRows:
             raise Bad(seq, str(broken)) from None
         if row.account_id != self._account:
             return
-        stored = (_price_in(row.price)[0], row.accountant)
+        stored = (amount_in(row.price), row.accountant)
         known = self._prices.get(release, (row.seq, stored, stored))  # until now the row was as its entry says
         if known[2][0] != amount_of(content["was"]):
             raise Bad(seq, "the release had another price")
@@ -326,18 +339,22 @@ def _subject(plan: str, tags: str) -> tuple[Subject, str, str]:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _price_in(column: str) -> tuple[Amount | None, str]:
-    """A price in a row and its text as the journal writes it; None where it is no price."""
-    try:
-        price = json.loads(column)
-        return amount_of(price), history.write(price)
-    except (KeyError, TypeError, ValueError):
-        return None, ""
-
-
 def amount_in(column: str) -> Amount | None:
     """A price in a row; None where it is none."""
-    return _price_in(column)[0]
+    try:
+        return amount_of(json.loads(column))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _amount_of(text: str) -> Amount | None:
+    """A price in the text of an entry; None where it is none, or not in canonical form."""
+    try:
+        price = json.loads(text)
+        return amount_of(price) if canonical(price) == text else None
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -225,3 +225,28 @@ class StoredAnswer(Base):
     draw_id: Mapped[str | None] = mapped_column(ForeignKey("draws.id"))
     api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     created_at: Mapped[str]
+
+
+class Job(Base):
+    """A computation that takes longer than a request may: its parameters and its result, and who works on it.
+
+    Only simulations are jobs: nothing that is computed from true counts is stored.
+    """
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    principal: Mapped[str]  # who asked
+    parameters: Mapped[str]  # JSON
+    state: Mapped[str]
+    permille: Mapped[int]  # how much is done
+    result: Mapped[str | None]  # JSON
+    problem: Mapped[str | None]  # why it failed
+    attempts: Mapped[int]  # how often it was started
+    worker: Mapped[str | None]  # who started it last
+    leased_until: Mapped[str | None]  # when others may take it from that worker
+    created_at: Mapped[str]
+    ended_at: Mapped[str | None]
+    __table_args__ = (
+        CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name="jobs_state"),
+        Index("jobs_by_state", "state", "created_at"),
+    )

@@ -8,7 +8,7 @@ quanta of 1e-15 nat, so that every machine gets the same totals.
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
@@ -266,12 +266,12 @@ def _at_orders(curve: _Curve, orders: tuple[Fraction, ...]) -> list[Loss]:
 
 def charged(totals: Totals, asked: Price) -> Price:
     """The price as it is added: rounded up where the common denominator would pass 10^60."""
-    return replace(
-        asked,
+    return Price(
         epsilon=None if asked.epsilon is None else _manageable(totals.epsilon.finite, asked.epsilon, COARSE),
         rho=None if asked.rho is None else _manageable(totals.rho.finite, asked.rho, COARSE),
         delta=_manageable(totals.delta, asked.delta, COARSE_DELTA),
         linear=_manageable(totals.linear, asked.linear, COARSE),
+        quanta=asked.quanta,
     )
 
 

@@ -81,6 +81,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> _Aftermath:
             *(_crash(served, _draw_json, size) for size in (3, 4, 5, 6)),
             *(_crash(served, _draw_stream, size) for size in (3, 4, 6)),
         ]
+        refused += _measure(client)
         drawn = [_draw(client, counts=_COUNTS * 50), *(_draw(client, key="again") for _ in range(2))]
         streamed = [register(client, counts(_COUNTS * 50), "a stream", _WIDE) for _ in range(2)]
         tabled = _tables(client)
@@ -121,6 +122,21 @@ def _draw_json(client: Client, size: int) -> Answer:
 
 def _draw_stream(client: Client, size: int) -> Answer:
     return register(client, counts([_CANARY] * size), mechanism=_WIDE)
+
+
+def _measure(client: Client) -> list[Answer]:
+    """Residuals are as secret as counts: bounded from, which succeeds, and refused."""
+    residuals = [*_COUNTS, *range(50)]
+    json_of(client.post("/v1/empirical/lower-bound", json={"residuals": residuals}))
+    json_of(client.post("/v1/empirical/lower-bound", json={"outputs": residuals, "neighbouring_outputs": _COUNTS}))
+    wrong: list[dict[str, Any]] = [
+        {"residuals": _COUNTS},  # too far apart
+        {"residuals": [*residuals, _TEXT]},
+        {"residuals": [*residuals, _CANARY * 10**9]},
+        {"residuals": [0, 1, 2], "counts": _COUNTS},
+        {"residuals": [0, 1, 2], "bandwidth": _CANARY},
+    ]
+    return [client.post("/v1/empirical/loss", json=body) for body in wrong]
 
 
 def _refusals(client: Client) -> list[Answer]:

@@ -158,6 +158,15 @@ def test_settling_reaches_the_whole_line(database: Database) -> None:
         assert before.totals.epsilon.finite == 0
 
 
+def test_an_account_above_can_ask_for_approval(database: Database) -> None:
+    """By the size in its own definition: an epsilon of 0.1 is less than 0.02 of its rho."""
+    open_account(database, "agency", definition="zcdp", rho="1", approval_above="0.02")
+    open_account(database, "census", parent="agency", definition="pure", epsilon="1", approval_above="0.5")
+    states = [charge(database, plan, name="census")[0].state for plan in (_TENTH, _TENTH | {"epsilon": "0.3"})]
+    assert states == ["committed", "proposed"]
+    assert [entry.kind for entry in entries_of(database, "agency")] == ["account_opened", *states]
+
+
 def test_a_parent_must_be_like_its_child(database: Database) -> None:
     open_account(database, "agency")
     budget = read_budget({"definition": "pure", "epsilon": "1"})

@@ -5,16 +5,11 @@ only moment at which a client cannot know what happened.
 """
 
 import contextlib
-import select
-import socket
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum, auto
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -22,75 +17,9 @@ from sqlalchemy import Connection, make_url, text
 
 from service.errors import Unavailable
 from service.ledger.database import Database, open_database
+from tests.relay import Break, Relay, before_postgresql
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
-_COMMIT = b"COMMIT\x00"  # as the client sends it and as the server confirms it
-
-
-class Break(Enum):
-    BEFORE = auto()  # the server never gets the COMMIT
-    DURING = auto()  # the client loses the server while that is committing
-    AFTER = auto()  # the server's confirmation is lost
-
-
-class Relay:
-    """A Unix socket in front of the server's; each entry of ``breaks`` breaks the line at one COMMIT."""
-
-    def __init__(self, directory: Path, server: str) -> None:
-        self.breaks: list[Break] = []
-        self.connections = 0  # accepted so far
-        self.directory = directory
-        self._server = server
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(directory / ".s.PGSQL.5432"))
-        self._listener.listen()
-        self._stop_reader, self._stop_writer = socket.socketpair()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        self._stop_writer.close()
-        for thread in self._threads:
-            thread.join(PATIENCE)
-        self._listener.close()
-        self._stop_reader.close()
-
-    def _accept(self) -> None:
-        while True:
-            ready, _, _ = select.select([self._listener, self._stop_reader], [], [])
-            if self._stop_reader in ready:
-                return
-            client, _ = self._listener.accept()
-            self.connections += 1
-            thread = threading.Thread(target=self._relay, args=(client,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _relay(self, client: socket.socket) -> None:
-        with client, socket.socket(socket.AF_UNIX) as server:
-            server.connect(self._server)
-            mode: Break | None = None
-            while True:
-                ready, _, _ = select.select([client, server, self._stop_reader], [], [])
-                if self._stop_reader in ready:
-                    return
-                source, sink = (client, server) if client in ready else (server, client)
-                sent = source.recv(65536)
-                if not sent:
-                    return
-                if source is client and _COMMIT in sent and self.breaks:
-                    mode = self.breaks.pop(0)
-                    if mode is Break.BEFORE:
-                        return
-                elif source is server and mode is Break.AFTER and _COMMIT in sent:
-                    return
-                sink.sendall(sent)
-                if mode is Break.DURING:
-                    client.close()
-                    server.shutdown(socket.SHUT_WR)
-                    while server.recv(65536):  # the server goes on as if nothing had happened
-                        pass
-                    return
 
 
 @pytest.fixture
@@ -103,18 +32,19 @@ def server(postgresql_url: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def relay(postgresql_url: str) -> Iterator[Relay]:
-    directory = str(make_url(postgresql_url).query["host"])
-    with tempfile.TemporaryDirectory() as front:
-        relay = Relay(Path(front), f"{directory}/.s.PGSQL.5432")
-        yield relay
-        relay.close()
+def line(postgresql_url: str) -> Iterator[tuple[Relay, str]]:
+    with before_postgresql(postgresql_url) as opened:
+        yield opened
 
 
 @pytest.fixture
-def relayed(postgresql_url: str, relay: Relay, server: psycopg.Connection) -> Iterator[Database]:
-    url = make_url(postgresql_url).update_query_dict({"host": str(relay.directory)})
-    database = open_database(url.render_as_string(hide_password=False), lock_timeout=PATIENCE)
+def relay(line: tuple[Relay, str]) -> Relay:
+    return line[0]
+
+
+@pytest.fixture
+def relayed(line: tuple[Relay, str], server: psycopg.Connection) -> Iterator[Database]:
+    database = open_database(line[1], lock_timeout=PATIENCE)
     yield database
     database.close()
 
@@ -299,6 +229,28 @@ def test_a_server_that_comes_back_in_time_is_waited_for(
         reopening.join(PATIENCE)
     assert relay.connections >= before[0] + 2
     assert len(work.notes) == 2
+
+
+def test_a_connection_that_breaks_after_the_last_question_has_answered(
+    relayed: Database, server: psycopg.Connection
+) -> None:
+    for _ in range(20):  # more than there are connections, so that each is given back
+        with relayed.read() as connection:
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            server.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+
+
+def test_a_reader_whose_connection_breaks_is_told(relayed: Database, server: psycopg.Connection) -> None:
+    for _ in range(20):
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            _read_while_broken(relayed, server)
+
+
+def _read_while_broken(database: Database, server: psycopg.Connection) -> None:
+    with database.read() as connection:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        server.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        connection.execute(text("SELECT 1"))
 
 
 def test_a_server_that_became_a_standby_is_left(relayed: Database, server: psycopg.Connection) -> None:

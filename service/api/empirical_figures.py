@@ -1,0 +1,83 @@
+"""The figures of the empirical answers, in the form of seed 000's SA1 and SA2."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.api.pictures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_POINTS = 5_000  # of a scatter plot
+_MOST_PLACES = 2_000  # of a curve
+_BARS = 200  # of a histogram
+_NOTE = "Not protected: computed from true counts."
+
+
+def loss_figure(answer: dict[str, Any], scatter: tuple[NDArray[np.float64], NDArray[np.float64]] | None) -> "Figure":
+    """SA2: the density of the residuals, plain and smoothed, beside EPL(x); above it SA1, where counts are given.
+
+    ``scatter`` holds true counts and residuals. SA1 is the noisy counts and the residuals against the true counts.
+    """
+    figure = _figure(1 if scatter is None else 2)
+    panels: Sequence[Axes] = np.ravel(figure.subplots(1 if scatter is None else 2, 2)).tolist()
+    if scatter is not None:
+        true, residuals = (part[:: max(1, -(-part.size // _MOST_POINTS))] for part in scatter)
+        for axes, values, title in ((panels[0], true + residuals, "noisy count"), (panels[1], residuals, "residual")):
+            axes.plot(true, values, ".", markersize=2)
+            axes.set(xlabel="true count", ylabel=title)
+    density, ratios = panels[-2:]
+    curve = answer["curve"][:: -(-len(answer["curve"]) // _MOST_PLACES)]
+    x = [point["x"] for point in curve]
+    density.step(x, [point["density"] for point in curve], where="mid", label="residuals", linewidth=0.8)
+    density.plot(x, [point["smoothed"] for point in curve], label="smoothed")
+    density.set(xlabel="residual (noisy - true)", ylabel="density")
+    density.legend()
+    _ratios(ratios, curve)
+    ratios.axvline(answer["at"], linestyle=":", color="grey")
+    ratios.set_title(f"EPL {answer['epl']:.4g}{_interval(answer['interval'])}")
+    return figure
+
+
+def bound_figure(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any]) -> "Figure":
+    """Histograms of what was tested, with the two events that prove the bound."""
+    figure = _figure(1)
+    axes = figure.subplots()
+    both = np.concatenate(list(samples.values()))
+    if both.size:
+        margin = 0.5 + 4 * np.spacing(np.abs(both).max())  # so that it is one at any size
+        low, high = float(both.min()) - margin, float(both.max()) + margin
+        edges = low + np.arange(_BARS + 1) * max(1.0, np.ceil((high - low) / _BARS))
+        for name, values in samples.items():
+            axes.stairs(np.histogram(values, edges)[0] / max(1, values.size), edges, label=name)
+        axes.set_xlim(low, high)
+        axes.legend()
+    event = answer["event"]
+    if event is not None:
+        for place, colour in ((event["start"], "black"), (event["compared_with"], "grey")):
+            axes.axvline(place, linestyle=":", color=colour)
+    what = "epsilon" if answer["delta_lower_bound"] is None else "delta"
+    bound = np.floor(answer[f"{what}_lower_bound"] * 1e6) / 1e6  # down, as the bound itself
+    axes.set_title(f"{what} at least {bound:.6f} at confidence {answer['confidence']}")
+    axes.set(xlabel="value", ylabel="frequency")
+    return figure
+
+
+def _figure(rows: int) -> "Figure":
+    figure = new_figure(9, 3.6 * rows)
+    figure.supxlabel(_NOTE, fontsize=7)
+    return figure
+
+
+def _ratios(axes: "Axes", curve: list[dict[str, Any]]) -> None:
+    known = [point for point in curve if point["epl"] is not None]
+    axes.plot([point["x"] for point in known], [point["epl"] for point in known])
+    axes.set(xlabel="residual x", ylabel="EPL(x) = log p(x)/p(x + 1)")
+
+
+def _interval(interval: list[float] | None) -> str:
+    return "" if interval is None else f", 95 % bootstrap interval {interval[0]:.4g} to {interval[1]:.4g}"

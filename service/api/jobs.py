@@ -1,0 +1,257 @@
+"""Experiments as jobs: put in the queue, looked at, cancelled."""
+
+import json
+import secrets
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api import examples, pictures
+from service.api.auth import CurrentPrincipal, require
+from service.api.body import StrictRoute
+from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.empirical import BiasBody, EventBody, Point, Smoothing, read_confidence, setting_of
+from service.api.empirical_figures import loss_figure
+from service.api.exact import LARGEST_INTEGER, Exact
+from service.api.problems import KINDS
+from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, Algorithm
+from service.empirical.notation import experiment_of
+from service.errors import InvalidInput
+from service.ledger import jobs
+from service.ledger.jobs import JobRecord, State
+from service.privacy.numbers import parse_exact
+
+router = APIRouter(prefix="/v1", tags=["empirical privacy loss"], route_class=StrictRoute)
+
+_STRATA = 24  # voting age or not, by six races, by two ethnicities
+_LOCATION = {"Location": {"description": "The job's address.", "schema": {"type": "string"}}}
+
+Size = Annotated[int, Field(strict=True, ge=1, le=10**12)]
+
+
+class RunExperiment(Smoothing):
+    """A synthetic population, an algorithm, and what to measure of it."""
+
+    algorithm: Algorithm
+    epsilon: Exact = Field(description="The algorithm's budget, in nats.")
+    N: Size = Field(description="People.")
+    J: Annotated[int, Field(strict=True, ge=1, le=12)] = Field(description="Levels of areas.")
+    mu: Size = Field(description="People in an area, on average: each area has floor((N/mu)^(1/J)) children.")
+    P: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
+        None, description="Parts of adpc; 4 unless given."
+    )
+    strata: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
+        None,
+        description="Of each area in consistent and invariant, each half as large as the one before; 24 unless given.",
+    )
+    total_share: Exact | None = Field(None, description="Of epsilon, for the totals of consistent; 0.25 unless given.")
+    direct_runs: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = Field(
+        0, description="Runs on D and as many on D', for the direct estimate of gdpc, adpc and rdpc; 0 for none."
+    )
+    confidence: Exact = Field("0.95", description="Of the lower bounds.")
+    seed: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] | None = Field(
+        None, description="The same seed gives the same result; drawn and shown unless given."
+    )
+
+
+class Parameters(BaseModel):
+    """What was asked, with what was not said filled in."""
+
+    algorithm: Algorithm
+    epsilon: str
+    N: int
+    J: int
+    mu: int
+    P: int
+    strata: int
+    total_share: str
+    direct_runs: int
+    bandwidth: str
+    percentile: str
+    multiplier: str
+    bootstrap: int
+    confidence: str
+    seed: int
+
+
+class CertifiedBound(BaseModel):
+    """A lower bound; where it is not certified the residuals are not of independent noise, and it is an estimate."""
+
+    epsilon_lower_bound: float
+    event: EventBody | None
+    certified: bool
+
+
+class RatioPoint(BaseModel):
+    """log P(D's count at least x above the truth)/P(the same on D')."""
+
+    x: float
+    epl: float | None
+
+
+class DirectBody(BaseModel):
+    """The direct estimate: the first area's noisy count over runs on D and on D'."""
+
+    runs: int
+    moved_to: int
+    epl: float | None
+    curve: list[RatioPoint]
+    lower_bound: CertifiedBound
+
+
+class ExperimentResult(BaseModel):
+    """What an experiment found."""
+
+    children: int
+    areas: int
+    residuals: int
+    divided_equally: int | None = Field(description="Areas whose raked count was divided equally, of rdpc.")
+    epl: float
+    at: float
+    interval: list[float] | None
+    bias: BiasBody | None
+    curve: list[Point]
+    lower_bound: CertifiedBound
+    direct: DirectBody | None
+
+
+class JobProblem(BaseModel):
+    """Why a job failed, as a problem of RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+
+
+class JobBody(BaseModel):
+    """A job as it stands."""
+
+    id: str
+    parameters: Parameters
+    state: State
+    progress: float
+    result: ExperimentResult | None
+    problem: JobProblem | None
+    created_at: str
+    ended_at: str | None
+    protected: Literal[False]
+
+
+JobPath = Annotated[str, Path(description="The job's id.", examples=[examples.JOB_ID])]
+
+
+@router.post(
+    "/empirical/experiments",
+    status_code=202,
+    response_model=JobBody,
+    responses={202: {"description": "The job, which waits or runs.", "headers": _LOCATION}},
+    openapi_extra=examples.body(examples.EXPERIMENT),
+)
+@in_writers
+def run_experiment(body: RunExperiment, change: Changing, request: Request) -> Response:
+    """Run an experiment on a synthetic population.
+
+    The algorithms of Flaxman (2019): gdpc (one noisy count an area), adpc (the mean of P of them), rdpc (noisy counts
+    of J levels, raked from the top); and those of Flaxman and Petti (2020): consistent (noisy totals and strata made
+    consistent) and invariant (noisy strata with true county totals). It runs as a job, which a restart does not lose.
+    """
+    require(change.principal, "steward")
+    parameters = _parameters(body)
+    answer = jobs.submit(change.database, change.request, parameters, lambda job: json.dumps(job_body(job)))
+    request.app.state.workers.wake()
+    response = respond(answer)
+    response.headers["Location"] = f"/v1/jobs/{json.loads(answer.body)['id']}"
+    return response
+
+
+@router.get(
+    "/jobs/{job}",
+    response_model=JobBody,
+    responses=pictures.responses("The job; a result as SVG in the form of figure SA2."),
+)
+def read_job(job: JobPath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
+    """Read a job.
+
+    Its state and progress, and its result once it has succeeded.
+    """
+    require(principal, "steward")
+    with database.read() as connection:
+        found = jobs.read_job(connection, job)
+    if found.result is not None and pictures.wants_picture(request):
+        return pictures.svg(loss_figure(found.result, None))
+    return ok(job_body(found))
+
+
+@router.delete("/jobs/{job}", response_model=JobBody)
+@in_writers
+def cancel_job(job: JobPath, change: Changing) -> Response:
+    """Cancel a job.
+
+    Whether it waits or runs. One that has ended keeps its result: 409.
+    """
+    require(change.principal, "steward")
+    cancelled = change.database.write(lambda connection: jobs.cancel(connection, job), landed=lambda *_: False)
+    return ok(job_body(cancelled))
+
+
+def job_body(job: JobRecord) -> dict[str, Any]:
+    """A job as JSON."""
+    body = asdict(job)
+    if job.problem is not None:
+        kind = KINDS[job.problem["code"]]
+        body["problem"] = {
+            "type": f"/problems/{job.problem['code']}",
+            "title": kind.title,
+            "status": kind.status,
+            "detail": job.problem["detail"],
+            "instance": f"/v1/jobs/{job.id}",
+        }
+    return body | {"protected": False}
+
+
+def _parameters(body: RunExperiment) -> dict[str, Any]:
+    """The job's parameters, complete: what a second run needs to give the same result.
+
+    Raises:
+        InvalidInput: one out of its range, one that the algorithm has not, or more work than one experiment may be.
+    """
+    setting_of(body)
+    read_confidence(body.confidence)
+    if not Fraction(1, 10**6) <= parse_exact(body.epsilon) <= 100:
+        raise InvalidInput.at("/epsilon", "expected a number of at least 0.000001 and at most 100")
+    if body.total_share is not None and not 0 < parse_exact(body.total_share) < 1:
+        raise InvalidInput.at("/total_share", "expected a number above 0 and below 1")
+    _check_belonging(body)
+    stratified = body.algorithm in STRATIFIED
+    parameters = body.model_dump() | {
+        "P": (body.P or 4) if body.algorithm == "adpc" else 1,
+        "strata": (body.strata or _STRATA) if stratified else 1,
+        "total_share": body.total_share or "0.25",
+        "seed": secrets.randbits(53) if body.seed is None else body.seed,
+    }
+    experiment = experiment_of(parameters)
+    if experiment.counts > MOST_COUNTS:
+        raise InvalidInput.at("/N", f"expected a population of at most {MOST_COUNTS} counts: lower N or raise mu")
+    if experiment.values > MOST_VALUES:
+        raise InvalidInput.at(
+            "/direct_runs" if body.direct_runs else "/P", f"expected at most {MOST_VALUES} noise values"
+        )
+    return parameters
+
+
+def _check_belonging(body: RunExperiment) -> None:
+    belongs = {
+        "P": body.algorithm == "adpc",
+        "strata": body.algorithm in STRATIFIED,
+        "total_share": body.algorithm == "consistent",
+    }
+    for name, fits in belongs.items():
+        if getattr(body, name) is not None and not fits:
+            raise InvalidInput.at(f"/{name}", "expected no such field for this algorithm")
+    if body.direct_runs and body.algorithm in STRATIFIED:
+        raise InvalidInput.at("/direct_runs", "expected 0: the direct estimate is of gdpc, adpc and rdpc")

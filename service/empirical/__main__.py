@@ -1,0 +1,26 @@
+"""An experiment in a process of its own: parameters as JSON on standard input, a JSON line for each step done."""
+
+import json
+import sys
+from typing import Any
+
+from service.empirical.experiments import run
+from service.empirical.notation import experiment_of
+
+
+def main() -> None:
+    """Run it: lines of ``progress``, and at last one of ``result``, or of ``refused`` with the reason."""
+    try:
+        say("result", run(experiment_of(json.load(sys.stdin)), lambda part: say("progress", part)))
+    except ValueError as error:  # about parameters that were asked for: nothing here is confidential
+        say("refused", str(error))
+
+
+def say(kind: str, value: Any) -> None:
+    """One line."""
+    sys.stdout.write(json.dumps({kind: value}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Certified lower bounds on privacy loss: a claim below one is refuted, at the stated confidence.
+
+If noise X makes a count epsilon-DP against a shift by s, then P(X in E) <= exp(epsilon) P(X in E + s) for every event
+E. One event is chosen on a part of the sample and tested on the rest, so that choosing costs no confidence
+(Ding et al. 2018); its probabilities are bounded by Clopper and Pearson's exact interval (1934). Where E + s lies
+inside E, or beside it, only the cases in either count, and how they divide is binomial: one interval of the full
+confidence does. All figures are rounded to the safe side, which is down.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import special  # type: ignore[import-untyped]  # it publishes no types
+
+from service.empirical.residuals import Counts, Floats
+
+_CHOOSING = 3  # one part in so many chooses the event
+_CANDIDATES = 512  # places where an event may begin
+_SLACK = 1e-6  # of the shift: ties that rounding hides count against the bound
+_ROUNDING = 1e-7  # relative: scipy's inverses are off by up to 1e-9 where one of 10^8 succeeds
+
+Kind = Literal["at_least", "at_most", "between"]
+Pair = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event and what it is compared with.
+
+    Attributes:
+        kind: the values at least at ``start``; at most at ``start``; between ``start`` and ``stop``.
+        compared: the start of the event of the same kind that it is compared with: a shift away, or the same
+            place in the other sample.
+        on_neighbour: whether the event is the likelier one in the second of two samples.
+        likely: how many of the tested were in the event.
+        unlikely: how many of the tested were in the one it is compared with.
+    """
+
+    kind: Kind
+    start: float
+    stop: float | None
+    compared: float
+    on_neighbour: bool
+    likely: int
+    unlikely: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A lower bound and the event that proves it.
+
+    Attributes:
+        value: of epsilon (nats) or of delta; at least 0.
+        event: None where nothing was promising.
+        tested: how many values tested the event, of both samples where there are two.
+    """
+
+    value: float
+    event: Event | None
+    tested: int
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Candidates as half-open intervals [low, high) of the values, or of their negatives where mirrored."""
+
+    kind: Literal["tail", "between"]
+    mirrored: bool
+    swapped: bool
+    shift: float  # by which the other interval is moved; 0 in the same place of another sample
+    likely: Pair
+    unlikely: Pair
+
+    def counted(self, samples: Pair) -> tuple[Counts, Counts]:
+        """How many values of two sorted samples are in each event, and in what it is compared with."""
+        first, second = samples[::-1] if self.swapped else samples
+        if self.mirrored:
+            first, second = -first[::-1], -second[::-1]
+        return _inside(first, self.likely), _inside(second, self.unlikely)
+
+    def sizes(self, samples: Pair) -> tuple[int, int]:
+        """How many values there are in all, in the same order."""
+        first, second = samples[::-1] if self.swapped else samples
+        return first.size, second.size
+
+    def shown(self, index: int, likely: int, unlikely: int) -> Event:
+        """One of them, in the values as they came in."""
+        sign = -1.0 if self.mirrored else 1.0
+        start = float(self.likely[0][index])
+        compared = sign * (start + self.shift) + 0.0  # a zero without a sign
+        if self.kind == "tail":
+            kind: Kind = "at_most" if self.mirrored else "at_least"
+            return Event(kind, sign * start + 0.0, None, compared, self.swapped, likely, unlikely)
+        stop = start + self.shift if self.shift else float(self.likely[1][index])
+        return Event("between", sign * start + 0.0, sign * stop + 0.0, compared, self.swapped, likely, unlikely)
+
+
+Question = Callable[[_Events, Counts, Counts, tuple[int, int], float], Floats]
+"""What is bounded: from the numbers of likely and unlikely cases, and of all, to lower bounds at a risk, which is
+one minus the confidence."""
+
+
+def proportion_above(successes: Counts, trials: Counts, risk: float) -> Floats:
+    """What the probability of success exceeds in at most ``risk`` of all samples, rounded up."""
+    found: Floats = special.betainccinv(successes + 1.0, np.maximum(trials - successes, 1.0), risk)
+    return np.where(successes >= trials, 1.0, np.minimum(found * (1 + _ROUNDING), 1.0))
+
+
+def proportion_below(successes: Counts, trials: Counts, risk: float) -> Floats:
+    """What the probability of success is below in at most ``risk`` of all samples, rounded down."""
+    found: Floats = special.betaincinv(np.maximum(successes, 1.0), trials - successes + 1.0, risk)
+    return np.where(successes <= 0, 0.0, found * (1 - _ROUNDING))
+
+
+def epsilon_at_least(delta: float = 0.0) -> Question:
+    """A lower bound on epsilon at ``delta``."""
+
+    def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
+        # Two intervals, each of half the risk, whether or not the counts depend on each other (Bonferroni).
+        low = proportion_below(likely, np.array(sizes[0]), risk / 2) - delta
+        high = proportion_above(unlikely, np.array(sizes[1]), risk / 2)
+        return _log_down(np.maximum(low, 0.0) / high)
+
+    return bounded
+
+
+def delta_at_least(epsilon: float) -> Question:
+    """A lower bound on delta at ``epsilon``: by how much P(E) exceeds exp(epsilon) times the other probability."""
+
+    def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
+        low = proportion_below(likely, np.array(sizes[0]), risk / 2)
+        with np.errstate(over="ignore"):
+            high = proportion_above(unlikely, np.array(sizes[1]), risk / 2) * np.exp(epsilon) * (1 + _ROUNDING)
+        excess: Floats = np.maximum(low - high, 0.0) * (1 - _ROUNDING)
+        return excess
+
+    return bounded
+
+
+def pure_epsilon_of_shift(events: _Events, likely: Counts, unlikely: Counts, _: tuple[int, int], risk: float) -> Floats:
+    """A lower bound on epsilon at delta = 0, for residuals only: the other event is inside the event, or beside it."""
+    if events.kind == "tail":  # of the cases in the event at least exp(-epsilon) are in the other as well
+        return _log_down(1 / proportion_above(unlikely, likely, risk))
+    share = proportion_above(unlikely, likely + unlikely, risk)  # at least 1/(1 + exp(epsilon))
+    return _log_down((1 - share) / share)
+
+
+def of_residuals(
+    residuals: Floats, shift: int, question: Question, risk: float, generator: np.random.Generator
+) -> Bound:
+    """The bound from independent, identically distributed residuals, against a shift by a whole number.
+
+    Anew at each call the generator decides which residuals choose: one call is one test, and the largest of several
+    bounds is none at this confidence.
+    """
+    mixed = generator.permutation(residuals)
+    choosing, testing = _split(mixed)
+    families = [events for mirrored in (False, True) for events in _shifted(choosing, float(shift), mirrored)]
+    return _certified((choosing, choosing), (testing, testing), families, question, risk, testing.size)
+
+
+def of_outputs(
+    outputs: Floats, neighbouring: Floats, question: Question, risk: float, generator: np.random.Generator
+) -> Bound:
+    """The bound from the outputs of independent runs of any mechanism, on an input and on a neighbouring one."""
+    (first, tested), (second, also_tested) = (_split(generator.permutation(part)) for part in (outputs, neighbouring))
+    families = [
+        events
+        for mirrored in (False, True)
+        for swapped in (False, True)
+        for events in _common(np.concatenate([first, second]), mirrored, swapped)
+    ]
+    return _certified((first, second), (tested, also_tested), families, question, risk, tested.size + also_tested.size)
+
+
+def _split(mixed: Floats) -> Pair:
+    part = mixed.size // _CHOOSING
+    return np.sort(mixed[:part]), np.sort(mixed[part:])
+
+
+def _starts(values: Floats, mirrored: bool) -> Floats:
+    """Places where an event may begin: all values, or as many quantiles as are looked at."""
+    ordered = np.unique(-values if mirrored else values)
+    if ordered.size > _CANDIDATES:
+        ordered = np.unique(np.sort(-values if mirrored else values)[:: max(1, values.size // _CANDIDATES)])
+    return ordered
+
+
+def _shifted(values: Floats, shift: float, mirrored: bool) -> list[_Events]:
+    """Tails and intervals of the shift's length, each beside itself moved outward."""
+    start = _starts(values, mirrored)
+    slack = _SLACK * shift + 4 * np.spacing(np.abs(start) + 2 * shift)
+    moved, beyond = start + shift - slack, np.full(start.size, np.inf)
+    tails = _Events("tail", mirrored, False, shift, (start, beyond), (moved, beyond))
+    # The event is a little shorter than the shift: moved, it stays inside what it is compared with and clear of itself.
+    between = _Events("between", mirrored, False, shift, (start, moved - slack), (moved, start + 2 * shift - 2 * slack))
+    return [tails, between]
+
+
+def _common(values: Floats, mirrored: bool, swapped: bool) -> list[_Events]:
+    """The same events on two samples: tails, and intervals from each place to the next."""
+    start = _starts(values, mirrored)
+    ends = start, np.full(start.size, np.inf)
+    tails = _Events("tail", mirrored, swapped, 0.0, ends, ends)
+    if mirrored:
+        return [tails]
+    gaps = start, np.append(start[1:], np.inf)
+    return [tails, _Events("between", mirrored, swapped, 0.0, gaps, gaps)]
+
+
+def _certified(
+    choosing: Pair, testing: Pair, families: list[_Events], question: Question, risk: float, tested: int
+) -> Bound:
+    """The most promising of all events by one part of the sample, bounded by the other.
+
+    Promising is what is large at the risk that each event would have if all of them were tested: by any other
+    measure the few cases of a far tail, which vary most, look best.
+    """
+    shared = risk / max(1, sum(events.likely[0].size for events in families))
+    best, found = 0.0, None
+    for events in families:
+        promise = question(events, *events.counted(choosing), events.sizes(choosing), shared)
+        if promise.size and promise.max() > best:
+            best, found = float(promise.max()), (events, int(promise.argmax()))
+    if found is None:
+        return Bound(0.0, None, tested)
+    events, index = found
+    likely, unlikely = events.counted(testing)
+    value = float(question(events, likely, unlikely, events.sizes(testing), risk)[index])
+    return Bound(value, events.shown(index, int(likely[index]), int(unlikely[index])), tested)
+
+
+def _inside(ordered: Floats, ends: Pair) -> Counts:
+    inside: Counts = np.searchsorted(ordered, ends[1]) - np.searchsorted(ordered, ends[0])
+    return inside
+
+
+def _log_down(ratios: Floats) -> Floats:
+    """Logarithms, a little below, and never below 0."""
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(ratios * (1 - _ROUNDING)), 0.0)

@@ -1,0 +1,234 @@
+"""Simulated experiments: a synthetic population, an algorithm, and what its residuals and outputs tell of its loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from service.empirical.algorithms import averaged, consistent, invariant, raked, raked_first_area
+from service.empirical.bounds import Bound, epsilon_at_least, of_outputs, of_residuals, pure_epsilon_of_shift
+from service.empirical.loss import Estimate, Setting, estimate
+from service.empirical.populations import Hierarchy, area_counts, hierarchy, stratified_counts
+from service.empirical.replicates import Bias, bias, bootstrap
+from service.empirical.residuals import Counts, Floats, residuals_of
+
+Algorithm = Literal["gdpc", "rdpc", "adpc", "consistent", "invariant"]
+ALGORITHMS: tuple[Algorithm, ...] = ("gdpc", "rdpc", "adpc", "consistent", "invariant")
+STRATIFIED: tuple[Algorithm, ...] = ("consistent", "invariant")  # of seed 000; the others are of seed 001
+
+MOST_COUNTS = 4_000_000  # true counts of a population
+MOST_VALUES = 200_000_000  # noise values of an experiment
+MOST_POINTS = 2_000  # of a curve that is kept
+_MOVED_TO = 1001  # the area that seed 001 moves somebody to, from area 0
+
+_PUBLISHED = Setting()
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What to simulate.
+
+    Attributes:
+        algorithm: whose loss is measured.
+        epsilon: its budget (nats): in seed 001's algorithms a record touches one count of a level, in seed 000's
+            a changed record touches two, so that each measurement gets half.
+        people: N.
+        levels: J.
+        mean: mu, people in an area.
+        parts: P, of ``adpc``.
+        strata: in each area, of seed 000's algorithms.
+        total_share: of epsilon for the totals, of ``consistent``.
+        direct_runs: R runs on D and R on D', of seed 001's algorithms; 0 for none.
+        setting: of the residual estimate.
+        replicates: for its bootstrap interval and its bias.
+        risk: one minus the confidence of the lower bounds.
+        seed: of the generator.
+    """
+
+    algorithm: Algorithm
+    epsilon: float
+    people: int
+    levels: int
+    mean: int
+    parts: int = 1
+    strata: int = 1
+    total_share: float = 0.25
+    direct_runs: int = 0
+    setting: Setting = _PUBLISHED
+    replicates: int = 200
+    risk: float = 0.05
+    seed: int = 0
+
+    @property
+    def tree(self) -> Hierarchy:
+        """The hierarchy of areas."""
+        return hierarchy(self.people, self.levels, self.mean)
+
+    @property
+    def values(self) -> int:
+        """How many values of noise it takes, about."""
+        tree = self.tree
+        direct = self.direct_runs * (tree.children * tree.levels if self.algorithm == "rdpc" else self.parts)
+        return tree.areas * self.strata * self.parts + 2 * direct
+
+    @property
+    def counts(self) -> int:
+        """How many true counts its population has."""
+        return self.tree.areas * self.strata
+
+
+def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
+    """The result as JSON has it; ``progress`` is told the part done, from 0 to 1.
+
+    Raises:
+        ValueError: the residuals leave nothing to estimate; the message says what would.
+    """
+    generator = np.random.default_rng(experiment.seed)
+    progress(0.0)
+    residuals, counts, divided = simulated(experiment, generator)
+    progress(0.5)
+    sample, setting = residuals_of(residuals), experiment.setting
+    found = estimate(sample, setting)
+    interval = bootstrap(sample, setting, experiment.replicates, generator) if experiment.replicates else None
+    progress(0.7)
+    known = bias(sample, setting, experiment.replicates, generator) if experiment.replicates else None
+    progress(0.85)
+    bound = of_residuals(residuals, 1, pure_epsilon_of_shift, experiment.risk, generator)
+    progress(0.9)
+    tree = experiment.tree
+    return {
+        "children": tree.children,
+        "areas": tree.areas,
+        "residuals": sample.size,
+        "divided_equally": divided,
+        **shown_estimate(found, interval, known, MOST_POINTS),
+        "lower_bound": shown_bound(bound) | {"certified": experiment.algorithm in ("gdpc", "adpc")},
+        "direct": _direct(experiment, counts, generator) if experiment.direct_runs else None,
+    }
+
+
+def simulated(experiment: Experiment, generator: np.random.Generator) -> tuple[Floats, Counts, int | None]:
+    """The residuals at the last level, the true counts, and of how many areas RDPC divided the count equally."""
+    tree, loss = experiment.tree, experiment.epsilon
+    if experiment.algorithm in STRATIFIED:
+        counts = stratified_counts(tree, experiment.strata, generator)
+        each = loss / 2
+        if experiment.algorithm == "invariant":
+            return invariant(counts.reshape(tree.children, -1), each, generator), counts, None
+        share = experiment.total_share
+        areas = counts.reshape(tree.areas, -1)
+        return consistent(areas, share * each, (1 - share) * each, generator), counts, None
+    counts = area_counts(tree, generator)
+    if experiment.algorithm == "rdpc":
+        result = raked(counts, loss / (tree.levels + 1), generator)
+        return result.residuals, counts, result.divided
+    return averaged(tree.areas, experiment.parts, loss / experiment.parts, generator), counts, None
+
+
+def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> dict[str, Any]:
+    """The direct estimate: the first area's noisy count in runs on D and on D', which has one person moved out of it.
+
+    Tails as the paper compares them, and a bound that holds for any algorithm, since the runs are independent.
+    """
+    with_person, without = direct_runs(experiment, counts, generator)
+    tree = experiment.tree
+    x, ratios = tail_ratios(with_person, without, experiment.setting.percentile)
+    bound = of_outputs(with_person, without, epsilon_at_least(), experiment.risk, generator)
+    finite = ratios[np.isfinite(ratios)]
+    return {
+        "runs": experiment.direct_runs,
+        "moved_to": min(_MOVED_TO, tree.areas - 1),
+        "epl": float(np.abs(finite).max()) if finite.size else None,
+        "curve": [{"x": float(at), "epl": _number(ratio)} for at, ratio in zip(x, ratios, strict=True)],
+        "lower_bound": shown_bound(bound) | {"certified": True},
+    }
+
+
+def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> tuple[Floats, Floats]:
+    """The first area's outputs on D and on D', both less its true count in D."""
+    tree, runs = experiment.tree, experiment.direct_runs
+    true = int(counts.ravel()[0])
+    if experiment.algorithm != "rdpc":
+        loss = experiment.epsilon / experiment.parts
+        first, second = (averaged(runs, experiment.parts, loss, generator) for _ in range(2))
+        return first, second - (tree.areas > 1)
+    target = min(_MOVED_TO, tree.areas - 1)
+    before, after = [], []
+    for level in range(1, tree.levels + 1):
+        siblings = counts.sum(axis=tuple(range(level, tree.levels)))[(0,) * (level - 1)]
+        moved = siblings.copy()
+        moved[0] -= 1
+        at = target // tree.children ** (tree.levels - level)
+        if at < tree.children:  # otherwise it is below another area of the level above
+            moved[at] += 1
+        before.append(siblings)
+        after.append(moved)
+    loss = experiment.epsilon / (tree.levels + 1)
+    first, second = (raked_first_area(tree.people, each, loss, runs, generator) for each in (before, after))
+    return first - true, second - true
+
+
+def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Floats, Floats]:
+    """log of P(first >= k)/P(second >= k) at whole k within the percentiles; infinite where one never happened."""
+    both = np.concatenate([first, second])
+    low, high = np.percentile(both, [100 - percentile, percentile])
+    x = np.unique(np.rint(np.linspace(low, high, min(int(high - low) + 1, MOST_POINTS))))
+    above = [part.size - np.searchsorted(np.sort(part), x) for part in (first, second)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x, np.log(above[0] / first.size) - np.log(above[1] / second.size)
+
+
+def shown_estimate(
+    found: Estimate, interval: tuple[float, float] | None, known: Bias | None, bins: int
+) -> dict[str, Any]:
+    """An estimate as JSON has it, with at most so many points of its curve, equally far apart."""
+    every = -(-found.x.size // bins)
+    columns = (found.x, found.density, found.smoothed, found.ratios)
+    points = zip(*(column[::every] for column in columns), strict=True)
+    return {
+        "epl": found.epl,
+        "at": found.at,
+        "interval": None if interval is None else list(interval),
+        "bias": None
+        if known is None
+        else {
+            "epsilon": known.epsilon,
+            "mean": known.mean,
+            "bias": known.bias,
+            "interval": list(known.interval),
+            "replicates": known.replicates,
+        },
+        "curve": [
+            {"x": float(x), "density": float(density), "smoothed": float(smoothed), "epl": _number(ratio)}
+            for x, density, smoothed, ratio in points
+        ],
+    }
+
+
+def shown_bound(bound: Bound) -> dict[str, Any]:
+    """A lower bound on epsilon as JSON has it."""
+    return {"epsilon_lower_bound": bound.value, "event": shown_event(bound)}
+
+
+def shown_event(bound: Bound) -> dict[str, Any] | None:
+    """The event that proves a bound, as JSON has it."""
+    event = bound.event
+    if event is None:
+        return None
+    return {
+        "kind": event.kind,
+        "start": event.start,
+        "stop": event.stop,
+        "compared_with": event.compared,
+        "likelier_on_neighbour": event.on_neighbour,
+        "likely": event.likely,
+        "unlikely": event.unlikely,
+        "tested": bound.tested,
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

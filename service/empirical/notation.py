@@ -1,0 +1,30 @@
+"""Experiments as JSON has them: exact numbers as text, the papers' letters for the sizes."""
+
+from fractions import Fraction
+from typing import Any
+
+from service.empirical.experiments import Experiment
+from service.empirical.loss import Setting
+
+
+def experiment_of(parameters: dict[str, Any]) -> Experiment:
+    """The experiment that parameters describe, which are complete and within their limits."""
+    exact = {
+        name: float(Fraction(parameters[name]))
+        for name in ("epsilon", "bandwidth", "percentile", "multiplier", "confidence", "total_share")
+    }
+    return Experiment(
+        algorithm=parameters["algorithm"],
+        epsilon=exact["epsilon"],
+        people=parameters["N"],
+        levels=parameters["J"],
+        mean=parameters["mu"],
+        parts=parameters["P"],
+        strata=parameters["strata"],
+        total_share=exact["total_share"],
+        direct_runs=parameters["direct_runs"],
+        setting=Setting(exact["bandwidth"], exact["percentile"], exact["multiplier"]),
+        replicates=parameters["bootstrap"],
+        risk=float(1 - Fraction(parameters["confidence"])),
+        seed=parameters["seed"],
+    )

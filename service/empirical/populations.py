@@ -1,0 +1,71 @@
+"""Synthetic populations of seed 001: N people, each in one of the areas at the bottom of a regular hierarchy."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.empirical.residuals import Counts
+
+STRATUM_RATIO = 0.5  # each stratum of seed 000's tables has so many times the people of the one before
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """``levels`` J nested levels below the whole, with as many children for every area.
+
+    Attributes:
+        people: N.
+        levels: J, at least 1.
+        children: of every area above the last level; at least 1.
+    """
+
+    people: int
+    levels: int
+    children: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One axis a level."""
+        return (self.children,) * self.levels
+
+    @property
+    def areas(self) -> int:
+        """At the last level."""
+        return int(self.children**self.levels)
+
+
+def hierarchy(people: int, levels: int, mean: int) -> Hierarchy:
+    """The hierarchy whose areas have about ``mean`` (mu) people: floor((N/mu)^(1/J)) children each.
+
+    In integers: in floating point the cube root of 10^6 is a little below 100. Where there are fewer people than mu,
+    there is one area.
+    """
+    whole = people // mean  # (c^J <= N/mu and c whole) is c^J <= floor(N/mu)
+    low, high = 1, 2
+    while high**levels <= whole:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if middle**levels <= whole else (low, middle)
+    return Hierarchy(people, levels, low)
+
+
+def area_counts(tree: Hierarchy, generator: np.random.Generator) -> Counts:
+    """Everybody in an area at random, all equally likely: the counts, with one axis a level."""
+    return _multinomial(tree.people, np.full(tree.areas, 1 / tree.areas), generator).reshape(tree.shape)
+
+
+def stratified_counts(tree: Hierarchy, strata: int, generator: np.random.Generator) -> Counts:
+    """The same with each area's people in strata, of which each is half as large as the one before.
+
+    Most counts of a real cross-tabulation by age, race and ethnicity are small or zero; so are these.
+    """
+    shares = STRATUM_RATIO ** np.arange(strata)
+    masses = np.tile(shares / shares.sum() / tree.areas, tree.areas)
+    return _multinomial(tree.people, masses, generator).reshape(*tree.shape, strata)
+
+
+def _multinomial(people: int, masses: NDArray[np.float64], generator: np.random.Generator) -> Counts:
+    counts: Counts = generator.multinomial(people, masses)
+    return counts

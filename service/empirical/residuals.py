@@ -1,0 +1,84 @@
+"""Residuals (noisy minus true counts) as weighted positions, which is all that the estimates look at."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_COUNTED_SPAN = 1 << 22  # integers over so many values are counted, others sorted
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """A sample, sorted and without repetitions.
+
+    Attributes:
+        positions: the distinct values, ascending.
+        counts: how often each occurs, at least once.
+        per_unit: all positions are multiples of 1/per_unit; 0 where no such lattice is known.
+    """
+
+    positions: Floats
+    counts: Counts
+    per_unit: int
+
+    @cached_property
+    def size(self) -> int:
+        """How many residuals there are."""
+        return int(self.counts.sum())
+
+    @cached_property
+    def deviation(self) -> float:
+        """The standard deviation, with the divisor size - 1; NaN for fewer than two."""
+        if self.size < 2:
+            return float("nan")
+        mean = self.positions @ self.counts / self.size
+        return float(np.sqrt((self.positions - mean) ** 2 @ self.counts / (self.size - 1)))
+
+    @cached_property
+    def cumulated(self) -> Counts:
+        """How many residuals are at most at each position."""
+        cumulated: Counts = np.cumsum(self.counts)
+        return cumulated
+
+    def percentile(self, percent: float) -> float:
+        """The percentile, interpolated linearly between order statistics as numpy's default does."""
+        index = (self.size - 1) * percent / 100
+        low = int(index)
+        first, second = self.positions[np.searchsorted(self.cumulated, [low, min(low + 1, self.size - 1)], "right")]
+        return float(first + (second - first) * (index - low))
+
+    def below(self, edges: Floats) -> Counts:
+        """How many residuals are below each edge."""
+        found: Counts = np.concatenate([[0], self.cumulated])[np.searchsorted(self.positions, edges, "left")]
+        return found
+
+
+def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
+    """The sample of finite ``values``."""
+    whole = np.issubdtype(values.dtype, np.integer) or bool(np.all(values == np.rint(values)))
+    if whole and values.size and float(values.max()) - float(values.min()) < _COUNTED_SPAN:
+        lowest = values.min()
+        counts = np.bincount((values - lowest).astype(np.int64))
+        (found,) = np.nonzero(counts)
+        return Residuals((found + lowest).astype(np.float64), counts[found].astype(np.int64), 1)
+    positions, counts = np.unique(values.astype(np.float64), return_counts=True)
+    return Residuals(positions, counts.astype(np.int64), int(whole))
+
+
+def rounded(residuals: Residuals, per_unit: int) -> Residuals:
+    """The same on a lattice of so many nodes a unit: what resampling can afford where few values repeat."""
+    moved = np.rint(residuals.positions * per_unit) / per_unit
+    starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(moved))])
+    return Residuals(moved[starts], np.add.reduceat(residuals.counts, starts), per_unit)
+
+
+def resampled(residuals: Residuals, generator: np.random.Generator) -> Residuals:
+    """As many residuals, drawn from these with replacement (Efron 1979)."""
+    counts = generator.multinomial(residuals.size, residuals.counts / residuals.size)
+    (found,) = np.nonzero(counts)
+    return Residuals(residuals.positions[found], counts[found].astype(np.int64), residuals.per_unit)

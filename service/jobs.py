@@ -1,0 +1,163 @@
+"""The workers: each takes jobs from the ledger's queue and runs them in a process of its own, one at a time.
+
+A process, and not a thread, so that a simulation can neither hold the interpreter's lock while charges wait nor take
+the ledger's memory down with its own, and can be ended at any moment. It sees neither the database nor the
+secret, and gives way to requests.
+"""
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from service.errors import ServiceError
+from service.ledger import jobs
+from service.ledger.database import Database
+from service.ledger.jobs import JobRecord
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PROGRAM = (sys.executable, "-m", "service.empirical")
+_IDLE = 10.0  # seconds between looks for jobs that other replicas left or that a restart finds
+_LOOK = 0.5  # seconds between looks at a running job
+_RENEWED = 10  # looks after which a lease is renewed although nothing was done
+_NICENESS = 10
+
+_log = structlog.get_logger("service.jobs")
+
+
+class Workers:
+    """Threads that wait on processes; as many jobs run at once."""
+
+    def __init__(self, database: Database, number: int) -> None:
+        self._database, self._number = database, number
+        self._arrivals = 0  # of jobs, as far as this server knows
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work until the end of the block, beginning with what is in the queue.
+
+        At the end the running processes are ended and their jobs given back, for the next start or another replica.
+        """
+        stopping = threading.Event()
+        threads = [threading.Thread(target=self._serve, args=(stopping,), name="jobs") for _ in range(self._number)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            self.wake()
+            for thread in threads:
+                thread.join()
+
+    def wake(self) -> None:
+        """There is a new job."""
+        with self._changed:
+            self._arrivals += 1
+            self._changed.notify_all()
+
+    def _serve(self, stopping: threading.Event) -> None:
+        name = str(uuid.uuid4())
+        while not stopping.is_set():
+            before = self._arrivals
+            try:
+                job = jobs.take(self._database, name)
+                if job is not None:
+                    self._work(job, name, stopping)
+                    continue
+            except (ServiceError, OSError, RuntimeError, ValueError) as error:
+                # No database, no memory for a process: what was running is found again when its lease has run out.
+                _log.warning("job", error=type(error).__name__)
+            self._wait(before, stopping)
+
+    def _wait(self, before: int, stopping: threading.Event) -> None:
+        """Until there is a new job since then, or for a while."""
+        with self._changed:
+            self._changed.wait_for(lambda: stopping.is_set() or self._arrivals > before, _IDLE)
+
+    def _work(self, job: JobRecord, name: str, stopping: threading.Event) -> None:
+        with _start(job) as process:
+            try:
+                end = self._watch(process, job.id, name, stopping)
+            finally:
+                process.kill()
+        match end:
+            case {"result": result}:
+                jobs.finish(self._database, job.id, name, result)
+            case {"refused": reason}:
+                jobs.fail(self._database, job.id, name, "validation", reason)
+            case {"died": status}:
+                detail = f"the simulation ended without a result, with exit status {status}"
+                jobs.fail(self._database, job.id, name, "internal", detail)
+            case _:
+                jobs.give_back(self._database, job.id, name)
+        _log.info("job", job=job.id, end=next(iter(end), "none"))
+
+    def _watch(
+        self, process: subprocess.Popen[bytes], job_id: str, name: str, stopping: threading.Event
+    ) -> dict[str, Any]:
+        """The process's last word; an empty one where the server stops, or the job was cancelled or taken away."""
+        progress = 0.0
+        for looks, lines in enumerate(_said(process), 1):
+            for line in lines:
+                if "progress" not in line:
+                    return line
+                progress = line["progress"]
+            if stopping.is_set():
+                return {}
+            if lines or looks % _RENEWED == 0:
+                mine = jobs.renew(self._database, job_id, name, progress)
+            else:
+                mine = jobs.holds(self._database, job_id, name)
+            if not mine:
+                return {}
+        return {"died": process.wait()}
+
+
+def _start(job: JobRecord) -> subprocess.Popen[bytes]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "PG"))}
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        _PROGRAM,
+        cwd=_ROOT,
+        env=kept | {"OPENBLAS_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C is for the server, which then gives the job back
+    )
+    with suppress(OSError):  # it has ended already, which its exit status will tell
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+    with suppress(BrokenPipeError):
+        if process.stdin is not None:
+            process.stdin.write(json.dumps(job.parameters).encode())
+            process.stdin.close()
+    return process
+
+
+def _said(process: subprocess.Popen[bytes]) -> Iterator[list[dict[str, Any]]]:
+    """The lines of a process as they come, and an empty list whenever it says nothing for a while."""
+    if process.stdout is None:
+        return
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(_LOOK):
+                yield []
+                continue
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                return
+            *lines, pending = (pending + chunk).split(b"\n")
+            if lines:
+                yield [json.loads(line) for line in lines]

@@ -1,0 +1,224 @@
+"""Jobs: a queue in the database, from which any replica's workers take the oldest.
+
+A worker holds a job by a lease that it renews. Where a server dies its leases run out, and whoever looks next takes the
+job and runs it again: a job is its parameters, seed included, so that a second run gives the same result. A
+worker that lost its lease changes nothing any more.
+"""
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, cast
+
+from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select, update
+
+from service.errors import Conflict, NotFound, Unavailable
+from service.ledger import clock
+from service.ledger.database import Database
+from service.ledger.idempotency import Request
+from service.ledger.once import Answer, once
+from service.ledger.tables import Job
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+LEASE = timedelta(seconds=30)
+MOST_ATTEMPTS = 3  # a job that takes its server down with it is not run for ever
+MOST_WAITING = 100
+
+_COLUMNS = (Job.id, Job.parameters, Job.state, Job.permille, Job.result, Job.problem, Job.created_at, Job.ended_at)
+_BROKEN_OFF = json.dumps({"code": "internal", "detail": f"the server ended {MOST_ATTEMPTS} times while the job ran"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as it stands.
+
+    Attributes:
+        parameters: what was asked, as JSON has it.
+        progress: the part done, from 0 to 1.
+        result: of a job that succeeded.
+        problem: why it failed: a code and a detail.
+    """
+
+    id: str
+    parameters: dict[str, Any]
+    state: State
+    progress: float
+    result: dict[str, Any] | None
+    problem: dict[str, str] | None
+    created_at: str
+    ended_at: str | None
+
+
+def submit(
+    database: Database, request: Request, parameters: dict[str, Any], render: Callable[[JobRecord], str]
+) -> Answer:
+    """Put a job at the end of the queue.
+
+    Raises:
+        Unavailable: too many wait already.
+    """
+
+    def work(connection: Connection, at: str) -> JobRecord:
+        waiting = connection.execute(select(func.count()).where(Job.state == "queued")).scalar_one()
+        if waiting >= MOST_WAITING:
+            raise Unavailable(f"{waiting} jobs are waiting already", retry_after=60)
+        job_id = str(uuid.uuid4())
+        connection.execute(
+            insert(Job).values(
+                id=job_id,
+                principal=request.principal,
+                parameters=json.dumps(parameters),
+                state="queued",
+                permille=0,
+                attempts=0,
+                created_at=at,
+            )
+        )
+        return read_job(connection, job_id)
+
+    return once(database, request, work, status=202, render=render, landed=lambda c, job: _has_job(c, job.id))
+
+
+def read_job(connection: Connection, job_id: str) -> JobRecord:
+    """One job.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    row = connection.execute(_selected(job_id)).one_or_none()
+    if row is None:
+        raise NotFound("job", job_id)
+    return _record(row)
+
+
+def cancel(connection: Connection, job_id: str) -> JobRecord:
+    """End a job that waits or runs; a cancelled one stays as it is.
+
+    Raises:
+        NotFound: there is no such job.
+        Conflict: it has ended with a result or a failure.
+    """
+    job = read_job(connection, job_id)
+    if job.state in ("succeeded", "failed"):
+        raise Conflict(f"the job has {job.state}")
+    connection.execute(
+        update(Job)
+        .where(Job.id == job_id, Job.state.in_(("queued", "running")))
+        .values(state="cancelled", ended_at=clock.now(), worker=None, leased_until=None)
+    )
+    return read_job(connection, job_id)
+
+
+def take(database: Database, worker: str) -> JobRecord | None:
+    """The oldest job that nobody works on, now ``worker``'s; None where there is none."""
+
+    def work(connection: Connection) -> JobRecord | None:
+        while (found := connection.execute(_free().with_for_update(skip_locked=True)).first()) is not None:
+            job_id, attempts = found
+            if attempts < MOST_ATTEMPTS:
+                lease = {"worker": worker, "leased_until": _lease_end()}
+                started = update(Job).where(Job.id == job_id)
+                connection.execute(started.values(state="running", attempts=attempts + 1, permille=0, **lease))
+                return read_job(connection, job_id)
+            connection.execute(_ended(job_id, None, "failed", problem=_BROKEN_OFF))
+        return None
+
+    if not _anything_free(database):  # without a write transaction, which would wait in the queue of the charges
+        return None
+    return database.write(work, landed=lambda c, job: job is not None and _holds(c, job.id, worker))
+
+
+def holds(database: Database, job_id: str, worker: str) -> bool:
+    """Whether the job still runs and is this worker's."""
+    with database.read() as connection:
+        return _holds(connection, job_id, worker)
+
+
+def renew(database: Database, job_id: str, worker: str, progress: float) -> bool:
+    """Write down what is done and hold the job a lease longer; False, and nothing done, where it was taken away."""
+    values = {"permille": round(1000 * progress), "leased_until": _lease_end()}
+    return _changed(database, _held(job_id, worker).values(**values))
+
+
+def finish(database: Database, job_id: str, worker: str, result: dict[str, Any]) -> bool:
+    """Keep the result; False, and nothing done, where the job was taken away."""
+    return _changed(database, _ended(job_id, worker, "succeeded", permille=1000, result=json.dumps(result)))
+
+
+def fail(database: Database, job_id: str, worker: str, code: str, detail: str) -> bool:
+    """Say why there is no result; False, and nothing done, where the job was taken away."""
+    problem = json.dumps({"code": code, "detail": detail})
+    return _changed(database, _ended(job_id, worker, "failed", problem=problem))
+
+
+def give_back(database: Database, job_id: str, worker: str) -> bool:
+    """Put a job back that a server leaves as it stops: it does not count as an attempt."""
+    values = {"state": "queued", "attempts": Job.attempts - 1, "worker": None, "leased_until": None, "permille": 0}
+    return _changed(database, _held(job_id, worker).values(**values))
+
+
+def _changed(database: Database, statement: Any) -> bool:
+    """Whether a conditional update found its row. Where it is in doubt it runs again, to the same end."""
+
+    def work(connection: Connection) -> bool:
+        return bool(connection.execute(statement).rowcount)
+
+    return database.write(work, landed=lambda *_: False)
+
+
+def _held(job_id: str, worker: str) -> Any:
+    return update(Job).where(Job.id == job_id, Job.worker == worker, Job.state == "running")
+
+
+def _ended(job_id: str, worker: str | None, state: State, **values: Any) -> Any:
+    statement = update(Job).where(Job.id == job_id) if worker is None else _held(job_id, worker)
+    return statement.values(state=state, ended_at=clock.now(), worker=None, leased_until=None, **values)
+
+
+def _free() -> Select[str, int]:
+    abandoned = and_(Job.state == "running", Job.leased_until < clock.now())
+    return (
+        select(Job.id, Job.attempts)
+        .where(or_(Job.state == "queued", abandoned))
+        .order_by(Job.created_at, Job.id)
+        .limit(1)
+    )
+
+
+def _anything_free(database: Database) -> bool:
+    with database.read() as connection:
+        return connection.execute(_free()).first() is not None
+
+
+def _holds(connection: Connection, job_id: str, worker: str) -> bool:
+    held = select(Job.id).where(Job.id == job_id, Job.worker == worker, Job.state == "running")
+    return connection.execute(held).first() is not None
+
+
+def _has_job(connection: Connection, job_id: str) -> bool:
+    return connection.execute(select(Job.id).where(Job.id == job_id)).first() is not None
+
+
+def _lease_end() -> str:
+    return clock.stamp(datetime.now(UTC) + LEASE)
+
+
+def _selected(job_id: str) -> Any:
+    return select(*_COLUMNS).where(Job.id == job_id)
+
+
+def _record(row: Row[Any]) -> JobRecord:
+    result, problem = (None if text is None else json.loads(text) for text in (row.result, row.problem))
+    return JobRecord(
+        row.id,
+        json.loads(row.parameters),
+        cast("State", row.state),  # the table's check admits no other
+        row.permille / 1000,
+        result,
+        problem,
+        row.created_at,
+        row.ended_at,
+    )

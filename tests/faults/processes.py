@@ -1,0 +1,148 @@
+"""Servers that can be killed and started again where they were: replicas of the service over one database."""
+
+import contextlib
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import httpx2
+
+from tests.api.calls import STEWARD, Client, bearer
+from tests.postgres_server import Cluster
+from tests.processes import MODULE, ROOT, environment
+
+_PATIENCE = 120.0  # seconds
+
+
+@dataclass
+class Replica:
+    """One server process at a fixed address; ``up`` is set while it should answer."""
+
+    home: Path
+    settings: dict[str, str]
+    port: int
+    up: threading.Event = field(default_factory=threading.Event)
+    said: list[str] = field(default_factory=list)  # its lines on standard output and error, of all its lives
+    log: IO[str] | None = None  # where those on standard error go instead, if anywhere
+    _process: subprocess.Popen[str] | None = None
+    _reader: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def client(self) -> Client:
+        """A steward who calls it."""
+        return Client(base_url=self.address, headers=bearer(STEWARD), timeout=_PATIENCE)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._process = subprocess.Popen(
+            [sys.executable, *MODULE, "serve", "--port", str(self.port)],
+            cwd=ROOT,
+            env=environment(self.home, bootstrap_key=STEWARD, **self.settings),
+            stdout=subprocess.PIPE,
+            stderr=self.log or subprocess.STDOUT,
+            text=True,
+        )
+        lines = self._process.stdout
+        if lines is not None:
+            self._reader = threading.Thread(target=lambda: self.said.extend(lines))
+            self._reader.start()
+        until(lambda: self._answers() or not self.running, "the service answers")
+        assert self.running, "".join(self.said)
+        self.up.set()
+
+    def kill(self) -> None:
+        """SIGKILL: not a line of it runs after this moment."""
+        self.up.clear()
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        self.up.clear()
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        status = self._process.wait(_PATIENCE)
+        if self._reader is not None:
+            self._reader.join(_PATIENCE)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = self._reader = None
+        return status
+
+    def limit_files(self, size: int | None) -> None:
+        """Let none of its files grow beyond a size, or all of them again."""
+        assert self._process is not None
+        limit = resource.RLIM_INFINITY if size is None else size
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    def ready(self) -> int:
+        """The status of its probe; 0 where nobody answers."""
+        with contextlib.suppress(httpx2.TransportError):
+            return httpx2.get(f"{self.address}/readyz", timeout=_PATIENCE, trust_env=False).status_code
+        return 0
+
+    def _answers(self) -> bool:
+        return self.ready() == 200
+
+
+@contextlib.contextmanager
+def replicas(home: Path, number: int, log: IO[str] | None = None, **settings: str) -> Iterator[Sequence[Replica]]:
+    """Servers over one database, with one secret, for as long as the block lasts."""
+    started = [Replica(home, settings, port, log=log) for port in _free_ports(number)]
+    try:
+        at_once(replica.start for replica in started)
+        yield started
+    finally:
+        for replica in started:
+            replica.kill()
+
+
+def at_once(calls: Iterable[Callable[[], None]]) -> None:
+    """Run calls side by side; raises what one of them failed with."""
+    with ThreadPoolExecutor() as threads:
+        for one in [threads.submit(call) for call in calls]:
+            one.result()
+
+
+def _free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that must come about."""
+    deadline = time.monotonic() + _PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"in {_PATIENCE:g} seconds not: {what}"
+        time.sleep(0.02)
+
+
+def tried_to_start(cluster: Cluster) -> bool:
+    """While sessions of a killed server are ending, a new one does not start beside them."""
+    try:
+        cluster.start()
+    except RuntimeError:
+        return False
+    return True

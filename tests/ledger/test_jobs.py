@@ -1,0 +1,171 @@
+"""The queue of jobs: taken once, oldest first; held by leases; ended once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from service.errors import Conflict, IdempotencyConflict, NotFound, Unavailable
+from service.ledger import jobs
+from service.ledger.database import Database
+from service.ledger.idempotency import Request
+from service.ledger.jobs import JobRecord
+
+_PAST = "2020-01-01T00:00:00.000000Z"
+
+
+def _submit(database: Database, number: int = 0, key: str | None = None) -> str:
+    request = Request("ann", key, f"digest of {number}")
+    return jobs.submit(database, request, {"number": number}, lambda job: job.id).body
+
+
+def _read(database: Database, job_id: str) -> JobRecord:
+    with database.read() as connection:
+        return jobs.read_job(connection, job_id)
+
+
+def _cancel(database: Database, job_id: str) -> JobRecord:
+    return database.write(lambda connection: jobs.cancel(connection, job_id), landed=lambda *_: False)
+
+
+def _let_the_lease_run_out(database: Database, job_id: str) -> None:
+    statement = text("UPDATE jobs SET leased_until = :past WHERE id = :id")
+    database.write(lambda c: c.execute(statement, {"past": _PAST, "id": job_id}), landed=lambda *_: False)
+
+
+def _taken(database: Database, worker: str = "w") -> JobRecord:
+    job = jobs.take(database, worker)
+    assert job is not None
+    return job
+
+
+def test_jobs_are_taken_oldest_first_and_each_once(database: Database) -> None:
+    ids = [_submit(database, number) for number in range(3)]
+    assert _read(database, ids[0]).state == "queued"
+    taken = [_taken(database) for _ in ids]
+    assert [(job.id, job.parameters["number"], job.state) for job in taken] == [
+        (job_id, number, "running") for number, job_id in enumerate(ids)
+    ]
+    assert jobs.take(database, "w") is None
+
+
+def test_workers_that_ask_at_once_get_different_jobs(database: Database) -> None:
+    ids = {_submit(database, number) for number in range(8)}
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda number: jobs.take(database, f"worker {number}"), range(8)))
+    found = [job.id for job in taken if job is not None]
+    while (late := jobs.take(database, "late")) is not None:  # whoever met only locked rows went away without one
+        found.append(late.id)
+    assert sorted(found) == sorted(ids)
+
+
+def test_a_result_is_kept(database: Database) -> None:
+    _submit(database)
+    job = _taken(database)
+    assert jobs.holds(database, job.id, "w")
+    assert jobs.renew(database, job.id, "w", 0.25)
+    assert _read(database, job.id).progress == 0.25
+    assert jobs.finish(database, job.id, "w", {"found": [1.5, None]})
+    done = _read(database, job.id)
+    assert (done.state, done.progress, done.result, done.problem) == ("succeeded", 1, {"found": [1.5, None]}, None)
+    assert done.ended_at is not None
+    assert done.ended_at >= done.created_at
+    assert not jobs.holds(database, job.id, "w")
+
+
+def test_a_failure_says_why(database: Database) -> None:
+    _submit(database)
+    job = _taken(database)
+    assert jobs.fail(database, job.id, "w", "validation", "no range")
+    done = _read(database, job.id)
+    assert (done.state, done.result, done.problem) == ("failed", None, {"code": "validation", "detail": "no range"})
+
+
+def test_what_nobody_holds_any_more_is_taken_again(database: Database) -> None:
+    """A server died: its lease runs out, another runs the job, and the first one changes nothing if it comes back."""
+    _submit(database)
+    job = _taken(database, "dead")
+    assert jobs.renew(database, job.id, "dead", 0.9)
+    assert jobs.take(database, "other") is None
+    _let_the_lease_run_out(database, job.id)
+    again = _taken(database, "other")
+    assert (again.id, again.parameters, again.progress) == (job.id, job.parameters, 0)
+    assert not jobs.holds(database, job.id, "dead")
+    assert not jobs.renew(database, job.id, "dead", 0.95)
+    assert not jobs.finish(database, job.id, "dead", {"wrong": True})
+    assert not jobs.fail(database, job.id, "dead", "internal", "wrong")
+    assert not jobs.give_back(database, job.id, "dead")
+    assert jobs.finish(database, job.id, "other", {})
+    assert _read(database, job.id).result == {}
+
+
+def test_a_job_that_ends_its_server_is_not_run_for_ever(database: Database) -> None:
+    poison, healthy = _submit(database, 1), _submit(database, 2)
+    for _ in range(jobs.MOST_ATTEMPTS):
+        assert _taken(database).id == poison
+        _let_the_lease_run_out(database, poison)
+    assert _taken(database).id == healthy
+    failed = _read(database, poison)
+    assert failed.state == "failed"
+    assert failed.problem == {"code": "internal", "detail": "the server ended 3 times while the job ran"}
+
+
+def test_a_job_given_back_is_as_new(database: Database) -> None:
+    job_id = _submit(database)
+    for _ in range(2 * jobs.MOST_ATTEMPTS):
+        assert _taken(database).id == job_id
+        assert jobs.renew(database, job_id, "w", 0.5)
+        assert jobs.give_back(database, job_id, "w")
+        assert (_read(database, job_id).state, _read(database, job_id).progress) == ("queued", 0)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_cancelled_job_is_over(database: Database, running: bool) -> None:
+    job_id = _submit(database)
+    if running:
+        _taken(database)
+    assert _cancel(database, job_id).state == "cancelled"
+    assert _cancel(database, job_id).ended_at == _read(database, job_id).ended_at
+    assert jobs.take(database, "w") is None
+    assert not jobs.finish(database, job_id, "w", {})
+    assert _read(database, job_id).state == "cancelled"
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed"])
+def test_a_job_that_has_ended_cannot_be_cancelled(database: Database, end: str) -> None:
+    job_id = _submit(database)
+    _taken(database)
+    ended: Any = (
+        jobs.finish(database, job_id, "w", {}) if end == "succeeded" else jobs.fail(database, job_id, "w", "", "")
+    )
+    assert ended
+    with pytest.raises(Conflict, match=end):
+        _cancel(database, job_id)
+    assert _read(database, job_id).state == end
+
+
+def test_an_unknown_job(database: Database) -> None:
+    with pytest.raises(NotFound):
+        _read(database, "nothing")
+    with pytest.raises(NotFound):
+        _cancel(database, "nothing")
+
+
+def test_the_same_request_makes_one_job(database: Database) -> None:
+    first = _submit(database, 1, "key")
+    assert _submit(database, 1, "key") == first
+    with pytest.raises(IdempotencyConflict):
+        _submit(database, 2, "key")
+    assert _taken(database).id == first
+    assert jobs.take(database, "w") is None
+
+
+def test_the_queue_has_an_end(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MOST_WAITING", 2)
+    _submit(database)
+    _submit(database)
+    with pytest.raises(Unavailable, match="2 jobs are waiting"):
+        _submit(database)
+    _taken(database)
+    _submit(database)
