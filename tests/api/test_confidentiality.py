@@ -222,11 +222,7 @@ def _refused_tables(client: Client) -> list[Answer]:
     of = release(client, _LEVEL)
     json_of(_tabulated(client, of, {"group": "drawn", "sex_by_age": _AGES}), 201)
     quarters = [_CANARY, f"{_TEXT}.5"]
-    groups = pa.table({"group": ["g"], "sex_by_age": pa.array([[[_CANARY], [-_CANARY]]])})
-    with pa.BufferOutputStream() as sink, pa.ipc.new_stream(sink, groups.schema) as writer:
-        writer.write_table(groups)
-        writer.close()
-        arrow = sink.getvalue().to_pybytes()
+    arrow = stream({"group": pa.array(["g"]), "sex_by_age": pa.array([[[_CANARY], [-_CANARY]]])})
     headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
     path = f"/v1/accounts/people/releases/{of['id']}/tabulations?level=level"
     return [
