@@ -5,7 +5,7 @@ from alembic import op
 
 from service.errors import Conflict
 
-revision = "0006"
+revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
