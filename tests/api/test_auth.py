@@ -118,6 +118,9 @@ def test_nothing_else_is_open(keyless: Client) -> None:
 
 _PLAN = concentrated("1e-9")
 _DRAW = {"name": "d", "mechanism": pure("1e-9"), "counts": [1]}
+_HISTOGRAM = _DRAW | {"dimensions": [{"name": "a", "values": ["x"]}]}
+_STEPS = {"type": "sequence", "parts": [pure("1e-9", name="level/1"), pure("1e-9", name="level/2")]}
+_LEVEL = {"type": "choice", "parts": [pure("1e-9", name="level/total"), _STEPS]}
 _NEW = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
 _ANYBODY, _PIPELINE, _STEWARD = "auditor pipeline steward", "pipeline steward", "steward"
 
@@ -143,6 +146,8 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/accounts/{account}/releases/{release}/commit"): (_PIPELINE, None),
     ("POST", "/v1/accounts/{account}/releases/{release}/void"): (_STEWARD, {"reason": "r"}),
     ("POST", "/v1/accounts/{account}/releases/{release}/approve"): (_STEWARD, None),
+    ("POST", "/v1/accounts/{account}/releases/{release}/tabulations"): (_PIPELINE, {"level": "level", "groups": []}),
+    ("POST", "/v1/accounts/{account}/histograms"): (_PIPELINE, _HISTOGRAM),
     ("POST", "/v1/accounts/{account}/draws"): (_PIPELINE, _DRAW),
     ("GET", "/v1/accounts/{account}/draws/{draw}"): (_ANYBODY, None),
     ("POST", "/v1/compositions"): (_ANYBODY, {"plan": _PLAN}),
@@ -193,6 +198,7 @@ def names(still: Client) -> dict[str, str]:
         "key": key,
         "void": void["id"],
         "approve": approve["id"],
+        "tabulations": release(still, _LEVEL)["id"],
     }
 
 
@@ -216,20 +222,22 @@ def test_each_role_may_what_the_contract_says(
 
 
 def _for(who: str, path: str, body: Any) -> Any:
-    """The body with a partition of the caller's own, where a thing is done once."""
+    """The body with a partition or a group of the caller's own, where a thing is done once."""
+    if path.endswith("/tabulations"):
+        return body | {"groups": [{"group": who, "total_only": True, "total": 1}]}
     return body | {"partition": who} if path.endswith("{release}/draws") and body else body
 
 
 @pytest.mark.parametrize(("method", "path"), [operation for operation in _OPERATIONS if "{account}" in operation[1]])
 def test_a_limited_key_reaches_its_accounts_only(still: Client, names: dict[str, str], method: str, path: str) -> None:
     """Other accounts are refused whether they exist or not: a limited key learns nothing of them."""
-    body = _ALLOWED[method, path][1]
+    body = _for("limited", path, _ALLOWED[method, path][1])
     elsewhere = make_key(still, "steward", accounts=["elsewhere", "people-2"])
     for account in ("people", "nobody"):
         address = path.format_map(names | {"account": account})
         problem_of(still.request(method, address, json=body, headers=elsewhere), "forbidden")
     here = make_key(still, "steward", accounts=["people"])
-    answer = still.request(method, _at(path, names), json=_for("limited", path, body), headers=here)
+    answer = still.request(method, _at(path, names), json=body, headers=here)
     assert answer.is_success, answer.text
 
 
