@@ -292,7 +292,6 @@ def test_arrow_brings_what_json_brings(embedded: Client, kind: Any) -> None:
         ({"group": pa.array([], pa.string())}, "/group"),
         ({"group": [1]}, "/group"),
     ],
-    ids=str,
 )
 def test_streams_without_a_meaning(still: Client, columns: Any, pointer: str) -> None:
     of = _shared(still)
