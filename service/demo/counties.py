@@ -107,12 +107,12 @@ def _noisy(counties: Sequence[County], drawn: Mapping[str, Any]) -> str:
 def _adjusted(states: Sequence[State]) -> str:
     lines = [
         section("Each state's counties, brought to its published total (.../project)"),
-        f"  {'state':<22}{'counties':>9}{'published':>13}{'noisy sum':>13}  {'margin':<8}{'adjusted':>13}",
+        f"  {'state':<20}{'counties':>9}{'published':>13}{'noisy sum':>13}  {'margin':<8}{'adjusted':>13}",
     ]
     for state in states[:_SHOWN]:
         sums = (state.published, sum(state.noisy), sum(state.adjusted))
         lines.append(
-            f"  {state.name:<22}{len(state.counties):>9}{sums[0]:>13,}{sums[1]:>13,}  +/- {state.moe:<4}{sums[2]:>13,}"
+            f"  {state.name:<20}{len(state.counties):>9}{sums[0]:>13,}{sums[1]:>13,}  +/- {state.moe:<4}{sums[2]:>13,}"
         )
     met = sum(sum(state.adjusted) == state.published for state in states)
     cells = [count for state in states for count in state.adjusted]
