@@ -166,8 +166,9 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     stated, mechanism = stated_mechanism(asked, below)
     (delta,) = read_deltas([asked.delta], [f"{below}/delta"])
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
+    drawn = _drawn(mechanism, noisy, below)  # first: counts that have no meaning are told before the account is asked
     (prepared,) = charges.prepare(change.database, account, [new])
-    return draws.register_and_draw(change.database, change.request, prepared, _drawn(mechanism, noisy, below))
+    return draws.register_and_draw(change.database, change.request, prepared, drawn)
 
 
 def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
