@@ -22,7 +22,7 @@ serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./da
 	exec $(BIN)/python -m service serve
 
 test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and databases under load, for a quarter of an hour
 	$(BIN)/python -m pytest -m faults tests/faults --long

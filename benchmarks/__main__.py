@@ -3,13 +3,39 @@
 import os
 import platform
 
-from benchmarks import balance, batch, bulk, certified, charges, empirical, growth, noise, pricing, tight, verify
+from benchmarks import (
+    balance,
+    batch,
+    bulk,
+    certified,
+    charges,
+    empirical,
+    growth,
+    noise,
+    pricing,
+    tabulations,
+    tight,
+    verify,
+)
 
 
 def main() -> None:
     """Run them and print their figures."""
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n")
-    benchmarks = (charges, batch, pricing, certified, tight, noise, bulk, growth, balance, verify, empirical)
+    benchmarks = (
+        charges,
+        batch,
+        pricing,
+        certified,
+        tight,
+        noise,
+        bulk,
+        growth,
+        balance,
+        tabulations,
+        verify,
+        empirical,
+    )
     for number, benchmark in enumerate(benchmarks):
         if number:
             print()

@@ -22,6 +22,7 @@ from service.api import (
     curves,
     draws,
     empirical,
+    histograms,
     jobs,
     keys,
     noise,
@@ -30,6 +31,7 @@ from service.api import (
     problems,
     releases,
     safetab,
+    tabulations,
     trust,
 )
 from service.api.auth import Authentication
@@ -45,6 +47,9 @@ _ROUTERS = (
     releases.router,
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
+    histograms.router,
+    tabulations.streams,
+    tabulations.router,
     analysis.router,
     accuracy.router,
     curves.router,

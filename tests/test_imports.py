@@ -43,10 +43,22 @@ _LAYERS = {
         "errors", "privacy", packages={"cryptography", "flint", "numpy"}, pure=True, but=frozenset({"secrets"})
     ),
     "postprocess": _layer("errors", packages={"numpy"}, pure=True),
+    "published": _layer("errors", "postprocess", packages={"numpy"}, pure=True),
     "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
-    "api": _layer("__init__", "empirical", "errors", "ledger", "noise", "postprocess", "privacy", "settings", web=True),
+    "api": _layer(
+        "__init__",
+        "empirical",
+        "errors",
+        "ledger",
+        "noise",
+        "postprocess",
+        "privacy",
+        "published",
+        "settings",
+        web=True,
+    ),
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
     "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP

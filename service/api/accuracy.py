@@ -12,6 +12,7 @@ from service.api.body import StrictRoute
 from service.api.context import ok
 from service.api.draws import law_of
 from service.api.exact import Exact, Positive, Strict, number_down, number_up, stated
+from service.api.lattice import shown, unit_of
 from service.api.plans import Mechanism, mechanism_of
 from service.errors import InvalidInput
 from service.privacy.accuracy import excess_of
@@ -42,7 +43,7 @@ class MarginBody(BaseModel):
     """The least margin that is proven to hold with the confidence; coverage is what it holds with, rounded down."""
 
     confidence: float
-    moe: int | float
+    moe: int | float | str
     coverage: float
 
 
@@ -60,12 +61,13 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     """Tell how accurate noisy counts are.
 
     The variance, the mean absolute error and exact margins of error of one noisy cell or of a sum of many. Margins of
-    integer noise are whole. Each rests on a certified bound of the tail, so that no coverage is above the truth:
-    on closed forms for one cell, for sums of up to 64 geometric cells and for continuous noise, else on the
-    characteristic function of the sum. Noise of a sum must have a variance of at most 2^200, of discrete_osgt 2^100,
-    continuous noise parameters between 1e-100 and 1e100.
+    integer noise are whole, or texts of multiples of its granularity. Each rests on a certified bound of the tail, so
+    that no coverage is above the truth: on closed forms for one cell, for sums of up to 64 geometric cells and for
+    continuous noise, else on the characteristic function of the sum. Noise of a sum must have a variance of at most
+    2^200, of discrete_osgt 2^100, continuous noise parameters between 1e-100 and 1e100.
     """
-    mechanism = simplest(mechanism_of(body.mechanism, "/mechanism"))
+    stated_as = mechanism_of(body.mechanism, "/mechanism")
+    mechanism, unit = simplest(stated_as), unit_of(stated_as)
     confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
     if isinstance(mechanism, Laplace | Gaussian | Osgt):
         found: ContinuousSum | Sum = _continuous(mechanism, body.summed_cells)
@@ -73,9 +75,9 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
         found = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
     return ok(
         {
-            "variance": number_up(found.variance()),
-            "mean_absolute": number_up(found.mean_size()),
-            "margins": [_margin(found, confidence) for confidence in confidences],
+            "variance": number_up(found.variance() * unit**2),
+            "mean_absolute": number_up(found.mean_size() * unit),
+            "margins": [_margin(found, confidence, unit) for confidence in confidences],
             "method": found.method,
         }
     )
@@ -104,7 +106,7 @@ def _discrete(law: Law, cells: int, excess: Fraction) -> Sum:
         raise InvalidInput.at("/mechanism", str(error)) from None
 
 
-def _margin(found: ContinuousSum | Sum, confidence: Fraction) -> dict[str, Any]:
+def _margin(found: ContinuousSum | Sum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
     margin, covered = found.margin(confidence)
-    shown = margin if isinstance(margin, int) else number_up(margin)
-    return {"confidence": stated(confidence, number_down), "moe": shown, "coverage": covered}
+    moe = shown(margin, unit) if isinstance(margin, int) else number_up(margin)
+    return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}

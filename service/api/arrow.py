@@ -257,6 +257,14 @@ def only_noisy(noisy: NDArray[np.int64]) -> Iterator[bytes]:
     yield _END
 
 
+def of_table(table: pa.Table) -> Iterator[bytes]:
+    """A table as a stream."""
+    yield from _framed(table.schema.serialize())
+    for batch in table.to_batches(max_chunksize=_ROWS):
+        yield from _framed(batch.serialize())
+    yield _END
+
+
 def _framed(message: pa.Buffer) -> Iterator[bytes]:
     """pyarrow serialises a message with its frame, so its bytes only need to be cut."""
     return _blocks([memoryview(message)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -65,12 +66,14 @@ def register_and_draw(
     name: Text,
     mechanism: Text,
     delta: Text = "1e-10",
+    granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
-    given = {"name": name, "mechanism": _json("mechanism", mechanism), "tags": tags, "delta": delta}
-    asked = _model(NewDraw, given)
+    given = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
+    given["granularity"] = granularity
+    asked = model_of(NewDraw, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
-    return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts), "/query"))
+    return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts, granularity), "/query"))
 
 
 @router.post("/releases/{release}/draws")
@@ -83,35 +86,44 @@ def draw_mechanism(
     mechanism: Text,
     partition: Annotated[str | None, Query()] = None,
     repetition: Text = "0",
+    granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
-    given = {"mechanism": mechanism, "partition": partition, "repetition": _json("repetition", repetition)}
-    asked = _model(DrawSelection, given)
+    given = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
+    given["granularity"] = granularity
+    asked = model_of(DrawSelection, given)
     counts = arrow.read_counts(upload.body, upload.most_bytes)
-    return _respond(counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts), "/query"))
+    return _respond(
+        counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts, granularity), "/query")
+    )
 
 
-def _json(name: str, text: str) -> Any:
+def json_parameter(name: str, text: str) -> Any:
     """A parameter that is written as it would be in JSON, since it is not text there."""
     try:
         return parse(text.encode())
     except InvalidInput as refused:
-        raise _in_query(refused, f"/{name}") from None
+        raise in_query(refused, f"/{name}") from None
 
 
-def _model(model: type[M], given: Mapping[str, Any]) -> M:
+def model_of(model: type[M], given: Mapping[str, Any]) -> M:
     """The fields of a JSON body, from the query."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise _in_query(InvalidInput(problems.faults_of(error, given))) from None
+        raise in_query(InvalidInput(problems.faults_of(error, given))) from None
 
 
-def _in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
+def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
+    """Faults of fields that came in the query."""
     return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
 
 
-def _noisy(counts: CountStream, law: Law) -> NDArray[np.int64]:
+def _noisy(counts: CountStream, granularity: str | None, law: Law, unit: Fraction) -> NDArray[np.int64]:
+    """The column is of integers: with a granularity, of its units, which the caller must say that he knows."""
+    if unit != 1 and granularity is None:
+        detail = "expected the mechanism's granularity, of which the column then counts units"
+        raise InvalidInput.at("/query/granularity", detail)
     noisy, keystream, first = np.empty(counts.rows, np.int64), Keystream(), 0
     for batch in counts.batches:
         part = noisy[first : first + batch.counts.size]

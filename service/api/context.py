@@ -112,6 +112,6 @@ def prefers(accept: str, media_type: str) -> bool:
 def _weight(parameters: list[str]) -> float:
     for parameter in parameters:
         name, _, value = parameter.partition("=")
-        if name == "q" and _QUALITY.fullmatch(value):
-            return float(value)
+        if name == "q":
+            return float(value) if _QUALITY.fullmatch(value) else 0.0
     return 1.0

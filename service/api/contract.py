@@ -66,6 +66,10 @@ _IDENTITY = {
         "description": "seq:hash of the draw's journal entry, of an Arrow stream.",
         "schema": {"type": "string"},
     },
+    "X-Granularity": {
+        "description": "Of which an Arrow stream's counts are units, where it is not 1.",
+        "schema": {"type": "string"},
+    },
 }
 _QUERY = {
     "name": ({"type": "string"}, "The release's name."),
@@ -74,6 +78,10 @@ _QUERY = {
     "delta": ({"type": "string"}, "At which the release's cost is shown as (epsilon, delta)."),
     "partition": ({"type": "string"}, "Which of disjoint subsets of the input the counts are of."),
     "repetition": ({"type": "string"}, "Which turn, where the mechanism is repeated."),
+    "granularity": ({"type": "string"}, "The mechanism's, where it has one: the column counts units of it."),
+    "level": ({"type": "string"}, "The level's name."),
+    "thresholds": ({"type": "string"}, "As JSON text."),
+    "age_bins": ({"type": "string"}, "As JSON text."),
 }
 
 

@@ -9,28 +9,32 @@ import numpy as np
 from fastapi import APIRouter, Header, Path, Response
 from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
-from pydantic import BaseModel, FailFast, Field
+from pydantic import BaseModel, Field
 
-from service.api import arrow, contract, examples
+from service.api import arrow, contract, examples, tabulated
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, in_writers, prefers, respond
-from service.api.exact import LARGEST_INTEGER, Exact, Label, Strict, Tags
+from service.api.exact import Exact, Label, Strict, Tags
 from service.api.guarantees import HeadBody, head_body, read_deltas
+from service.api.lattice import Counts, Granularity, on_lattice, shown, shown_list, unit_of, units_of
 from service.api.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, mechanism_of
 from service.api.releases import ReleasePath
+from service.api.tabulated import TabulationBody
 from service.errors import InvalidInput
 from service.ledger import accounts, charges, draws, releases
+from service.ledger.branches import WHOLE
 from service.ledger.charges import NewRelease
-from service.ledger.draws import WHOLE, DrawRecord, Turn
+from service.ledger.draws import DrawRecord, Turn
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
 from service.privacy.accuracy import margin_of_error
 from service.privacy.law import Law, noise_law
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.notation import write_plan
+from service.privacy.numbers import exact_text
 
 
 class DrawRoute(StrictRoute):
@@ -45,14 +49,8 @@ CONFIDENCE = Fraction(95, 100)
 PAGE_OF_COUNTS = 1_000_000
 _PART = 1 << 16  # counts that are written as JSON at a time
 
-AddNoise = Callable[[Law], NDArray[np.int64]]
-
-Count = Annotated[int, Field(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
-Counts = Annotated[
-    list[Count],
-    FailFast(),  # a million faults would take longer to say than the draw
-    Field(min_length=1, description="True counts; they are never stored or logged."),
-]
+AddNoise = Callable[[Law, Fraction], NDArray[np.int64]]
+"""Noise of a law on counts, in units of a granularity."""
 
 
 class NewDraw(Strict):
@@ -62,6 +60,7 @@ class NewDraw(Strict):
     mechanism: Mechanism
     tags: Tags = Field(default_factory=list)
     delta: Exact = Field("1e-10", description="At which the release's cost is shown as (epsilon, delta).")
+    granularity: Granularity = None
 
 
 class RegisterAndDraw(NewDraw):
@@ -80,6 +79,7 @@ class DrawSelection(Strict):
     repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
         0, description="Which turn, where the mechanism is repeated."
     )
+    granularity: Granularity = None
 
 
 class DrawMechanism(DrawSelection):
@@ -92,18 +92,18 @@ class MarginOfError(BaseModel):
     """At most a share 1 - confidence of the counts is further from the truth than moe."""
 
     confidence: float
-    moe: int
+    moe: int | str
 
 
 class DrawBody(BaseModel):
-    """Noisy counts, in the order of the counts that came in."""
+    """Noisy counts, in the order of the counts that came in; with a granularity, texts of exact numbers."""
 
     release: str
     draw: str
     mechanism: Mechanism
     partition: str | None
     repetition: int
-    noisy: list[int]
+    noisy: list[int | str]
     margin_of_error: MarginOfError
     head: HeadBody
     created_at: str
@@ -112,7 +112,7 @@ class DrawBody(BaseModel):
 class DrawPage(BaseModel):
     """A page of draws; it ends early where it holds a million counts."""
 
-    items: list[DrawBody]
+    items: list[DrawBody | TabulationBody]
     next_cursor: str | None
 
 
@@ -134,7 +134,7 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
     stream with `noisy` in its place.
     """
-    return _respond(register(account, body, change, lambda law: add_noise(body.counts, law, Keystream())))
+    return _respond(register(account, body, change, noisy_counts(body.counts)))
 
 
 @router.post(
@@ -154,7 +154,7 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     as an Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
     stream with `noisy` in its place.
     """
-    return _respond(draw_of(account, release, body, change, lambda law: add_noise(body.counts, law, Keystream())))
+    return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
 
 
 def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
@@ -163,13 +163,17 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     Faults are ``below`` where the fields came from.
     """
     require(change.principal, "pipeline", account)
-    mechanism = mechanism_of(asked.mechanism, f"{below}/mechanism")
+    stated, mechanism = stated_mechanism(asked, below)
     (delta,) = read_deltas([asked.delta], [f"{below}/delta"])
-    new = NewRelease(
-        asked.name, mechanism, document_of(asked.mechanism), tuple(asked.tags), delta, f"{below}/mechanism"
-    )
+    new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     (prepared,) = charges.prepare(change.database, account, [new])
     return draws.register_and_draw(change.database, change.request, prepared, _drawn(mechanism, noisy, below))
+
+
+def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
+    """A mechanism to register, with the granularity beside it: as it was stated, and what it means."""
+    stated = on_lattice(asked.mechanism, asked.granularity, below)
+    return stated, mechanism_of(stated, f"{below}/mechanism")
 
 
 def draw_of(
@@ -183,6 +187,7 @@ def draw_of(
     mechanism = draws.find_mechanism(plan, asked.mechanism, f"{below}/mechanism")
     turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
     draws.check_turn(plan, mechanism, turn, f"{below}/repetition")
+    unit_of(mechanism, asked.granularity, below)
     drawn = _drawn(mechanism, noisy, below)
     return draws.draw(change.database, change.request, account, release, plan, mechanism, turn, drawn)
 
@@ -210,7 +215,7 @@ def list_draws(
     return StreamingResponse(_page(drawn, last), media_type="application/json")
 
 
-@router.get("/draws/{draw}", response_model=DrawBody, responses=contract.bulk_answer(200))
+@router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
 def read_draw(
     account: AccountPath,
     draw: DrawPath,
@@ -229,17 +234,20 @@ def read_draw(
         owner = accounts.read_account(connection, account)
         record = draws.read_draw(connection, owner.id, draw)
     if prefers(accept, arrow.MEDIA_TYPE):
-        return StreamingResponse(
-            arrow.only_noisy(record.noisy), headers=identity_of(record), media_type=arrow.MEDIA_TYPE
-        )
-    return StreamingResponse(_json_of(record), media_type="application/json")
+        return StreamingResponse(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
+    return StreamingResponse(json_of(record), media_type="application/json")
+
+
+def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
+    """Noise on the counts of a JSON body."""
+    return lambda law, unit: add_noise(units_of(counts, unit, "/counts"), law, Keystream())
 
 
 def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np.int64]:
     pointer = f"{below}/mechanism"
     law = law_of(mechanism, pointer)
     try:
-        return noisy(law)
+        return noisy(law, unit_of(mechanism))
     except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(pointer, str(error)) from None
 
@@ -260,29 +268,42 @@ def law_of(mechanism: MechanismValue, pointer: str) -> Law:
     return law
 
 
+def stream_of(record: DrawRecord) -> Iterator[bytes]:
+    """A stored draw as an Arrow stream."""
+    if record.layout is not None:
+        return arrow.of_table(tabulated.table_of(record, record.layout))
+    return arrow.only_noisy(record.noisy)
+
+
 def identity_of(record: DrawRecord) -> dict[str, str]:
-    """The headers that say what an Arrow stream is."""
+    """The headers that say what an Arrow stream is; with a granularity, its counts are in units of it."""
+    unit = unit_of(record.mechanism)
     return {
         "X-Release": record.release_id,
         "X-Draw": record.id,
         "X-Ledger-Head": f"{record.head.seq}:{record.head.hash}",
+        **({} if unit == 1 else {"X-Granularity": exact_text(unit)}),
     }
 
 
 def _respond(drawn: Outcome[DrawRecord]) -> Response:
-    return respond(Answer(drawn.status, "".join(_json_of(drawn.result)), drawn.replayed))
+    return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
 
 
 def _page(drawn: Sequence[DrawRecord], cursor: str | None) -> Iterator[str]:
     yield '{"items": ['
     for number, record in enumerate(drawn):
         yield ", " if number else ""
-        yield from _json_of(record)
+        yield from json_of(record)
     yield f'], "next_cursor": {json.dumps(cursor)}}}'
 
 
-def _json_of(record: DrawRecord) -> Iterator[str]:
+def json_of(record: DrawRecord) -> Iterator[str]:
     """A draw as JSON, a part of its counts at a time: as text and Python's integers they are many times as large."""
+    if record.layout is not None:
+        yield from tabulated.json_of(record, record.layout)
+        return
+    unit = unit_of(record.mechanism)
     around = {
         "release": record.release_id,
         "draw": record.id,
@@ -291,12 +312,12 @@ def _json_of(record: DrawRecord) -> Iterator[str]:
         "repetition": record.turn.repetition,
         "margin_of_error": {
             "confidence": float(CONFIDENCE),
-            "moe": margin_of_error(law_of(record.mechanism, "/mechanism"), CONFIDENCE),
+            "moe": shown(margin_of_error(law_of(record.mechanism, "/mechanism"), CONFIDENCE), unit),
         },
         "head": head_body(record.head),
         "created_at": record.created_at,
     }
     yield json.dumps(around)[:-1] + ', "noisy": ['
     for start in range(0, record.noisy.size, _PART):
-        yield (", " if start else "") + json.dumps(record.noisy[start : start + _PART].tolist())[1:-1]
+        yield (", " if start else "") + json.dumps(shown_list(record.noisy[start : start + _PART].tolist(), unit))[1:-1]
     yield "]}"

@@ -22,17 +22,21 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-def _exact(value: Any) -> str:
-    """The text of an exact number; the body is parsed so that JSON numbers arrive as they were written."""
+def check_exact(value: Any) -> str:
+    """The text of an exact number as it was written; the body is parsed so that JSON numbers arrive like that."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise ValueError('expected a number, or a string such as "0.1" or "104/4099"')  # noqa: TRY004 - pydantic's way
     if isinstance(value, int) and value.bit_length() > 1024:
         raise ValueError("expected a number of at most 1024 bits")
-    return exact_text(parse_exact(str(value)))
+    return str(value)
+
+
+def _exact(value: Any) -> str:
+    return exact_text(parse_exact(check_exact(value)))
 
 
 _EXACT_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$"
-_EXACT_SCHEMA: dict[str, Any] = {
+EXACT_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "number"},
         {"type": "string", "pattern": _EXACT_PATTERN},
@@ -40,8 +44,19 @@ _EXACT_SCHEMA: dict[str, Any] = {
     "description": "An exact number: a JSON number (meaning its decimal text), a decimal string or a fraction string.",
 }
 
-Exact = Annotated[str, BeforeValidator(_exact), WithJsonSchema(_EXACT_SCHEMA)]
+Exact = Annotated[str, BeforeValidator(_exact), WithJsonSchema(EXACT_SCHEMA)]
 """An exact number in its shortest usual text."""
+
+
+def _whole_or_exact(value: Any) -> int | str:
+    """An integer as it is, and any other number as its text: what a granularity allows."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_INTEGER:
+        return value
+    return _exact(value)
+
+
+WholeOrExact = Annotated[int | str, BeforeValidator(_whole_or_exact), WithJsonSchema(EXACT_SCHEMA)]
+"""An integer, or where a granularity is stated an exact number."""
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Text = Annotated[str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]

@@ -61,8 +61,37 @@ DRAW_QUERY: dict[str, Any] = {
     "mechanism": '{"type": "discrete_gaussian", "sigma_squared": "9.375"}',
     "tags": ["county"],
     "delta": "1e-10",
+    "granularity": "1",
 }
-DRAW_OF_RELEASE_QUERY: dict[str, Any] = {"mechanism": "County/total", "partition": "02", "repetition": "0"}
+DRAW_OF_RELEASE_QUERY: dict[str, Any] = {
+    "mechanism": "County/total",
+    "partition": "02",
+    "repetition": "0",
+    "granularity": "1",
+}
+HISTOGRAM = {
+    "name": "gender by group quarters",
+    "mechanism": {"type": "geometric", "epsilon": "0.5"},
+    "dimensions": [
+        {"name": "county", "values": ["001", "003"]},
+        {"name": "gender", "values": ["female", "male"]},
+        {"name": "group quarters", "values": ["none", "institutional", "other"]},
+    ],
+    "counts": [512, 31, 8, 498, 27, 11, 1204, 40, 15, 1187, 52, 9],
+    "margins": [["county"], ["county", "gender"], []],
+    "published": [{"margin": ["county"], "values": ["003"], "total": 2507}],
+    "adjust": "rake",
+}
+_SEX_BY_AGE = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
+TABULATION = {
+    "level": "County, Detailed",
+    "groups": [
+        {"group": "36061/Latin American Indian alone", "sex_by_age": _SEX_BY_AGE},
+        {"group": "36061/Celtic alone", "total_only": True, "total": 17},
+    ],
+    "thresholds": [500, 1000, 7000],
+}
+TABULATION_QUERY: dict[str, Any] = {"level": "County, Detailed", "thresholds": "[500, 1000, 7000]", "age_bins": "{}"}
 COMPOSITION = {
     "plan": {"type": "repeat", "count": 63, "part": {"type": "geometric", "epsilon": "0.4"}},
     "neighbouring": "add_remove",

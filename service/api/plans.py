@@ -5,10 +5,10 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
-from service.api.exact import Exact, Label, Positive, Strict, Tags
+from service.api.exact import Exact, Label, Positive, Strict, Tags, WholeOrExact
 from service.errors import InvalidInput
 from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Mechanism as MechanismValue, Osgt as OsgtValue
 from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, read_plan
@@ -25,6 +25,12 @@ class Limits(NamedTuple):
 
 _USUAL = Limits(100_000, 32, 100)
 plan_limits: ContextVar[Limits] = ContextVar("plan_limits", default=_USUAL)
+
+
+def _positive(value: int | str) -> int | str:
+    if isinstance(value, int) and value < 1:
+        raise ValueError("expected a number above 0")
+    return value
 
 
 class _Node(Strict):
@@ -44,22 +50,29 @@ class _Additive(_Mechanism):
     )
 
 
-class Geometric(_Additive):
+class _Discrete(_Additive):
+    sensitivity: Annotated[WholeOrExact, AfterValidator(_positive)] = Field(
+        1, description="How far one record moves one cell, in counts: an integer, or a multiple of granularity."
+    )
+    granularity: Exact | None = Field(
+        None, description="Where counts are not integers but multiples of this, in counts: noise is drawn on them."
+    )
+
+
+class Geometric(_Discrete):
     """Discrete Laplace noise; exactly one of scale and epsilon."""
 
     type: Literal["geometric"]
     scale: Exact | None = Field(None, description="b of the mass proportional to exp(-|x|/b), in counts.")
     epsilon: Exact | None = Field(None, description="Pure loss of one cell, in nats: scale = sensitivity/epsilon.")
-    sensitivity: Positive = Field(1, description="How far one record moves one cell, in counts.")
 
 
-class DiscreteGaussian(_Additive):
+class DiscreteGaussian(_Discrete):
     """Discrete Gaussian noise; exactly one of sigma_squared and rho."""
 
     type: Literal["discrete_gaussian"]
     sigma_squared: Exact | None = Field(None, description="Of the mass proportional to exp(-x²/(2 sigma²)).")
     rho: Exact | None = Field(None, description="zCDP loss of one cell, in nats: sigma² = sensitivity²/(2 rho).")
-    sensitivity: Positive = Field(1, description="How far one record moves one cell, in counts.")
 
 
 class Laplace(_Additive):
@@ -89,13 +102,12 @@ class Osgt(_Additive):
     sensitivity: Exact = "1"
 
 
-class DiscreteOsgt(_Additive):
+class DiscreteOsgt(_Discrete):
     """Noise with offset symmetric Gaussian tails on the integers, between discrete Gaussian and geometric."""
 
     type: Literal["discrete_osgt"]
     sigma_squared: Exact = Field(description="Of the mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).")
     m: Exact = Field(description="The offset of the tails, at least 0, in counts; 0 is the discrete Gaussian.")
-    sensitivity: Positive = Field(1, description="How far one record moves one cell, in counts.")
 
 
 class RandomizedResponse(_Mechanism):

@@ -27,6 +27,7 @@ class County(NamedTuple):
     """A county and its published count."""
 
     name: str
+    state: str
     population: int
 
 
@@ -39,7 +40,10 @@ def read_allocation() -> dict[str, Any]:
 def read_counties() -> list[County]:
     """Published counts of the 2010 Census, in the order of their FIPS codes."""
     with (_HERE / "us_county_population_2010.csv").open(encoding="utf-8", newline="") as file:
-        return [County(f"{row['county']}, {row['state']}", int(row["population"])) for row in csv.DictReader(file)]
+        return [
+            County(f"{row['county']}, {row['state']}", row["state"], int(row["population"]))
+            for row in csv.DictReader(file)
+        ]
 
 
 def budget_of() -> dict[str, str]:

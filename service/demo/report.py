@@ -8,17 +8,16 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from service.demo.release import County
+from service.demo.text import percent, section, title
 
 _SHOWN_COUNTIES = 10
 
 
 def opening(address: str, account: Mapping[str, Any]) -> str:
     """The title, and the account that was opened."""
-    title = "The 2020 Census redistricting release (P.L. 94-171), US persons"
     return "\n".join(
         [
-            title,
-            "=" * len(title),
+            title("The 2020 Census redistricting release (P.L. 94-171), US persons"),
             f"Service    {address}",
             f"Account    {account['name']}",
             f"           unit {account['unit']}, neighbouring relation {account['neighbouring']},",
@@ -31,7 +30,7 @@ def registered(allocation: Mapping[str, Any], release: Mapping[str, Any], spent:
     """The release by level of geography: how many queries, and their part of the loss."""
     total = release["cost"]["zcdp"]["rho"]
     rows = [(level["geolevel"], len(level["queries"])) for level in allocation["levels"]]
-    lines = [_section(f"Registered: {sum(count for _, count in rows)} discrete Gaussian queries, as one release")]
+    lines = [section(f"Registered: {sum(count for _, count in rows)} discrete Gaussian queries, as one release")]
     lines.append(f"  {'level':<14}{'queries':>9}{'rho':>12}{'share of the loss':>20}")
     for level, count in rows:
         rho = spent[level]["zcdp"]["rho"]
@@ -46,7 +45,7 @@ def cost(allocation: Mapping[str, Any], release: Mapping[str, Any]) -> str:
     statement = _by_zcdp(release["cost"])
     return "\n".join(
         [
-            _section("What it costs"),
+            section("What it costs"),
             f"  rho        {rho['rho_exact']} = {rho['rho']}",
             f"  epsilon    {statement['epsilon']} at delta = {statement['delta']}",
             f"             (published by the Census Bureau: {allocation['expected']['epsilon_published']})",
@@ -66,10 +65,10 @@ def about(attribute: str, spent: Mapping[str, Any]) -> str:
 
 def calibrated(answer: Mapping[str, Any]) -> str:
     """The noise that meets a margin of error."""
-    confidence = _percent(answer["confidence"])
+    confidence = percent(answer["confidence"])
     return "\n".join(
         [
-            _section(f"Noise for a margin of error of +/- {answer['moe']} at {confidence} (/v1/calibrations/moe)"),
+            section(f"Noise for a margin of error of +/- {answer['moe']} at {confidence} (/v1/calibrations/moe)"),
             f"  discrete Gaussian, sigma^2 = {answer['mechanism']['sigma_squared']}:"
             f" rho = {_up(answer['cost']['zcdp']['rho'])} for each cell",
         ]
@@ -80,9 +79,9 @@ def drawn(counties: Sequence[County], draw: Mapping[str, Any]) -> str:
     """The first noisy counties, and how many of all are within the margin of error."""
     margin, noisy = draw["margin_of_error"]["moe"], draw["noisy"]
     within = sum(abs(value - county.population) <= margin for county, value in zip(counties, noisy, strict=True))
-    confidence = _percent(draw["margin_of_error"]["confidence"])
+    confidence = percent(draw["margin_of_error"]["confidence"])
     lines = [
-        _section(f"Noisy counts of {len(counties):,} counties, by the release's {draw['mechanism']['name']}"),
+        section(f"Noisy counts of {len(counties):,} counties, by the release's {draw['mechanism']['name']}"),
         "  The true counts here are the published ones of the 2010 Census, as an example.",
         "",
         f"  {'county':<40}{'published':>11}{'noisy':>11}  margin ({confidence})",
@@ -98,14 +97,6 @@ def ending(account: str, address: str | None) -> str:
     if address is None:
         return "\nThe demo's service stops now and leaves nothing behind."
     return f"\nThe account {account} stays; every operation is described at {address}/docs"
-
-
-def _section(title: str) -> str:
-    return f"\n{title}\n{'-' * len(title)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g} %"
 
 
 def _by_zcdp(guarantee: Mapping[str, Any]) -> Mapping[str, Any]:

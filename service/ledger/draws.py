@@ -6,8 +6,9 @@ True counts come in as an argument and go nowhere: what is stored is the noisy r
 import json
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,21 @@ from sqlalchemy import Connection, Row, insert, select
 
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
 from service.ledger import accounts, journal, packing
-from service.ledger.accounts import AccountRecord
+from service.ledger.accounts import AccountRecord, Line
+from service.ledger.branches import WHOLE, Fork, forks_above, refuse_other_branch, take_branches, way_to
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head, has_entry
+from service.ledger.layouts import Layout, unpack_layout
 from service.ledger.once import Outcome, Reload, Source, once_reloaded
 from service.ledger.refusals import noted
 from service.ledger.releases import state_of
-from service.ledger.tables import BranchTaken, Draw, Entry, Release
+from service.ledger.tables import Draw, Entry, Release, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
-from service.privacy.plan import Choice, Plan, Repeat, mechanisms_of, parts_of, pointer_to
-
-WHOLE = ""
-"""The partition of a draw of the whole input."""
+from service.privacy.plan import Plan, Repeat, mechanisms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,11 @@ class DrawRecord:
     noisy: NDArray[np.int64] = field(compare=False)  # each draw has its own id
     head: Head
     created_at: str
+    layout: Layout | None = None  # of a tabulation
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
-    """A ``choice`` above a mechanism: where it is, which branch leads to the mechanism, and which turn it is."""
-
-    pointer: str
-    branch: int
-    turn: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Sealed:
+class Sealed:
     """A result with all of it that needs no lock: where it is in its plan, and its bytes."""
 
     mechanism: Mechanism
@@ -91,7 +83,7 @@ def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
 
 def check_turn(plan: Plan, mechanism: Mechanism, turn: Turn, pointer: str) -> None:
     """Refuse a repetition that the plan does not have."""
-    repetitions = math.prod(node.count for node, _ in _way(plan, mechanism) if isinstance(node, Repeat))
+    repetitions = math.prod(node.count for node, _ in way_to(plan, mechanism) if isinstance(node, Repeat))
     if turn.repetition >= repetitions:
         raise InvalidInput.at(pointer, f"expected a repetition below {repetitions}, the product of the repeats above")
 
@@ -118,18 +110,26 @@ def draw(
             ``choice`` above it.
     """
 
-    sealed = _seal(plan, mechanism, turn, noisy)
+    sealed = seal(plan, mechanism, turn, noisy)
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        state = state_of(connection, line.account_id, release_id)
-        if state == "committed":  # for ever, so that the accounts above need no lock
-            account = accounts.lock_account(connection, line)
-        else:
-            account = commit_for_draw(connection, line, release_id, request.principal, at)
-        return _store(connection, account, release_id, sealed, request.principal, at)
+        account = lock_for_draw(connection, line, release_id, request.principal, at)
+        return store(connection, account, release_id, sealed, request.principal, at)
 
-    return once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD)
+    return once_reloaded(database, request, work, status=201, landed=landed, reload=RELOAD)
+
+
+def lock_for_draw(connection: Connection, line: Line, release_id: str, actor: str, at: str) -> AccountRecord:
+    """The account of a release that is to be drawn, locked; a reservation is committed.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: the release is proposed, voided or expired.
+    """
+    if state_of(connection, line.account_id, release_id) == "committed":
+        return accounts.lock_account(connection, line)  # for ever, so that the accounts above need no lock
+    return commit_for_draw(connection, line, release_id, actor, at)
 
 
 def register_and_draw(
@@ -147,20 +147,20 @@ def register_and_draw(
 
     plan, line = prepared.release.plan, prepared.line
     (mechanism,) = mechanisms_of(plan)
-    sealed = _seal(plan, mechanism, Turn(), noisy)
+    sealed = seal(plan, mechanism, Turn(), noisy)
 
     def work(connection: Connection, at: str) -> DrawRecord:
         locked = accounts.lock_line(connection, line, at)
         (registered,) = charge(connection, locked, [prepared], request.principal, at)
         if registered.state == "proposed":
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
-        return _store(connection, registered.account, registered.id, sealed, request.principal, at)
+        return store(connection, registered.account, registered.id, sealed, request.principal, at)
 
     return noted(
         database,
         request,
         line,
-        lambda: once_reloaded(database, request, work, status=201, landed=_landed, reload=_RELOAD),
+        lambda: once_reloaded(database, request, work, status=201, landed=landed, reload=RELOAD),
     )
 
 
@@ -190,23 +190,35 @@ def list_draws(connection: Connection, release_id: str, after: int, limit: int, 
     return page
 
 
-def _seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> _Sealed:
-    return _Sealed(
+def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> Sealed:
+    """A result as it is stored.
+
+    Raises:
+        TooLarge: it is more than the database holds in one value.
+    """
+    return Sealed(
         mechanism=mechanism,
         turn=turn,
-        forks=_forks(plan, mechanism, turn.repetition),
+        forks=forks_above(plan, mechanism, turn.repetition),
         noisy=noisy,
         packed=packing.pack(noisy),
         digest=packing.digest(noisy),
     )
 
 
-def _store(
-    connection: Connection, account: AccountRecord, release_id: str, sealed: _Sealed, actor: str, at: str
+def store(
+    connection: Connection,
+    account: AccountRecord,
+    release_id: str,
+    sealed: Sealed,
+    actor: str,
+    at: str,
+    more: Mapping[str, object] = MappingProxyType({}),
 ) -> DrawRecord:
+    """Write a draw into the ledger of a locked account; its journal entry also says ``more``."""
     name, turn = sealed.mechanism.name or "", sealed.turn
     _refuse_second_draw(connection, release_id, name, turn)
-    _refuse_other_branch(connection, release_id, sealed.forks, turn.partition)
+    refuse_other_branch(connection, release_id, sealed.forks, turn.partition)
     draw_id = str(uuid.uuid4())
     connection.execute(
         insert(Draw).values(
@@ -231,6 +243,7 @@ def _store(
         "repetition": turn.repetition,
         "size": len(sealed.noisy),
         "noisy_hash": sealed.digest,
+        **more,
     }
     head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
     accounts.save_head(connection, account.id, head)
@@ -249,60 +262,13 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
 
 
-def _refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:
-    for fork in forks:
-        query = select(BranchTaken.draw_id).where(
-            BranchTaken.release_id == release_id,
-            BranchTaken.node == fork.pointer,
-            BranchTaken.turn == fork.turn,
-            BranchTaken.branch != fork.branch,
-        )
-        if partition != WHOLE:
-            query = query.where(BranchTaken.partition.in_((partition, WHOLE)))
-        taken = connection.execute(query.limit(1)).scalar_one_or_none()
-        if taken is not None:
-            raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
-
-
-def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:
-    """Note the branches that a draw is the first to take."""
-    for fork in forks:
-        at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
-        held = select(BranchTaken.branch).where(
-            *(getattr(BranchTaken, column) == value for column, value in at.items())
-        )
-        if connection.execute(held).first() is None:
-            connection.execute(insert(BranchTaken).values(**at, branch=fork.branch, draw_id=draw_id))
-
-
-def _way(plan: Plan, mechanism: Mechanism) -> list[tuple[Plan, int]]:
-    """The nodes from the root down to a mechanism, each with the number of the child that is taken."""
-    for number, part in enumerate(parts_of(plan)):
-        if part is mechanism or part == mechanism:
-            return [(plan, number)]
-        below = _way(part, mechanism)
-        if below:
-            return [(plan, number), *below]
-    return []
-
-
-def _forks(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
-    """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
-    way, forks, pointer = _way(plan, mechanism), [], ""
-    for depth, (node, number) in enumerate(way):
-        if isinstance(node, Choice):
-            below = math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
-            forks.append(Fork(pointer, number, repetition // below))
-        pointer += pointer_to(node, number)
-    return forks
-
-
 def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
     """The choices above the mechanism of this name, with the branches that a draw of it takes."""
-    return _forks(plan, find_mechanism(plan, name, ""), repetition)
+    return forks_above(plan, find_mechanism(plan, name, ""), repetition)
 
 
-def _landed(connection: Connection, record: DrawRecord) -> bool:
+def landed(connection: Connection, record: DrawRecord) -> bool:
+    """Whether an earlier attempt at this draw is in the ledger."""
     return has_entry(connection, record.account_id, record.head)
 
 
@@ -311,9 +277,9 @@ def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
     return _record(row, _mechanisms(connection, row.release_id))
 
 
-_RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
+RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
 
-_DRAWS = select(
+_COLUMNS = select(
     Draw.id,
     Draw.account_id,
     Draw.release_id,
@@ -325,7 +291,11 @@ _DRAWS = select(
     Draw.seq,
     Draw.created_at,
     Entry.hash,
-).join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
+    Tabulation.layout,
+)
+_DRAWS = _COLUMNS.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq)).outerjoin(
+    Tabulation, Tabulation.draw_id == Draw.id
+)
 
 
 def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mechanism]:
@@ -344,4 +314,5 @@ def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanis
         noisy=packing.unpack(row.noisy, row.size),
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
+        layout=None if row.layout is None else unpack_layout(row.layout),
     )

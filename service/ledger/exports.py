@@ -2,7 +2,8 @@
 
     {"statement": "export", "version": 1, "accounts": [{"account", "seq", "hash"}...], ..., "signature"}
     {"entry": "the journal entry's canonical JSON", "hash": "..."}
-    {"draw": "id", "noisy": "base64 of the stored bytes"}         after the entry of the draw
+    {"draw": "id", "noisy": "base64 of the stored bytes"}         after the entry of the draw, a tabulation's with its
+                                                                  "layout", in base64 too
 
 The first line signs the heads of all chains, so it vouches for every entry below it, and a file that was cut off
 ends before a head. Opening entries come first, ancestors before those under them; then each account's other entries,
@@ -25,8 +26,9 @@ from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import Database
 from service.ledger.history import Said
 from service.ledger.journal import Broken, Head
+from service.ledger.layouts import Layout, checked_layout
 from service.ledger.signing import BadSignature, Signer, check_signature
-from service.ledger.tables import Account, Draw
+from service.ledger.tables import Account, Draw, Tabulation
 from service.privacy.filter import ACCOUNTANT
 
 STATEMENT = "export"
@@ -103,15 +105,30 @@ def _entries(database: Database, member: Member, after: int, until: int) -> Iter
             if entry.kind == "drawn":
                 with database.read() as connection:
                     draw = connection.execute(_DRAW, {"account": member.id, "seq": entry.seq}).one()
-                yield _line({"draw": draw.id, "noisy": base64.b64encode(draw.noisy).decode()})
+                stored = {"noisy": draw.noisy} | ({} if draw.layout is None else {"layout": draw.layout})
+                encoded = {name: base64.b64encode(value).decode() for name, value in stored.items()}
+                yield _line({"draw": draw.id} | encoded)
         after = page[-1].seq
 
 
-_DRAW = select(Draw.id, Draw.noisy).where(Draw.account_id == bindparam("account"), Draw.seq == bindparam("seq"))
+_DRAW = (
+    select(Draw.id, Draw.noisy, Tabulation.layout)
+    .outerjoin(Tabulation, Tabulation.draw_id == Draw.id)
+    .where(Draw.account_id == bindparam("account"), Draw.seq == bindparam("seq"))
+)
 
 
 def _line(document: dict[str, Any]) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The stored bytes of a draw; a tabulation has a layout too."""
+
+    noisy: bytes
+    packed: bytes | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +138,7 @@ class Entered:
     Attributes:
         audit: of its account, up to it.
         state: what it brings its release to, if it brings it to another.
-        noisy: the stored bytes of its draw.
+        drawn: its draw, if it is the entry of one.
         is_last: whether it is the head of its account.
     """
 
@@ -130,7 +147,7 @@ class Entered:
     body: str
     hash: str
     state: str | None
-    noisy: bytes | None
+    drawn: Drawn | None
     is_last: bool
 
 
@@ -225,14 +242,14 @@ class Reader:
         said, state = audit.take_text(body, digest)
         if said["seq"] == 1:
             self._check_parent(expected, said)
-        noisy = self._draw(said) if said["kind"] == "drawn" else None
+        drawn = self._draw(said) if said["kind"] == "drawn" else None
         is_last = audit.chain.head.seq >= expected.head.seq
         if is_last:
             if audit.chain.head != expected.head:
                 raise Broken("the entry is not the head that was signed")
             audit.check_sums()
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
-        return Entered(audit, said, body, digest, state, noisy, is_last)
+        return Entered(audit, said, body, digest, state, drawn, is_last)
 
     def _check_parent(self, expected: _Expected, said: Said) -> None:
         expected.opening = said["content"]
@@ -247,20 +264,28 @@ class Reader:
         if not same or expected.depth > MAX_DEPTH:
             raise Broken("the account cannot be under its parent")
 
-    def _draw(self, said: Said) -> bytes:
+    def _draw(self, said: Said) -> Drawn:
         """The line after the entry of a draw: its stored bytes."""
-        document = self._next()
+        document, content = self._next(), said["content"]
         if document is None:
             raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
-        if document.keys() != {"draw", "noisy"} or document["draw"] != said["content"]["draw"]:
+        fields = {"draw", "noisy", "layout"} if "layout_hash" in content else {"draw", "noisy"}
+        if document.keys() != fields or document["draw"] != content["draw"]:
             raise Broken("expected the noisy counts of the draw")
         try:
             noisy = base64.b64decode(document["noisy"], validate=True)
+            packed = base64.b64decode(document["layout"], validate=True) if "layout" in fields else None
         except (TypeError, ValueError):
             raise Broken("expected the noisy counts of the draw") from None
-        if not packing.is_pack_of(noisy, said["content"]["size"], said["content"]["noisy_hash"]):
+        if not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
             raise Broken("the noisy counts are not those of the draw")
-        return noisy
+        if packed is None:
+            return Drawn(noisy)
+        try:
+            layout = checked_layout(packed, content["layout_hash"], content.get("level"), content.get("groups"))
+        except ValueError:
+            raise Broken("the groups are not those of the tabulation") from None
+        return Drawn(noisy, packed, layout)
 
     def _check_families(self) -> None:
         """What is charged to an account is what was registered in it and in those under it."""

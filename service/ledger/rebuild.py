@@ -8,16 +8,18 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import budgets, draws, history, spending
+from service.ledger import branches, budgets, draws, history, spending
 from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database
-from service.ledger.exports import BadExport, Entered, Reader
+from service.ledger.exports import BadExport, Drawn, Entered, Reader
 from service.ledger.history import Amount, Chain, Said, ends_by_itself, read_amount
 from service.ledger.installation import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.rows import tags_of
 from service.ledger.tables import Account, Base, Draw, Entry, Hold, Release, ReleaseTag
+from service.ledger.tabulations import write_layout
 from service.privacy.filter import Totals
+from service.privacy.levels import find_level
 
 _AT_ONCE = 1000  # rows that wait to be written together
 
@@ -86,8 +88,8 @@ class _Writer:
             self._changes.append({"release": release, "account": account, "price": price, "accountant": accountant})
         row = {"account_id": account, "seq": seq, "kind": said["kind"], "release_id": release}
         self._rows[Entry].append(row | {"body": entered.body, "hash": entered.hash})
-        if entered.noisy is not None:
-            self._draw(account, said, entered.noisy)
+        if entered.drawn is not None:
+            self._draw(account, said, entered.drawn)
         if entered.is_last:
             self._close(account, chain)
         elif len(self._rows[Entry]) >= _AT_ONCE:
@@ -133,18 +135,23 @@ class _Writer:
         tags = ({"account_id": account, "tag": tag, "seq": said["seq"]} for tag in tags_of(chain.subject))
         self._rows[ReleaseTag].extend(tags)
 
-    def _draw(self, account: int, said: Said, noisy: bytes) -> None:
+    def _draw(self, account: int, said: Said, drawn: Drawn) -> None:
         content, release = said["content"], said["release"]
         row = {field: content[field] for field in ("mechanism", "partition", "repetition", "size", "noisy_hash")}
         row |= {"id": content["draw"], "release_id": release, "account_id": account, "seq": said["seq"]}
-        self._rows[Draw].append(row | {"noisy": noisy, "created_at": said["time"]})
+        self._rows[Draw].append(row | {"noisy": drawn.noisy, "created_at": said["time"]})
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
         if found is None or found.state != "committed":
             raise BadExport(self._reader.line, "the draw is of no committed release of its account")
         if '"choice"' in found.plan:
             forks = draws.forks_of(history.read_text(found.plan), content["mechanism"], content["repetition"])
-            draws.take_branches(self._connection, release, forks, content["partition"], content["draw"])
+            branches.take_branches(self._connection, release, forks, content["partition"], content["draw"])
+        if drawn.layout is not None and drawn.packed is not None:
+            level = find_level(history.read_text(found.plan), drawn.layout.level)
+            if level is None:
+                raise BadExport(self._reader.line, "the release has not the level of the tabulation")
+            write_layout(self._connection, release, level, drawn.layout, drawn.packed, content["draw"])
 
     def _flush(self) -> None:
         for table, rows in self._rows.items():

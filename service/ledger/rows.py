@@ -9,17 +9,19 @@ from itertools import chain
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, false, select, text
+from sqlalchemy import Connection, Row, Select, bindparam, exists, false, select, text
 
 from service.ledger import draws, history, packing
 from service.ledger.audit import Audit
 from service.ledger.history import Amount, Said, Subject, amount_of
 from service.ledger.journal import Broken, JournalEntry, canonical
-from service.ledger.tables import Account, Draw, Entry, Release, ReleaseTag
+from service.ledger.layouts import by_branch, checked_layout
+from service.ledger.tables import Account, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.privacy.filter import ACCOUNTANT
+from service.privacy.levels import find_level
 from service.privacy.notation import walk
 
-_AT_ONCE = 2000  # rows that a stream holds
+_AT_ONCE = 500  # rows that a stream holds; more are no faster, and fill the processor's caches
 _REMEMBERED = 4096  # distinct plans, prices and lists of tags
 
 _Found = list[Row[*tuple[Any, ...]]]
@@ -241,6 +243,24 @@ class OwnRows:
             for fork in draws.forks_of(history.read_text(release.plan), row.mechanism, row.repetition):
                 where = (row.release_id, fork.pointer, row.partition, fork.turn)
                 self._branches.setdefault(where, (seq, fork.branch, row.id))
+        self._check_layout(said, row, release.plan)
+
+    def _check_layout(self, said: Said, row: Row[*tuple[Any, ...]], plan: str) -> None:
+        """Of a tabulation: what its values are, and the groups that it took."""
+        seq, content = said["seq"], said["content"]
+        packed = self._connection.execute(_LAYOUT, {"id": row.id}).scalar_one_or_none()
+        if packed is None and "layout_hash" not in content:
+            return
+        try:
+            layout = checked_layout(packed or b"", content["layout_hash"], content["level"], content["groups"])
+        except (KeyError, ValueError):
+            raise Bad(seq, "the groups are not those of the tabulation") from None
+        level = find_level(history.read_text(plan), layout.level)
+        if level is None:
+            raise Bad(seq, "the release has not the level of the tabulation")
+        for branch, groups in zip(level.branches, by_branch(layout), strict=True):
+            for group in groups:
+                self._branches.setdefault((row.release_id, level.pointer, group, 0), (seq, branch, row.id))
 
     def check_end(self) -> None:
         """What only all entries together say.
@@ -258,6 +278,8 @@ class OwnRows:
         for seq, stored, journalled in self._prices.values():
             if stored != journalled:
                 raise Bad(seq, "the release's price or accountant is not what the journal makes it")
+        if self._connection.execute(_LAYOUT_OF_NOTHING).first() is not None:
+            raise Bad(last, "the groups of a tabulation are of no draw")
         strange = False
         for row in self._connection.execute(_BRANCHES, {"account": self._account}):
             where = (row.release_id, row.node, row.partition, row.turn)
@@ -291,6 +313,8 @@ _DRAW = (
     Draw.created_at,
 )
 _NOISY = select(Draw.noisy).where(Draw.id == bindparam("id"))
+_LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
+_LAYOUT_OF_NOTHING = select(Tabulation.draw_id).where(~exists().where(Draw.id == Tabulation.draw_id)).limit(1)
 _PRICED = select(Release.account_id, Release.seq, Release.plan, Release.state, Release.price, Release.accountant).where(
     Release.id == bindparam("id")
 )

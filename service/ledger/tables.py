@@ -193,8 +193,16 @@ class Draw(Base):
     )
 
 
+class Tabulation(Base):
+    """What the values of a draw are where it is of many groups at once."""
+
+    __tablename__ = "tabulations"
+    draw_id: Mapped[str] = mapped_column(ForeignKey("draws.id"), primary_key=True)
+    layout: Mapped[bytes]  # as `layouts` has it: the groups with their details, and the rules that chose these
+
+
 class BranchTaken(Base):
-    """Which branch of a ``choice`` the first draw took, for one partition and turn."""
+    """Which branch of a ``choice`` the first draw took, for one partition and turn; a tabulation's groups are some."""
 
     __tablename__ = "branches_taken"
     release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)

@@ -73,7 +73,9 @@ class Blocks:
         """Fill ``out``, and say which places of it were not kept."""
         self._table.draw(out, keystream)
         uniform = keystream.words(out.size, "u1")
-        doubtful = np.flatnonzero(uniform >= self._squeeze.take(out, mode="clip"))
+        # T is the same in every block where the law is geometric: one limit for all, and nothing to look up.
+        limits = self._squeeze[0] if self._law.sigma_squared is None else self._squeeze.take(out, mode="clip")
+        doubtful = np.flatnonzero(uniform >= limits)
         out <<= self._shift
         place = keystream.words(out.size, f"<i{self._place_bits // 8}")
         out |= place & ((1 << self._shift) - 1)

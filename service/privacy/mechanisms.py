@@ -4,9 +4,16 @@ A mechanism here is one query whose answer moves, in each of ``cells`` cells, by
 ``sensitivity``. Accounting a vector as cells of sensitivity s, not as one query of sensitivity
 cells*s, is what makes zCDP tight (seed 004, D.1.1). What a mechanism costs stands in ``pure.py``,
 ``zcdp.py`` and ``rdp.py``, one notion of privacy loss in each.
+
+A mechanism with discrete noise draws it on a lattice, the multiples of its ``granularity`` g (counts), and its
+parameters here are in units of g: with X integer noise and q the query's answer, a multiple of g, the output q + gX
+is g times q/g + X. Multiplying by g is a bijection between the integers and the lattice, known to everybody, so the
+privacy loss is that of integer noise with the parameters and the sensitivity divided by g, in every notion: no
+price looks at g. On another lattice the same parameters in counts cost something else, which is why g belongs to
+the mechanism that is charged, and not to a draw of it.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
 
@@ -33,16 +40,18 @@ class Mechanism:
 class Geometric(Mechanism):
     """Discrete Laplace noise: mass proportional to exp(-|x|/scale) on the integers."""
 
-    scale: Fraction  # counts
-    sensitivity: int = 1  # counts, per cell
+    scale: Fraction  # units of granularity
+    sensitivity: int = 1  # likewise, per cell
+    granularity: Fraction = Fraction(1)  # counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteGaussian(Mechanism):
     """Discrete Gaussian noise: mass proportional to exp(-x²/(2 sigma_squared)) on the integers."""
 
-    sigma_squared: Fraction  # counts squared; the variance is a little less
-    sensitivity: int = 1  # counts, per cell
+    sigma_squared: Fraction  # units of granularity, squared; the variance is a little less
+    sensitivity: int = 1  # units of granularity, per cell
+    granularity: Fraction = Fraction(1)  # counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +89,10 @@ class DiscreteOsgt(Mechanism):
     Its two ends are the discrete Gaussian (m = 0) and the geometric (both growing, scale sigma_squared/m).
     """
 
-    sigma_squared: Fraction  # counts squared; the variance is less
-    m: Fraction  # counts, at least 0
-    sensitivity: int = 1  # counts, per cell
+    sigma_squared: Fraction  # units of granularity, squared; the variance is less
+    m: Fraction  # units of granularity, at least 0
+    sensitivity: int = 1  # likewise, per cell
+    granularity: Fraction = Fraction(1)  # counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +133,17 @@ class Declared(Mechanism):
     add_remove: Declaration | None = None
 
 
-Additive = Geometric | DiscreteGaussian | DiscreteOsgt | Laplace | Gaussian | Osgt
+Discrete = Geometric | DiscreteGaussian | DiscreteOsgt
+"""The mechanisms whose noise is on a lattice: those that can be drawn."""
+
+Additive = Discrete | Laplace | Gaussian | Osgt
 """The mechanisms that add noise: those with a sensitivity and cells."""
 
 
 def simplest(mechanism: Mechanism) -> Mechanism:
-    """The same mechanism by its simplest name: offset tails without an offset are Gaussian."""
+    """The same loss by its simplest mechanism: on the integers; offset tails without an offset are Gaussian."""
+    if isinstance(mechanism, Discrete) and mechanism.granularity != 1:
+        mechanism = replace(mechanism, granularity=Fraction(1))
     match mechanism:
         case Osgt(m=Fraction(numerator=0)):
             kind: type[Gaussian | DiscreteGaussian] = Gaussian

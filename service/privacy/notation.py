@@ -40,6 +40,7 @@ from service.privacy.plan import (
 Document = Mapping[str, Any]
 MAX_REPETITIONS = 10**12  # product of nested repeats
 MAX_GROUP = 10**9  # product of nested groups
+MAX_SENSITIVITY = 2**53  # in units of granularity
 
 
 def read_plan(document: Document, pointer: str = "") -> Plan:
@@ -107,12 +108,13 @@ def _read_mechanism(document: Document, at: str) -> Mechanism:
     cells = {field: document[field] for field in ("cells", "cells_added") if document.get(field) is not None}
     match document["type"]:
         case "geometric":
-            s = document.get("sensitivity", 1)
-            return Geometric(scale=_inverse_pair(document, at, "scale", "epsilon", s), sensitivity=s, **cells)
+            steps, unit = _lattice(document, at)
+            scale = _inverse_pair(document, at, "scale", "epsilon", steps * unit) / unit
+            return Geometric(scale=scale, sensitivity=steps, granularity=unit, **cells)
         case "discrete_gaussian":
-            s = document.get("sensitivity", 1)
-            variance = _inverse_pair(document, at, "sigma_squared", "rho", Fraction(s * s, 2))
-            return DiscreteGaussian(sigma_squared=variance, sensitivity=s, **cells)
+            steps, unit = _lattice(document, at)
+            variance = _inverse_pair(document, at, "sigma_squared", "rho", (steps * unit) ** 2 / 2) / unit**2
+            return DiscreteGaussian(sigma_squared=variance, sensitivity=steps, granularity=unit, **cells)
         case "laplace":
             s = _positive(document, at, "sensitivity") if "sensitivity" in document else Fraction(1)
             return Laplace(scale=_inverse_pair(document, at, "scale", "epsilon", s), sensitivity=s, **cells)
@@ -125,8 +127,9 @@ def _read_mechanism(document: Document, at: str) -> Mechanism:
             variance, m = _positive(document, at, "sigma_squared"), _not_negative(document, at, "m")
             return Osgt(sigma_squared=variance, m=m, sensitivity=s, **cells)
         case "discrete_osgt":
-            variance, m = _positive(document, at, "sigma_squared"), _not_negative(document, at, "m")
-            return DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=document.get("sensitivity", 1), **cells)
+            steps, unit = _lattice(document, at)
+            variance, m = _positive(document, at, "sigma_squared") / unit**2, _not_negative(document, at, "m") / unit
+            return DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=steps, granularity=unit, **cells)
         case "randomized_response":
             return RandomizedResponse(epsilon=_positive(document, at, "epsilon"), values=document.get("values", 2))
         case "declared":
@@ -145,7 +148,23 @@ def _read_mechanism(document: Document, at: str) -> Mechanism:
             raise InvalidInput.at(f"{at}/type", "expected the type of a mechanism or of a node")
 
 
-def _inverse_pair(document: Document, at: str, parameter: str, loss: str, product: Fraction | int) -> Fraction:
+def _lattice(document: Document, at: str) -> tuple[int, Fraction]:
+    """The sensitivity of discrete noise in units of its granularity, and that in counts."""
+    if document.get("granularity") is None:
+        sensitivity = document.get("sensitivity", 1)
+        if not isinstance(sensitivity, int):
+            detail = "expected an integer of at most 2^53; other numbers need a granularity"
+            raise InvalidInput.at(f"{at}/sensitivity", detail)
+        return sensitivity, Fraction(1)
+    unit = _positive(document, at, "granularity")
+    moved = _positive(document, at, "sensitivity") / unit if "sensitivity" in document else 1 / unit
+    if moved.denominator != 1 or moved > MAX_SENSITIVITY:
+        detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
+        raise InvalidInput.at(f"{at}/sensitivity", detail)
+    return int(moved), unit
+
+
+def _inverse_pair(document: Document, at: str, parameter: str, loss: str, product: Fraction) -> Fraction:
     """A noise parameter, given as itself or by the loss per cell that it causes: parameter = product/loss."""
     given = [field for field in (parameter, loss) if document.get(field) is not None]
     if len(given) != 1:
@@ -158,7 +177,7 @@ def _inverse_pair(document: Document, at: str, parameter: str, loss: str, produc
 
 def _exact(document: Document, at: str, field: str) -> Fraction:
     try:
-        return parse_exact(document[field])
+        return parse_exact(str(document[field]))
     except ValueError as error:
         raise InvalidInput.at(f"{at}/{field}", str(error)) from None
 
@@ -280,10 +299,10 @@ _TYPES: dict[type, str] = {
 
 def _parameters(mechanism: Mechanism) -> dict[str, Any]:
     match mechanism:
-        case Geometric(scale=scale, sensitivity=s):
-            return _noise("scale", scale, "epsilon", s / scale) | {"sensitivity": s}
-        case DiscreteGaussian(sigma_squared=variance, sensitivity=s):
-            return _noise("sigma_squared", variance, "rho", s * s / (2 * variance)) | {"sensitivity": s}
+        case Geometric(scale=scale, sensitivity=s, granularity=unit):
+            return _noise("scale", scale * unit, "epsilon", s / scale) | _on_lattice(s, unit)
+        case DiscreteGaussian(sigma_squared=variance, sensitivity=s, granularity=unit):
+            return _noise("sigma_squared", variance * unit**2, "rho", s * s / (2 * variance)) | _on_lattice(s, unit)
         case Laplace(scale=scale, sensitivity=real):
             return _noise("scale", scale, "epsilon", real / scale) | {"sensitivity": exact_text(real)}
         case Gaussian(sigma_squared=variance, sensitivity=real):
@@ -291,8 +310,8 @@ def _parameters(mechanism: Mechanism) -> dict[str, Any]:
             return _noise("sigma_squared", variance, "rho", rho) | {"sensitivity": exact_text(real)}
         case Osgt(sigma_squared=variance, m=m, sensitivity=real):
             return {"sigma_squared": exact_text(variance), "m": exact_text(m), "sensitivity": exact_text(real)}
-        case DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=s):
-            return {"sigma_squared": exact_text(variance), "m": exact_text(m), "sensitivity": s}
+        case DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=s, granularity=unit):
+            return {"sigma_squared": exact_text(variance * unit**2), "m": exact_text(m * unit)} | _on_lattice(s, unit)
         case RandomizedResponse(epsilon=epsilon, values=values):
             return {"epsilon": exact_text(epsilon), "values": values}
         case Declared(guarantee=guarantee, reference=reference, add_remove=one_sided):
@@ -300,6 +319,12 @@ def _parameters(mechanism: Mechanism) -> dict[str, Any]:
             return document if one_sided is None else document | {"add_remove": _declaration(one_sided)}
         case _:
             raise TypeError(f"no document for {type(mechanism).__name__}")
+
+
+def _on_lattice(sensitivity: int, unit: Fraction) -> dict[str, Any]:
+    if unit == 1:
+        return {"sensitivity": sensitivity}
+    return {"sensitivity": exact_text(sensitivity * unit), "granularity": exact_text(unit)}
 
 
 def _noise(parameter: str, value: Fraction, loss: str, per_cell: Fraction) -> dict[str, str]:

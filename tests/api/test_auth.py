@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from service.api import examples
 from service.app import openapi_document
 from tests.api.calls import (
     STEWARD,
@@ -41,7 +42,7 @@ def _refused(answer: Answer) -> None:
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_every_operation_needs_a_key_before_anything_else(keyless: Client, method: str, path: str) -> None:
     """Whatever else is wrong: names that are unknown, a body that is none, of no known type, too large to read."""
-    address = path.format(account="nobody", release="none", draw="none", key="none")
+    address = path.format(account="nobody", release="none", draw="none", key="none", job="none")
     _refused(keyless.request(method, address))
     _refused(keyless.request(method, f"{address}?unknown=1"))
     for content in (b"{", b"\xff", b"[" * 10**5, b"x" * (64 * 2**20 + 1)):
@@ -147,6 +148,19 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/compositions"): (_ANYBODY, {"plan": _PLAN}),
     ("POST", "/v1/conversions"): (_ANYBODY, {"rho": 1, "delta": "1e-6"}),
     ("POST", "/v1/calibrations/moe"): (_ANYBODY, {"mechanism": "geometric", "moe": 6}),
+    ("POST", "/v1/calibrations/noise"): (_ANYBODY, {"mechanism": "gaussian", "epsilon": 1, "delta": "1e-6"}),
+    ("POST", "/v1/calibrations/allocation"): (_ANYBODY, examples.ALLOCATION),
+    ("POST", "/v1/calibrations/comparison"): (_ANYBODY, {**examples.COMPARISON, "cells": [1]}),
+    ("POST", "/v1/accuracy"): (_ANYBODY, examples.ACCURACY),
+    ("POST", "/v1/accuracy/curve"): (_ANYBODY, examples.CURVE),
+    ("POST", "/v1/plans/safetab"): (_ANYBODY, examples.SAFETAB),
+    ("POST", "/v1/postprocessing/project"): (_ANYBODY, examples.TABLE),
+    ("POST", "/v1/postprocessing/rake"): (_ANYBODY, examples.TABLE),
+    ("POST", "/v1/empirical/loss"): (_STEWARD, {**examples.LOSS, "bootstrap": 0}),
+    ("POST", "/v1/empirical/lower-bound"): (_STEWARD, examples.LOWER_BOUND),
+    ("POST", "/v1/empirical/experiments"): (_STEWARD, examples.EXPERIMENT),
+    ("GET", "/v1/jobs/{job}"): (_STEWARD, None),
+    ("DELETE", "/v1/jobs/{job}"): (_STEWARD, None),
     ("GET", "/v1/keys"): (_STEWARD, None),
     ("POST", "/v1/keys"): (_STEWARD, {"name": "n", "role": "auditor"}),
     ("DELETE", "/v1/keys/{key}"): (_STEWARD, None),
@@ -170,10 +184,12 @@ def names(still: Client) -> dict[str, str]:
     approve = release(still, pure("0.1"))
     draw = json_of(still.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
     key = json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
+    job = json_of(still.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]
     return {
         "account": "people",
         "release": of["id"],
         "draw": draw,
+        "job": job,
         "key": key,
         "void": void["id"],
         "approve": approve["id"],

@@ -282,7 +282,7 @@ def test_a_draw_is_read_as_json_or_arrow(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("accept", "preferred"),
-    [("a/b", True), ("A/B ; q=0.5", True), ("a/b;q=0", False), ("a/b;q=x", True), ("", False), (",;q=1,", False)],
+    [("a/b", True), ("A/B ; q=0.5", True), ("a/b;q=0", False), ("a/b;q=x", False), ("", False), (",;q=1,", False)],
 )
 def test_what_accept_prefers(accept: str, preferred: bool) -> None:
     assert prefers(accept, "a/b") is preferred

@@ -61,6 +61,7 @@ class _Aftermath:
 
     drawn: list[Answer]
     streamed: list[Answer]
+    tabled: list[Answer]
     refused: list[Answer]
     crashed: list[Answer]
     printed: list[str]
@@ -83,11 +84,12 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> _Aftermath:
         refused += _measure(client)
         drawn = [_draw(client, counts=_COUNTS * 50), *(_draw(client, key="again") for _ in range(2))]
         streamed = [register(client, counts(_COUNTS * 50), "a stream", _WIDE) for _ in range(2)]
+        tabled = _tables(client)
         running = _contents(home)
         with closing(sqlite3.connect(home / "data" / "ledger.db")) as connection:
             dumped = "\n".join(connection.iterdump())
         assert served.stop() == 0
-    return _Aftermath(drawn, streamed, refused, crashed, served.said, running, _contents(home), dumped)
+    return _Aftermath(drawn, streamed, tabled, refused, crashed, served.said, running, _contents(home), dumped)
 
 
 @contextmanager
@@ -191,6 +193,63 @@ def _refusals(client: Client) -> list[Answer]:
         *(client.post(path, json={"mechanism": "m", "counts": _COUNTS} | turn) for turn in wrong_turns),
         *(client.post("/v1/accounts/people/draws", content=text, headers=headers) for text in broken),
         *_refused_streams(client, of),
+        *_refused_tables(client),
+    ]
+
+
+_LEVEL = {
+    "type": "choice",
+    "parts": [
+        _WIDE | {"name": "level/total"},
+        {"type": "sequence", "parts": [_WIDE | {"name": "level/1"}, _WIDE | {"name": "level/2"}]},
+    ],
+}
+_AGES = [[_CANARY, 1], [2, _CANARY]]  # their total is a canary too, and is what a first total is near
+
+
+def _histogram(client: Client, **fields: Any) -> Answer:
+    body = {"name": "h", "mechanism": _WIDE, "dimensions": [{"name": "a", "values": ["x", "y"]}], "counts": _COUNTS}
+    return client.post("/v1/accounts/people/histograms", json=body | fields)
+
+
+def _tabulated(client: Client, of: Any, group: dict[str, Any], **fields: Any) -> Answer:
+    body = {"level": "level", "groups": [{"group": "g"} | group]} | fields
+    return client.post(f"/v1/accounts/people/releases/{of['id']}/tabulations", json=body)
+
+
+def _refused_tables(client: Client) -> list[Answer]:
+    """The same for tables and groups."""
+    of = release(client, _LEVEL)
+    json_of(_tabulated(client, of, {"group": "drawn", "sex_by_age": _AGES}), 201)
+    quarters = [_CANARY, f"{_TEXT}.5"]
+    arrow = stream({"group": pa.array(["g"]), "sex_by_age": pa.array([[[_CANARY], [-_CANARY]]])})
+    headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    path = f"/v1/accounts/people/releases/{of['id']}/tabulations?level=level"
+    return [
+        _histogram(client, counts=[_CANARY] * 3),
+        _histogram(client, counts=quarters),
+        _histogram(client, counts=quarters, granularity="0.3", mechanism=_WIDE | {"sensitivity": "0.3"}),
+        _histogram(client, published=[{"margin": [], "values": [], "total": -_CANARY}], adjust="rake"),
+        _histogram(client, mechanism=pure(2)),
+        _tabulated(client, of, {"group": "drawn", "sex_by_age": _AGES}),
+        _tabulated(client, of, {"sex_by_age": _AGES[:1]}),
+        _tabulated(client, of, {"sex_by_age": [[-_CANARY], [_CANARY]]}),
+        _tabulated(client, of, {"total": _CANARY}),
+        _tabulated(client, of, {"total_only": _CANARY, "total": _CANARY}),
+        _tabulated(client, of, {"sex_by_age": _AGES}, level="none"),
+        client.post(path, content=arrow, headers=headers),
+        client.post(path, content=arrow[:-20], headers=headers),
+    ]
+
+
+def _tables(client: Client) -> list[Answer]:
+    """Tables that are drawn: cells and margins, and groups whose first totals decide."""
+    of = release(client, _LEVEL)
+    return [
+        _histogram(client, margins=[["a"]], published=[{"margin": [], "values": [], "total": 7}], adjust="rake"),
+        _histogram(client, counts=[_CANARY, f"{_TEXT}.5"], granularity="0.5"),
+        _tabulated(client, of, {"sex_by_age": _AGES}),
+        _tabulated(client, of, {"group": "h", "total_only": True, "total": _CANARY}),
     ]
 
 
@@ -249,6 +308,9 @@ def test_no_file_holds_a_count(aftermath: _Aftermath) -> None:
     """As text, in hexadecimal, or as the bytes of an integer."""
     for answer in aftermath.drawn:
         assert not set(json_of(answer, 201)["noisy"]) & set(_COUNTS)
+    for answer in aftermath.tabled:
+        json_of(answer, 201)
+        assert _TEXT not in answer.text
     for answer in aftermath.streamed:
         assert not set(noisy_of(answer)) & set(_COUNTS)
     assert aftermath.streamed[1].headers["Idempotent-Replay"] == "true"

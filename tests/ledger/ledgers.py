@@ -11,11 +11,14 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger import charges, clock, draws, opening
+from service.ledger import charges, clock, draws, opening, tabulations
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease
 from service.ledger.database import Database
 from service.ledger.draws import Turn
+from service.ledger.layouts import Layout
+from service.noise.tabulation import SIZES
+from service.privacy.levels import find_level
 from service.privacy.notation import read_plan
 from service.privacy.plan import mechanisms_of
 from tests.ledger.charging import ANN, approve, commit, open_account, void
@@ -36,6 +39,14 @@ PLANS: tuple[dict[str, Any], ...] = (
     DECLARED,
     {"type": "osgt", "sigma_squared": "400", "m": "3"},
 )
+LEVEL: dict[str, Any] = {
+    "type": "repeat",
+    "count": 9,
+    "part": {
+        "type": "choice",
+        "parts": [A | {"name": "x/t"}, {"type": "sequence", "parts": [A | {"name": "x/1"}, A | {"name": "x/2"}]}],
+    },
+}
 NAMES = ("agency", "programme", "product", "alone")
 
 
@@ -89,6 +100,16 @@ def draw(
     draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy)
 
 
+def tabulate(database: Database, name: str, release: str, groups: Sequence[str], details: str) -> str:
+    """Noisy counts of groups of the level of ``LEVEL``; the draw's id."""
+    plan = read_plan(LEVEL)
+    level = find_level(plan, "x")
+    assert level is not None
+    layout = Layout("x", {"thresholds": [1, 2, 3]}, list(groups), details)
+    noisy = np.arange(sum(SIZES[int(detail)] for detail in details))
+    return tabulations.tabulate(database, ANN, name, release, plan, level, layout, noisy).result.id
+
+
 def change(database: Database, name: str, what: Any) -> None:
     """A change of an account: a budget, a state, or the price that needs approval."""
     opening.change_account(database, ANN, name, what, lambda account: account.name, "/budget")
@@ -107,6 +128,9 @@ def everything(database: Database, time: Clock) -> None:
     (committed,) = register(database, "alone", PLANS[2], hours=24, tags=["drawn"])
     draw(database, "alone", committed, PLANS[2], which=1, turn=1)
     draw(database, "alone", committed, PLANS[2], which=0, partition="36", turn=2)
+    (level,) = register(database, "alone", LEVEL)
+    tabulate(database, "alone", level, ["36/été", "36/a", "36/b"], "024")
+    tabulate(database, "alone", level, ["37/a"], "1")
     (voided,) = register(database, "alone", A, hours=24)
     void(database, voided, "alone", "a mistake")
     (proposed,) = register(database, "product", B | {"rho": "1/10"}, hours=3)

@@ -8,6 +8,7 @@ from sqlalchemy import text
 from service.ledger.database import Database
 from service.ledger.tables import Base
 from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve
+from tests.ledger.ledgers import LEVEL, tabulate
 
 # What may change, and how: everything else of these tables may not.
 _MAY_CHANGE = {
@@ -26,6 +27,7 @@ _MAY_CHANGE = {
     "journal": set(),
     "draws": set(),
     "branches_taken": set(),
+    "tabulations": set(),
 }
 _FIXED = [
     (table, column.name)
@@ -52,6 +54,7 @@ def _ledger(database: Database) -> None:
     open_account(database)
     plan = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.01", "name": "a", "tags": ["t"]}]}
     draw(database, charge(database, plan)[0].id, plan)
+    tabulate(database, "people", charge(database, LEVEL)[0].id, ["g", "h"], "02")
     reserve(database, plan)
     assert all(_rows(database).values())
 
@@ -147,4 +150,4 @@ def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> Non
     _ledger(database)
     with pytest.raises(Exception, match=r"refused|same change"):
         _run(database, statement)
-    assert len(entries_of(database)) == 4
+    assert len(entries_of(database)) == 6

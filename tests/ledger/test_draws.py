@@ -11,8 +11,9 @@ from sqlalchemy import text
 
 from service.errors import AlreadyDrawn, BudgetExceeded, InvalidInput, NotFound, TooLarge
 from service.ledger import draws, packing
+from service.ledger.branches import WHOLE
 from service.ledger.database import Database
-from service.ledger.draws import WHOLE, DrawRecord, Turn
+from service.ledger.draws import DrawRecord, Turn
 from service.privacy.notation import read_plan
 from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
 

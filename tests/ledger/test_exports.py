@@ -26,7 +26,17 @@ from service.ledger.verify import verify
 from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, void
 from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, everything, play
 
-_SAME = ("accounts", "releases", "holds", "release_tags", "spending", "journal", "draws", "branches_taken")
+_SAME = (
+    "accounts",
+    "releases",
+    "holds",
+    "release_tags",
+    "spending",
+    "journal",
+    "draws",
+    "branches_taken",
+    "tabulations",
+)
 
 
 @pytest.fixture

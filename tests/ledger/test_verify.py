@@ -122,7 +122,7 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
         fixed = {"id", "name", "unit", "neighbouring", "description", "admission", "created_at", "parent_id"}
         seq = 1 if column in fixed else row["head_seq"] + (column == "head_seq")
         return row["name"], seq
-    if table == "branches_taken":
+    if table in ("branches_taken", "tabulations"):
         (draw,) = (draw for draw in rows["draws"] if draw["id"] == row["draw_id"])
         return accounts[draw["account_id"]]["name"], draw["seq"]
     account = accounts[row["account_id"]]

@@ -1,0 +1,262 @@
+"""Bottom-up tables: noise on every cell of a full cross-tabulation, and margins by adding noisy cells up."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from service.api import examples
+from service.api.accounts import AccountPath
+from service.api.auth import require
+from service.api.body import StrictRoute
+from service.api.context import Changing, in_writers, respond
+from service.api.draws import CONFIDENCE, NewDraw, law_of, noisy_counts, register, stated_mechanism
+from service.api.exact import Label, Strict
+from service.api.guarantees import HeadBody, head_body
+from service.api.lattice import Count, Counts, in_units, shown, shown_list, unit_of
+from service.api.plans import Mechanism
+from service.errors import Fault, InvalidInput
+from service.ledger.draws import DrawRecord
+from service.ledger.once import Answer
+from service.privacy.law import Law
+from service.privacy.notation import write_plan
+from service.privacy.sums import Sum
+from service.published import Blocks, Published, blocks_of, project, rake
+
+router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=StrictRoute)
+
+MOST_DIMENSIONS = 20
+MOST_MARGINS = 100
+
+
+class Dimension(Strict):
+    """A variable of the table, with its values in the order of the counts."""
+
+    name: Label
+    values: Annotated[list[Label], Field(min_length=1)]
+
+
+Dimensions = Annotated[list[Dimension], Field(min_length=1, max_length=MOST_DIMENSIONS)]
+Margin = Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)]
+
+
+class PublishedTotal(Strict):
+    """A total that was published: of all cells with these values of a margin's dimensions."""
+
+    margin: Margin = Field(description="Of any two margins one keeps all dimensions of the other.")
+    values: Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)] = Field(
+        description="A value for each dimension of the margin."
+    )
+    total: Count
+
+
+class Histogram(NewDraw):
+    """A full cross-tabulation to register and draw, and what is to be added up."""
+
+    dimensions: Dimensions
+    counts: Counts = Field(description="True counts, row-major: the last dimension varies fastest.")
+    margins: Annotated[list[Margin], Field(max_length=MOST_MARGINS)] = Field(
+        default_factory=list, description="The dimensions that each margin keeps, in its order; none is the total."
+    )
+    published: list[PublishedTotal] = Field(
+        default_factory=list, description="Totals that the adjusted cells meet. They are public: not all need be there."
+    )
+    adjust: Literal["none", "rake", "least_squares"] = Field(
+        "none",
+        description="How: in the proportions of the noisy cells, or nearest to them. Adjusted cells are whole units and"
+        " not negative.",
+    )
+
+
+class Cells(BaseModel):
+    """The cells, row-major: with their noise, and adjusted; moe is that of the noise, adjustment changes the error."""
+
+    noisy: list[int | str]
+    adjusted: list[int | str] | None
+    moe: int | str
+
+
+class MarginTable(BaseModel):
+    """Sums of cells, row-major over these dimensions; moe is exact for the noise of so many noisy cells."""
+
+    dimensions: list[str]
+    noisy: list[int | str]
+    adjusted: list[int | str] | None
+    moe: int | str
+
+
+class HistogramBody(BaseModel):
+    """A noisy table; at most a share 1 - confidence of its counts is further from the truth than their moe."""
+
+    release: str
+    draw: str
+    mechanism: Mechanism
+    confidence: float
+    cells: Cells
+    margins: list[MarginTable]
+    head: HeadBody
+    created_at: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is known of a table before it is drawn.
+
+    Attributes:
+        margins: the axes that each keeps.
+        moes: margins of error of sums of so many cells, in units.
+        blocks: what adjusted cells meet; None where they are not asked for.
+    """
+
+    shape: tuple[int, ...]
+    margins: list[tuple[int, ...]]
+    moes: dict[int, int]
+    blocks: Blocks | None
+
+    def cells_of(self, axes: Sequence[int]) -> int:
+        """How many cells are added up for each count of a margin."""
+        return math.prod(self.shape) // math.prod(self.shape[axis] for axis in axes)
+
+
+@router.post(
+    "/histograms", status_code=201, response_model=HistogramBody, openapi_extra=examples.body(examples.HISTOGRAM)
+)
+@in_writers
+def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> Response:
+    """Register a mechanism and draw a full cross-tabulation with it, bottom-up.
+
+    One release and one draw: noise on every cell, of which a record is in one. Margins are sums of noisy cells and
+    cost nothing more; each has the exact margin of error of a sum of so many cells. Published totals are met
+    afterwards, by raking or by least squares, exactly and without negative cells; totals that contradict each other are
+    refused before anything is charged. What is stored is the noisy cells; the rest follows from them again for a
+    replay.
+    """
+    require(change.principal, "pipeline", account)
+    table = _table(body)
+    drawn = register(account, body, change, noisy_counts(body.counts))
+    return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))
+
+
+def _table(body: Histogram) -> Table:
+    """What is asked for, before anything is charged.
+
+    Raises:
+        InvalidInput: names do not fit together, or there are not as many counts as cells.
+    """
+    names = [dimension.name for dimension in body.dimensions]
+    faults = [
+        Fault(f"/dimensions/{number}/name", "expected each name once")
+        for number, name in enumerate(names)
+        if name in names[:number]
+    ]
+    faults += [
+        Fault(f"/dimensions/{number}/values", "expected each value once")
+        for number, dimension in enumerate(body.dimensions)
+        if len(set(dimension.values)) < len(dimension.values)
+    ]
+    faults += [
+        Fault(f"/margins/{number}", "expected names of dimensions, each once")
+        for number, margin in enumerate(body.margins)
+        if len(set(margin)) < len(margin) or not set(margin) <= set(names)
+    ]
+    shape = tuple(len(dimension.values) for dimension in body.dimensions)
+    if len(body.counts) != math.prod(shape):
+        faults.append(
+            Fault("/counts", f"expected {math.prod(shape)} counts, one for each cell; got {len(body.counts)}")
+        )
+    if body.published and body.adjust == "none":
+        faults.append(Fault("/adjust", "expected rake or least_squares, as there are published totals to meet"))
+    if faults:
+        raise InvalidInput(faults)
+    _, mechanism = stated_mechanism(body)
+    law = law_of(mechanism, "/mechanism")
+    blocks = None if body.adjust == "none" else blocks_of(shape, _published(body, unit_of(mechanism)))
+    table = Table(shape, [tuple(map(names.index, margin)) for margin in body.margins], {}, blocks)
+    for cells in {1, *map(table.cells_of, table.margins)}:
+        table.moes[cells] = _margin_of_error(law, cells)
+    return table
+
+
+def _published(body: Histogram, unit: Fraction) -> list[Published]:
+    places = {
+        dimension.name: (axis, {value: place for place, value in enumerate(dimension.values)})
+        for axis, dimension in enumerate(body.dimensions)
+    }
+    found: list[Published] = []
+    for number, one in enumerate(body.published):
+        at = f"/published/{number}"
+        if len(set(one.margin)) < len(one.margin) or not set(one.margin) <= places.keys():
+            raise InvalidInput.at(f"{at}/margin", "expected names of dimensions, each once")
+        if len(one.values) != len(one.margin):
+            raise InvalidInput.at(f"{at}/values", "expected a value for each dimension of the margin")
+        along: dict[int, int] = {}
+        for step, (name, value) in enumerate(zip(one.margin, one.values, strict=True)):
+            axis, known = places[name]
+            if value not in known:
+                raise InvalidInput.at(f"{at}/values/{step}", "expected a value of the dimension")
+            along[axis] = known[value]
+        axes = tuple(sorted(along))
+        total = in_units(one.total, unit, f"{at}/total")
+        found.append(Published(axes, tuple(along[axis] for axis in axes), total))
+    return found
+
+
+def _margin_of_error(law: Law, cells: int) -> int:
+    try:
+        margin, _ = Sum.of(law, cells, 1 - CONFIDENCE).margin(CONFIDENCE)
+    except ValueError as error:
+        raise InvalidInput.at("/mechanism", str(error)) from None
+    return margin
+
+
+def _body(record: DrawRecord, body: Histogram, table: Table) -> dict[str, Any]:
+    unit = unit_of(record.mechanism)
+    noisy = record.noisy.reshape(table.shape)
+    adjusted = None
+    if table.blocks is not None:
+        adjust = rake if body.adjust == "rake" else project
+        adjusted = adjust(record.noisy, table.blocks).reshape(table.shape)
+
+    def sums(cells: NDArray[np.int64] | None, axes: Sequence[int]) -> Sequence[int | str] | None:
+        return None if cells is None else shown_list(added_up(cells, axes), unit)
+
+    every = range(len(table.shape))
+    return {
+        "release": record.release_id,
+        "draw": record.id,
+        "mechanism": write_plan(record.mechanism),
+        "confidence": float(CONFIDENCE),
+        "cells": {
+            "noisy": sums(noisy, every),
+            "adjusted": sums(adjusted, every),
+            "moe": shown(table.moes[1], unit),
+        },
+        "margins": [
+            {
+                "dimensions": names,
+                "noisy": sums(noisy, axes),
+                "adjusted": sums(adjusted, axes),
+                "moe": shown(table.moes[table.cells_of(axes)], unit),
+            }
+            for names, axes in zip(body.margins, table.margins, strict=True)
+        ],
+        "head": head_body(record.head),
+        "created_at": record.created_at,
+    }
+
+
+def added_up(cells: NDArray[np.int64], axes: Sequence[int]) -> list[int]:
+    """The cells added up over all other axes, row-major over these in their order; exact, however large."""
+    largest = max(abs(int(cells.min())), abs(int(cells.max())))
+    exact: NDArray[Any] = cells if largest * cells.size < 2**63 else cells.astype(object)
+    others = tuple(axis for axis in range(cells.ndim) if axis not in axes)
+    sums = exact.sum(axis=others, keepdims=True).transpose(*axes, *others)
+    found: list[int] = sums.ravel().tolist()
+    return found

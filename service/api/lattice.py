@@ -1,0 +1,143 @@
+"""Counts on a lattice, the multiples of a granularity: how they come in and how they go out, always exactly.
+
+Inside the service and in Arrow streams a count is an integer, its number of units; in JSON it is an exact number. The
+granularity is the mechanism's, whose noise is on the same lattice. Where it is 1, counts are integers everywhere.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import FailFast, Field, GetPydanticSchema, WithJsonSchema
+from pydantic_core import core_schema
+
+from service.api.exact import EXACT_SCHEMA, LARGEST_INTEGER, Exact, Strict, check_exact
+from service.errors import InvalidInput
+from service.privacy.mechanisms import Discrete, Mechanism as MechanismValue
+from service.privacy.numbers import exact_text, parse_exact
+
+_EXPECTED = "expected an integer within 2^53 of 0, or with a granularity an exact number"
+_OFF = "expected a multiple of granularity, within 2^53 times it of 0"
+
+
+def _read(value: Any) -> Fraction:
+    parse = parse_exact.__wrapped__  # without its memory: counts are secret
+    return parse(check_exact(value))
+
+
+def _schema(_: Any, __: Any) -> core_schema.CoreSchema:
+    """Integers first, which are nearly all and are checked without a call into Python; one fault, not one for each."""
+    return core_schema.union_schema(
+        [
+            core_schema.int_schema(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER),
+            core_schema.no_info_plain_validator_function(_read),
+        ],
+        mode="left_to_right",
+        custom_error_type="count",
+        custom_error_message=_EXPECTED,
+    )
+
+
+Count = Annotated[int | Fraction, GetPydanticSchema(_schema), WithJsonSchema(EXACT_SCHEMA)]
+Counts = Annotated[
+    list[Count],
+    FailFast(),  # a million faults would take longer to say than the draw
+    Field(min_length=1, description="True counts; they are never stored or logged."),
+]
+Granularity = Annotated[
+    Exact | None,
+    Field(description="Of which the counts are multiples: that of the mechanism, which need not state it too."),
+]
+
+
+def on_lattice(mechanism: Strict, granularity: str | None, below: str) -> Strict:
+    """The model of a mechanism with the granularity that was stated beside it.
+
+    Raises:
+        InvalidInput: it has another one; the fault is at ``granularity``.
+    """
+    if granularity is None:
+        return mechanism
+    own = getattr(mechanism, "granularity", granularity)  # what has none cannot be drawn, which is said later
+    if own is not None:
+        _require_same(parse_exact(own), granularity, below)
+        return mechanism
+    stated: Strict = mechanism.model_copy(update={"granularity": granularity})
+    return stated
+
+
+def unit_of(mechanism: MechanismValue, granularity: str | None = None, below: str = "") -> Fraction:
+    """The granularity of a mechanism's noise, which must be the one that is stated beside it, if one is.
+
+    Raises:
+        InvalidInput: it is another one; the fault is at ``granularity``.
+    """
+    own = mechanism.granularity if isinstance(mechanism, Discrete) else Fraction(1)
+    if granularity is not None:
+        _require_same(own, granularity, below)
+    return own
+
+
+def _require_same(own: Fraction, stated: str, below: str) -> None:
+    if own != parse_exact(stated):
+        raise InvalidInput.at(f"{below}/granularity", "expected that of the mechanism, with which it is charged")
+
+
+def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> NDArray[np.int64]:
+    """Counts in units.
+
+    Raises:
+        InvalidInput: one is off the lattice or too large; the fault names its place and never its value.
+    """
+    if unit == 1:
+        if Fraction in set(map(type, counts)):
+            at = next(number for number, count in enumerate(counts) if isinstance(count, Fraction))
+            raise InvalidInput.at(f"{pointer}/{at}", _EXPECTED)
+        return np.array(counts, np.int64)
+    units = [in_units(count, unit, f"{pointer}/{number}") for number, count in enumerate(counts)]
+    return np.array(units, np.int64)
+
+
+def in_units(count: int | Fraction, unit: Fraction, pointer: str) -> int:
+    """One count in units.
+
+    Raises:
+        InvalidInput: it is off the lattice or too large.
+    """
+    if unit == 1 and isinstance(count, Fraction):
+        raise InvalidInput.at(pointer, _EXPECTED)
+    value = count / unit
+    if value.denominator != 1 or abs(value) > LARGEST_INTEGER:
+        raise InvalidInput.at(pointer, _OFF)
+    return value.numerator
+
+
+def shown(units: int, unit: Fraction) -> int | str:
+    """A count as JSON has it: an integer, or with a granularity the text of an exact number."""
+    return shown_list([units], unit)[0]
+
+
+def shown_list(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
+    """The same of many."""
+    if unit == 1:
+        return units
+    decimals = _decimals_of(unit)
+    if decimals is None:
+        return [exact_text(value * unit) for value in units]
+    if decimals == 0:
+        return [str(value * int(unit)) for value in units]
+    steps, ten = int(unit * 10**decimals), 10**decimals
+    parts = ((value < 0, *divmod(abs(value) * steps, ten)) for value in units)
+    return [f"{'-' if negative else ''}{whole}.{rest:0{decimals}d}" for negative, whole, rest in parts]
+
+
+def _decimals_of(unit: Fraction) -> int | None:
+    """How many digits after the point its multiples have; None where they are no decimals."""
+    rest, twos, fives = unit.denominator, 0, 0
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    return max(twos, fives) if rest == 1 else None

@@ -1,0 +1,141 @@
+"""Tabulations: SafeTab's algorithm for the groups of a level, each group once ever."""
+
+from itertools import pairwise
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import FailFast, Field
+
+from service.api import arrow, contract, examples, groups
+from service.api.accounts import AccountPath
+from service.api.auth import require
+from service.api.bulk import ArrowRoute, Uploaded, json_parameter, model_of
+from service.api.context import Change, Changing, in_writers, respond
+from service.api.draws import CONFIDENCE, DrawRoute, identity_of, json_of, stream_of
+from service.api.exact import Label, Strict
+from service.api.groups import Group, NamedGroups
+from service.api.releases import ReleasePath
+from service.api.tabulated import AgeBins, TabulationBody, Thresholds, terms_of
+from service.errors import InvalidInput
+from service.ledger import accounts, releases, tabulations
+from service.ledger.draws import DrawRecord
+from service.ledger.layouts import Layout
+from service.ledger.once import Answer, Outcome
+from service.noise import Keystream
+from service.noise.tabulation import MOST_AGES, USUAL, Laws, Rules, tabulate
+from service.privacy.accuracy import margin_of_error
+from service.privacy.levels import find_level, laws_of
+from service.privacy.notation import write_plan
+
+router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=DrawRoute)
+# Documented with its twin, as those of ``bulk`` are.
+streams = APIRouter(prefix="/v1/accounts/{account}", route_class=ArrowRoute, include_in_schema=False)
+
+
+class TabulationTerms(Strict):
+    """Which level, and which detail its groups get."""
+
+    level: Label = Field(description="What the names of the level's mechanisms begin with, up to their last /.")
+    thresholds: Thresholds = Field(
+        default_factory=lambda: list(USUAL.thresholds),
+        description="Ascending. Where a group's first noisy total is below the first one, its total is tabulated;"
+        " below the second sex by 4 ages, below the third sex by 9, else sex by 23.",
+    )
+    age_bins: AgeBins = Field(default_factory=AgeBins)
+
+
+class Tabulate(TabulationTerms):
+    """The same with the groups."""
+
+    groups: Annotated[list[Group], FailFast(), Field(min_length=1)]
+
+
+@router.post(
+    "/releases/{release}/tabulations",
+    status_code=201,
+    response_model=TabulationBody,
+    responses=contract.bulk_answer(201),
+    openapi_extra=contract.bulk_body(examples.TABULATION, examples.TABULATION_QUERY),
+)
+@in_writers
+def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, change: Changing) -> Response:
+    """Tabulate population groups by SafeTab.
+
+    The release's plan must have the level: a choice between its total and a sequence of two steps, as
+    `/v1/plans/safetab` makes it. Of a group that is total_only the total is drawn; of any other one step 1 draws a
+    total that is not published and decides, by the thresholds, whether step 2 draws the total or sex by 4, 9 or 23
+    ages. Each group is drawn once ever at a level; that no record is in more groups of it than the choice is
+    repeated in the plan is the caller's promise. Groups may come as an Arrow IPC stream with the columns `group`,
+    `sex_by_age` (lists of lists of int64), `total_only` and `total`, the other fields in the query then; the answer
+    is a stream with `group`, `total_only`, `detail` and `noisy`, and in its schema's metadata the rest.
+    """
+    drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
+    return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
+
+
+@streams.post("/releases/{release}/tabulations")
+@in_writers
+def tabulate_stream(
+    account: AccountPath,
+    release: ReleasePath,
+    upload: Uploaded,
+    change: Changing,
+    level: Annotated[str, Query()],
+    thresholds: Annotated[str | None, Query()] = None,
+    age_bins: Annotated[str | None, Query()] = None,
+) -> Response:
+    """Tabulate population groups that come as an Arrow stream."""
+    given: dict[str, Any] = {"level": level}
+    for name, text in (("thresholds", thresholds), ("age_bins", age_bins)):
+        if text is not None:
+            given[name] = json_parameter(name, text)
+    asked = model_of(TabulationTerms, given)
+    given_groups = groups.of_stream(upload.body, upload.most_bytes)
+    drawn = _tabulate(account, release, asked, given_groups, change, "/query")
+    headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
+    return StreamingResponse(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)
+
+
+def _tabulate(
+    account: str, release: str, asked: TabulationTerms, given: NamedGroups, change: Change, below: str
+) -> Outcome[DrawRecord]:
+    """Draw and store the noisy counts of groups; faults of the terms are ``below`` where they came from."""
+    require(change.principal, "pipeline", account)
+    rules = _rules(asked, below)
+    with change.database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        plan = releases.read_release(connection, owner.id, release).plan
+    level = find_level(plan, asked.level)
+    laws = None if level is None else laws_of(level)
+    if level is None or laws is None:
+        raise InvalidInput.at(
+            f"{below}/level", "expected the name of one level of the release's plan, with noise of whole counts"
+        )
+    try:
+        details, noisy = tabulate(given.counts, rules, Laws(*laws), Keystream())
+    except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
+        raise InvalidInput.at(f"{below}/level", str(error)) from None
+    total, _, step_2 = laws
+    margins = {
+        "confidence": float(CONFIDENCE),
+        "total_only": margin_of_error(total, CONFIDENCE),
+        "step_2": margin_of_error(step_2, CONFIDENCE),
+    }
+    digits = (details + ord("0")).astype("u1").tobytes().decode()
+    mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
+    terms = terms_of(rules, mechanisms, level.count, margins)
+    layout = Layout(level.name, terms, given.names, digits)
+    return tabulations.tabulate(change.database, change.request, account, release, plan, level, layout, noisy)
+
+
+def _rules(asked: TabulationTerms, below: str) -> Rules:
+    first, second, third = asked.thresholds
+    if not first <= second <= third:
+        raise InvalidInput.at(f"{below}/thresholds", "expected ascending thresholds")
+    bins = {name: tuple(ages) for name, ages in asked.age_bins.model_dump().items()}
+    for name, ages in bins.items():
+        if ages[0] != 0 or ages[-1] >= MOST_AGES or any(a >= b for a, b in pairwise(ages)):
+            raise InvalidInput.at(f"{below}/age_bins/{name}", f"expected ascending ages from 0 to below {MOST_AGES}")
+    four, nine, twenty_three = bins.values()
+    return Rules((first, second, third), (four, nine, twenty_three))

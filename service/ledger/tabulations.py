@@ -1,0 +1,70 @@
+"""Tabulations: many groups of one level, drawn in one transaction, each group once ever.
+
+To the ledger a tabulation is a draw of the level's second step, for a partition of its own: the groups in it. Each of
+them takes what is below the level's choice for itself, so that no later draw or tabulation can have it again.
+"""
+
+import uuid
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, insert
+
+from service.ledger import accounts, branches, draws
+from service.ledger.database import Database
+from service.ledger.draws import DrawRecord, Turn
+from service.ledger.idempotency import Request
+from service.ledger.layouts import Layout, by_branch, seal_layout
+from service.ledger.once import Outcome, once_reloaded
+from service.ledger.tables import Tabulation
+from service.privacy.levels import Level
+from service.privacy.plan import Plan
+
+
+def tabulate(
+    database: Database,
+    request: Request,
+    account_name: str,
+    release_id: str,
+    plan: Plan,
+    level: Level,
+    layout: Layout,
+    noisy: NDArray[np.int64],
+) -> Outcome[DrawRecord]:
+    """Store the noisy counts of groups of a level, once. The first draw commits a reservation.
+
+    ``noisy`` was sampled before and without a lock; it is thrown away where the tabulation is refused.
+
+    Raises:
+        TooLarge: more than the database holds in one value.
+        NotFound: the account has no such release.
+        Conflict: the release is proposed, voided or expired.
+        AlreadyDrawn: one of the groups has been drawn at this level, or the whole input has.
+    """
+    turn = Turn(f"tabulation {uuid.uuid4()}")
+    sealed, sealed_layout = draws.seal(plan, level.step_2, turn, noisy), seal_layout(layout)
+    line = accounts.line_of(database, account_name)
+
+    def work(connection: Connection, at: str) -> DrawRecord:
+        account = draws.lock_for_draw(connection, line, release_id, request.principal, at)
+        branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
+        more: dict[str, object] = {
+            "level": layout.level,
+            "groups": len(layout.groups),
+            "layout_hash": sealed_layout.digest,
+        }
+        record = draws.store(connection, account, release_id, sealed, request.principal, at, more)
+        write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
+        return replace(record, layout=layout)
+
+    return once_reloaded(database, request, work, status=201, landed=draws.landed, reload=draws.RELOAD)
+
+
+def write_layout(
+    connection: Connection, release_id: str, level: Level, layout: Layout, packed: bytes, draw_id: str
+) -> None:
+    """The rows of a tabulation beside that of its draw: what its values are, and that its groups are taken."""
+    connection.execute(insert(Tabulation).values(draw_id=draw_id, layout=packed))
+    for branch, groups in zip(level.branches, by_branch(layout), strict=True):
+        branches.take_groups(connection, release_id, level.pointer, branch, groups, draw_id)

@@ -1,0 +1,111 @@
+"""SafeTab's tabulation of population groups (seed 004, Algorithms 2 and 3), many groups at a time.
+
+Of a group that is marked so only the total is tabulated, with all of the group's budget. Of any other one a noisy
+total is taken first, with a small part of the budget, and is compared with thresholds: the larger it is, the finer is
+the age detail of what is then tabulated with the rest. The first total decides and is not published.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.noise.keystream import Keystream
+from service.noise.sampler import add_noise
+from service.privacy.law import Law
+
+Counts = NDArray[np.int64]
+
+SEXES = 2
+BINS = (4, 9, 23)
+"""The numbers of age bins that a group's detail can have, ascending."""
+LARGEST = 2**53
+"""A larger true count is refused: sums of a group's cells, with noise, stay within 64 bits."""
+MOST_AGES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which detail a group gets.
+
+    Attributes:
+        thresholds: a noisy total below the first gives the total, below the second the coarsest ages, and so on.
+        age_bins: the first age of each bin, for 4, 9 and 23 bins; the last one has no end.
+    """
+
+    thresholds: tuple[int, int, int]
+    age_bins: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+# The paper prints the numbers of bins but neither their ages nor the thresholds. These are the ones that the Census
+# Bureau published with the 2020 Detailed DHC-A for detailed groups, and the ages of its sex by age tables.
+USUAL = Rules(
+    thresholds=(500, 1000, 7000),
+    age_bins=(
+        (0, 18, 45, 65),
+        (0, 5, 18, 25, 35, 45, 55, 65, 75),
+        (0, 5, 10, 15, 18, 20, 21, 22, 25, 30, 35, 40, 45, 50, 55, 60, 62, 65, 67, 70, 75, 80, 85),
+    ),
+)
+
+TOTAL_ONLY = 0
+"""The detail of a marked group. From 1 on it is the number of thresholds that the noisy total reached, plus 1."""
+SIZES = (1, 1, *(SEXES * bins for bins in BINS))
+"""How many counts each detail has; sex by age is row-major, a row for each sex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Laws:
+    """The noise of a level: of a marked group's total, of the total that decides, and of what is published then."""
+
+    total: Law
+    step_1: Law
+    step_2: Law
+
+
+@dataclass(frozen=True)
+class Groups:
+    """True counts of groups.
+
+    Attributes:
+        totals: the size of each.
+        total_only: which are marked.
+        sex_by_age: counts by sex and single year of age, of groups in any order; a total is their sum.
+        rows: of each group that is not marked, where among those its counts are.
+    """
+
+    totals: Counts
+    total_only: NDArray[np.bool_]
+    sex_by_age: Counts
+    rows: NDArray[np.int64]
+
+
+def tabulate(groups: Groups, rules: Rules, laws: Laws, keystream: Keystream) -> tuple[NDArray[np.int8], Counts]:
+    """Each group's detail, and the noisy counts of all groups one after the other."""
+    details = np.zeros(groups.totals.size, np.int8)
+    decided = add_noise(groups.totals[~groups.total_only], laws.step_1, keystream)
+    details[~groups.total_only] = 1 + np.searchsorted(rules.thresholds, decided, side="right")
+    ends = np.cumsum(np.take(SIZES, details))
+    published = np.empty(int(ends[-1]) if ends.size else 0, np.int64)
+    for detail, size in enumerate(SIZES):
+        those = np.flatnonzero(details == detail)
+        if not those.size:
+            continue
+        counts = groups.totals[those]
+        if detail > 1:
+            counts = binned(groups.sex_by_age[groups.rows[those]], rules.age_bins[detail - 2])
+        law = laws.total if detail == TOTAL_ONLY else laws.step_2
+        places = (ends[those] - size)[:, None] + np.arange(size)
+        published[places.ravel()] = add_noise(counts.ravel(), law, keystream)
+    return details, published
+
+
+def binned(sex_by_age: Counts, first_ages: Sequence[int]) -> Counts:
+    """Counts by sex and single year of age added up to age bins; a bin beyond the last single year is empty."""
+    ages = sex_by_age.shape[-1]
+    reached = [age for age in first_ages if age < ages]
+    sums = np.zeros((*sex_by_age.shape[:-1], len(first_ages)), np.int64)
+    if len(sex_by_age):
+        sums[..., : len(reached)] = np.add.reduceat(sex_by_age, reached, axis=-1)
+    return sums

@@ -1,0 +1,117 @@
+"""Published totals of places of a table, met by its noisy cells afterwards.
+
+A place is a value for each of some axes; its total is that of all cells there. The margins that places are of are
+nested, as in a hierarchy, so that of two places one holds the other or they have nothing in common. Hence each cell
+belongs to the finest published place that it is in, and what a total leaves when the published parts of its place are
+taken off belongs to the other cells of the place: blocks of cells with a total each, which are adjusted one by one.
+Whether that can be done depends on the totals alone, which are public, and not on any noisy count.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service import postprocess
+from service.errors import Fault, InvalidInput
+from service.postprocess import LARGEST_SUM, Total
+
+Integers = NDArray[np.int64]
+Adjust = Callable[..., list[int] | list[float]]
+
+_OPEN = -1  # the block of cells that are in no published place
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The total of the place that has these values along these axes."""
+
+    axes: tuple[int, ...]
+    place: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """For each cell its block, and for each block what its cells must add up to."""
+
+    block: Integers
+    totals: Integers
+
+
+def blocks_of(shape: Sequence[int], published: Sequence[Published]) -> Blocks:
+    """The blocks of a table.
+
+    Raises:
+        InvalidInput: totals that are negative, of margins that are not nested, or that contradict each other.
+    """
+    _check(published)
+    block = np.full(tuple(shape), _OPEN, np.int64)
+    totals = np.array([one.total for one in published], np.int64)
+    for number in sorted(range(len(published)), key=lambda number: len(published[number].axes)):
+        one = published[number]
+        along = dict(zip(one.axes, one.place, strict=True))
+        at = tuple(along.get(axis, slice(None)) for axis in range(len(shape)))
+        around = int(block[at].flat[0])
+        if around != _OPEN:
+            if published[around].axes == one.axes:
+                raise InvalidInput.at(f"/published/{number}", "expected each total once")
+            totals[around] -= one.total
+        block[at] = number
+    sizes = np.bincount(block[block != _OPEN], minlength=len(published))
+    contradictions = (totals < 0) | ((sizes == 0) & (totals > 0))
+    if contradictions.any():
+        detail = "expected a total that is not exceeded by the published parts of its place, and met where they are all"
+        raise InvalidInput([Fault(f"/published/{number}/total", detail) for number in np.flatnonzero(contradictions)])
+    return Blocks(block.ravel(), totals)
+
+
+def _check(published: Sequence[Published]) -> None:
+    faults = [
+        Fault(f"/published/{number}/total", "expected no negative total: no counts that are not negative have it")
+        for number, one in enumerate(published)
+        if one.total < 0
+    ]
+    margins = sorted(dict.fromkeys(frozenset(one.axes) for one in published), key=len)
+    for coarse, fine in pairwise(margins):
+        if not coarse < fine:
+            number = next(number for number, one in enumerate(published) if frozenset(one.axes) == fine)
+            detail = "expected margins of which one keeps all dimensions of the other, as in a hierarchy"
+            faults.append(Fault(f"/published/{number}/margin", detail))
+    if not faults and sum(one.total for one in published) > LARGEST_SUM // 4:
+        faults.append(Fault("/published", "expected totals that add up to at most 2^60 units"))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def rake(cells: Integers, blocks: Blocks) -> Integers:
+    """Each block in the proportions of its noisy cells."""
+    return _adjusted(cells, blocks, postprocess.rake)
+
+
+def project(cells: Integers, blocks: Blocks) -> Integers:
+    """The nearest table, by least squares."""
+    return _adjusted(cells, blocks, postprocess.project)
+
+
+def _adjusted(cells: Integers, blocks: Blocks, adjust: Adjust) -> Integers:
+    """Whole numbers, none negative, every total met; cells of no published place only lose their sign.
+
+    Cells are brought within bounds first, which only counts that are beyond all use feel: sums must have 64 bits.
+    """
+    largest = LARGEST_SUM // 4 // cells.size
+    bounded = np.clip(cells, -largest, largest)
+    adjusted = np.maximum(bounded, 0)
+    order = np.argsort(blocks.block, kind="stable")
+    order = order[np.searchsorted(blocks.block[order], 0) :]
+    sizes = np.bincount(blocks.block[order], minlength=blocks.totals.size)
+    starts = np.cumsum(sizes) - sizes
+    for size in np.unique(sizes[sizes > 0]):  # blocks of one size at a time, a row for each
+        those = np.flatnonzero(sizes == size)
+        places = order[starts[those][:, None] + np.arange(size)]
+        total = Total((0,), tuple(blocks.totals[those].tolist()))
+        found = adjust(bounded[places].ravel().tolist(), places.shape, [total], integer=True)
+        adjusted[places] = np.array(found, np.int64).reshape(places.shape)
+    return adjusted
