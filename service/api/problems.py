@@ -47,7 +47,7 @@ KINDS: dict[str, Kind] = {
         "Nothing was charged. failures lists every cap that it does not fit, of the account and of those that it is"
         " under; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
         " probability where cap is a delta); noise_multiplier_that_fits is the factor on every noise scale with which"
-        " all would have fitted.",
+        " all would have fitted, null where there is none and where the plan is too large to search for it.",
     ),
     "already_drawn": Kind(
         409,

@@ -239,10 +239,16 @@ def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, 
 def approve_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
     """Approve a proposed release.
 
-    As another steward than the one who proposed it: principals are compared, not keys. It is then reserved until
-    its expires_at, or committed where it has none. Said twice it is the same. head is the account's.
+    As another steward than the one who proposed it: principals are compared, not keys. The key must reach every
+    account of the line that asks for approval. The release is then reserved until its expires_at, or committed
+    where it has none. Said twice it is the same. head is the account's.
     """
     require(change.principal, "steward", account)
+    with change.database.read() as connection:
+        line = accounts.line_above(connection, account)
+    for asking in line:
+        if asking.approval_above is not None:
+            require(change.principal, "steward", asking.name)
     render = _settled(change, account, release)
     return respond(holds.approve(change.database, change.request, account, release, render))
 

@@ -136,9 +136,15 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
     line has its root first, so that no two transactions wait for each other.
 
     Raises:
+        NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
         HoldsDue: some of what they hold has expired at ``at``, where that is given.
     """
     found = _lock(connection, line.name, line.ids)
+    above = (None, *(account.name for account in found))
+    stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
+    if not stands or tuple(account.weights.orders for account in found) != line.orders:
+        line_of.cache_clear()  # else a charge would pass the caps of those that it is under now
+        raise NotFound("account", line.name)
     if at is not None:
         refuse_due(found, at)
     return found
@@ -231,6 +237,7 @@ def _lock(connection: Connection, name: str, ids: tuple[int, ...]) -> list[Accou
     given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
     rows = connection.execute(_locking(len(ids)), given).all()
     if len(rows) != len(ids) or rows[-1].name != name:  # another database was put in this one's place
+        line_of.cache_clear()
         raise NotFound("account", name)
     return [_record(row) for row in rows]
 

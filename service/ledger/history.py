@@ -27,8 +27,6 @@ from service.privacy.plan import Neighbouring, Plan
 _PAGE = 500
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
 _VOLUME = 1 << 26  # characters of plans, likewise
-SHORT = 1 << 12  # characters of a plan that is remembered with its subplans
-_VOLUME = 1 << 26  # characters
 SHORT = 1 << 12  # characters of a plan that is worth remembering
 
 Said = dict[str, Any]
@@ -87,6 +85,8 @@ class Chain:
         """
         try:
             state = self._follow(said)
+        except Broken:  # a ValueError with a reason of its own
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
             raise Broken("the entry does not say what one of its kind says") from None
         self.head = head
@@ -116,7 +116,10 @@ class Chain:
                 self.state = "closed" if kind == "account_closed" else "open"
             case "metadata_changed":
                 self.approval_above = content.get("approval_above", self.approval_above)
-            case "drawn" | "refused":
+            case "drawn":
+                if said["release"] in self.held:
+                    raise Broken("the release is drawn from before it is committed")
+            case "refused":
                 pass
             case _:
                 raise Broken("the entry is of no known kind")

@@ -142,8 +142,8 @@ class _Writer:
         self._rows[Draw].append(row | {"noisy": drawn.noisy, "created_at": said["time"]})
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
-        if found is None:
-            raise BadExport(self._reader.line, "the draw is of no release of its account")
+        if found is None or found.state != "committed":
+            raise BadExport(self._reader.line, "the draw is of no committed release of its account")
         if '"choice"' in found.plan:
             forks = draws.forks_of(history.read_text(found.plan), content["mechanism"], content["repetition"])
             branches.take_branches(self._connection, release, forks, content["partition"], content["draw"])
@@ -200,4 +200,6 @@ _ORIGIN = (
     .join(Account, Account.id == Release.account_id)
     .where(Release.id == bindparam("release"))
 )
-_PLAN = select(Release.plan).where(Release.id == bindparam("release"), Release.account_id == bindparam("account"))
+_PLAN = select(Release.plan, Release.state).where(
+    Release.id == bindparam("release"), Release.account_id == bindparam("account")
+)

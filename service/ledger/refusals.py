@@ -17,7 +17,7 @@ from service.privacy.filter import Price, add, charged, estimate, shortfalls
 from service.privacy.fitting import noise_multiplier
 from service.privacy.mechanisms import DiscreteOsgt, Osgt
 from service.privacy.numbers import double_up
-from service.privacy.plan import Plan, condense, leaves
+from service.privacy.plan import Plan, condense, leaves, mechanisms_of
 
 T = TypeVar("T")
 
@@ -66,6 +66,8 @@ def refused(
 
 
 _FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
+_UNLIKE = 500  # mechanisms of unlike noise, whatever it is: two seconds of search
+_MECHANISMS = 5000  # in all, likewise
 
 
 def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
@@ -73,8 +75,9 @@ def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
 
     None where there is none, and where the search would take far longer than the refusal that it explains.
     """
-    tails = {one for one in leaves(condense(plan)) if isinstance(one, Osgt | DiscreteOsgt)}
-    if len(tails) > _FEW_OFFSET_TAILS:
+    unlike = set(leaves(condense(plan)))
+    tails = [one for one in unlike if isinstance(one, Osgt | DiscreteOsgt)]
+    if len(tails) > _FEW_OFFSET_TAILS or len(unlike) > _UNLIKE or sum(1 for _ in mechanisms_of(plan)) > _MECHANISMS:
         return None
 
     def fits(scaled: Plan) -> bool:

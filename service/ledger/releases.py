@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, Row, exists, literal_column, select
+from sqlalchemy import Connection, Row, bindparam, exists, literal_column, select
 
 from service.errors import NotFound
 from service.ledger.journal import Head
@@ -59,8 +59,7 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
     Raises:
         NotFound: the account has none with this id.
     """
-    query = _RELEASES.where(Release.account_id == account_id, Release.id == release_id)
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_BY_ID, {"account": account_id, "release": release_id}).one_or_none()
     if row is None:
         raise NotFound("release", release_id)
     return _record(row)
@@ -125,6 +124,8 @@ _RELEASES = select(
     Release.seq,
     Entry.hash,
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
+
+_BY_ID = _RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> ReleaseRecord:

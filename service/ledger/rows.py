@@ -236,12 +236,14 @@ class OwnRows:
         noisy = self._connection.execute(_NOISY, {"id": row.id}).scalar_one()
         if not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
             raise Bad(seq, "the noisy counts are not those of the draw")
-        plan = self._connection.execute(_PRICED, {"id": row.release_id}).one().plan
-        if '"choice"' in plan:
-            for fork in draws.forks_of(history.read_text(plan), row.mechanism, row.repetition):
+        release = self._connection.execute(_PRICED, {"id": row.release_id}).one()
+        if (release.account_id, release.state) != (self._account, "committed"):
+            raise Bad(seq, "the draw is of no committed release of the account")
+        if '"choice"' in release.plan:
+            for fork in draws.forks_of(history.read_text(release.plan), row.mechanism, row.repetition):
                 where = (row.release_id, fork.pointer, row.partition, fork.turn)
                 self._branches.setdefault(where, (seq, fork.branch, row.id))
-        self._check_layout(said, row, plan)
+        self._check_layout(said, row, release.plan)
 
     def _check_layout(self, said: Said, row: Row[*tuple[Any, ...]], plan: str) -> None:
         """Of a tabulation: what its values are, and the groups that it took."""
@@ -313,7 +315,7 @@ _DRAW = (
 _NOISY = select(Draw.noisy).where(Draw.id == bindparam("id"))
 _LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
 _LAYOUT_OF_NOTHING = select(Tabulation.draw_id).where(~exists().where(Draw.id == Tabulation.draw_id)).limit(1)
-_PRICED = select(Release.account_id, Release.seq, Release.plan, Release.price, Release.accountant).where(
+_PRICED = select(Release.account_id, Release.seq, Release.plan, Release.state, Release.price, Release.accountant).where(
     Release.id == bindparam("id")
 )
 # From the few branches to their releases, whatever the planner thinks of the two tables' sizes.

@@ -20,7 +20,7 @@ from service.ledger.journal import has_entry
 from service.ledger.releases import HELD, ReleaseRecord, State, read_release
 from service.ledger.spending import Subplans
 from service.ledger.tables import Account, Hold, Release
-from service.privacy.filter import subtract
+from service.privacy.filter import Totals, add_all
 from service.privacy.notation import read_plan
 
 _AT_ONCE = 500  # holds of one account that expire in one transaction
@@ -64,9 +64,9 @@ def settle(
             row, head = journal.following(account.chain, kind, content, actor=actor, release_id=held.id, at=at)
             entries.append(row)
             account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
-            if gone:
-                totals = subtract(account.totals, budgets.read_price(json.loads(prices[held.id, account.id])))
-                account = replace(account, totals=totals, releases=account.releases - 1)  # noqa: PLW2901
+        if gone:
+            totals = _without(account.totals, Counter(prices[held_id, account.id] for held_id in ids))
+            account = replace(account, totals=totals, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)
     connection.execute(_SET_STATE, batch([{"release": release_id, "new": state} for release_id in ids]))
     journal.write(connection, entries)
@@ -79,6 +79,11 @@ def settle(
         after = [_with_next_expiry(connection, account, settled) for account in after]
     accounts.save(connection, after)
     return after
+
+
+def _without(totals: Totals, prices: Counter[str]) -> Totals:
+    """The totals without so many charges of each price; reservations are often alike, and prices long to read."""
+    return add_all(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
 
 
 def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], str]:
@@ -155,13 +160,14 @@ def present(connection: Connection, account: AccountRecord, at: str) -> Present:
     if account.next_expiry is None or account.next_expiry > at:
         return Present(account, expired)
     stated: Counter[tuple[str, str]] = Counter()
-    totals = account.totals
+    prices: Counter[str] = Counter()
     for price, plan, tags in _due(connection, account.id, at):
-        totals = subtract(totals, budgets.read_price(json.loads(price)))
+        prices[price] += 1
         stated[plan, tags] += 1
-    for (plan, tags), count in stated.items():  # reservations are often alike
+    for (plan, tags), count in stated.items():
         for subplan, occurrences in spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
             expired[subplan] += occurrences * count
+    totals = _without(account.totals, prices)
     return Present(replace(account, totals=totals, releases=account.releases - stated.total()), expired)
 
 

@@ -282,3 +282,15 @@ def test_a_key_limited_to_a_child_charges_through_its_parents(client: Client) ->
     problem_of(client.post("/v1/accounts/agency/releases", json=body, headers=limited), "forbidden")
     problem_of(client.get("/v1/accounts/agency/balance", headers=limited), "forbidden")
     assert _figures(_balance(client, "agency"))[2] == 0.5
+
+
+def test_what_an_account_above_asks_to_be_approved_is_not_for_a_key_that_does_not_reach_it(client: Client) -> None:
+    open_account(client, "agency", budget=_PURE, approval_above="0.2")
+    open_account(client, "product", budget=_PURE, parent="agency")
+    proposed = release(client, pure("0.3"), "product")
+    assert proposed["state"] == "proposed"
+    approve = f"/v1/accounts/product/releases/{proposed['id']}/approve"
+    below = make_key(client, "steward", "second", accounts=["product"])
+    problem_of(client.post(approve, headers=below), "forbidden")
+    both = make_key(client, "steward", "second", accounts=["product", "agency"])
+    assert json_of(client.post(approve, headers=both))["state"] == "committed"

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, text
 
 from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
-from service.ledger import charges, opening
+from service.ledger import charges, opening, refusals
 from service.ledger.database import Database
 from service.privacy.filter import ACCOUNTANT, remaining
 from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
@@ -222,4 +222,23 @@ def test_a_refusal_of_many_unlike_offset_tails_does_not_search_for_seconds(datab
     for few, expected in ((parts[:1], True), (parts, False)):
         with pytest.raises(BudgetExceeded) as refused:
             charge(database, {"type": "sequence", "parts": few})
+        assert (refused.value.noise_multiplier() is not None) is expected
+
+
+def test_a_refusal_of_a_plan_that_is_large_does_not_search_at_all(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would scale and price the plan some forty times, in a thread that answers others."""
+    monkeypatch.setattr(refusals, "_UNLIKE", 2)
+    monkeypatch.setattr(refusals, "_MECHANISMS", 3)
+    open_account(database, rho="1e-3", definition="zcdp")
+    same, other, third = ({"type": "gaussian", "rho": rho} for rho in ("0.1", "0.2", "0.3"))
+    for parts, expected in (
+        ([same, other], True),
+        ([same] * 3, True),
+        ([same, other, third], False),
+        ([same] * 4, False),
+    ):
+        with pytest.raises(BudgetExceeded) as refused:
+            charge(database, {"type": "sequence", "parts": parts})
         assert (refused.value.noise_multiplier() is not None) is expected

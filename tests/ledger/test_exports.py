@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from service.errors import Conflict, NotFound
-from service.ledger import clock, exports, journal, packing
+from service.ledger import accounts, clock, draws, exports, journal, packing
 from service.ledger.database import Database, open_database
 from service.ledger.exports import BadExport, Reader
 from service.ledger.installation import Secret
@@ -23,7 +23,7 @@ from service.ledger.rebuild import rebuild
 from service.ledger.signing import Signer, signer_of
 from service.ledger.tables import Base
 from service.ledger.verify import verify
-from tests.ledger.charging import account_of, charge, entries_of, open_account
+from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, void
 from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, everything, play
 
 _SAME = (
@@ -267,3 +267,22 @@ def test_charges_that_were_left_out_of_an_ancestors_chain_are_missed(database: D
     lines = list(exports.export(database, signer, [replace(root, head=first), child], clock.now()))
     with pytest.raises(BadExport, match="the releases of 'agency' are not those of it and the accounts under it"):
         _read([line.encode() for line in lines], signer)
+
+
+@pytest.mark.parametrize("voided", [False, True])
+def test_a_draw_of_what_was_not_committed_is_not_imported(
+    database: Database,
+    new_database: Callable[[], Database],
+    signer: Signer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    voided: bool,
+) -> None:
+    monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: accounts.lock_account(connection, line))
+    open_account(database)
+    (release,) = reserve(database, A)
+    if voided:
+        void(database, release)
+    draw(database, release, A)
+    with pytest.raises(BadExport, match="no committed release" if voided else "before it is committed"):
+        _imported(new_database(), _exported(database, signer), signer)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge
-from service.ledger import clock, draws, holds, opening, packing, releases, spending
+from service.ledger import accounts, budgets, clock, draws, holds, opening, packing, releases, spending
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.releases import State
-from service.ledger.settling import present
-from service.privacy.filter import Totals
+from service.ledger.settling import expire, present
+from service.privacy.filter import Price, Totals
 from tests.ledger.charging import (
     ANN,
     account_of,
@@ -414,6 +414,30 @@ def test_more_holds_than_expire_in_one_transaction(
     assert left(database) == 1
     charge(database, {"type": "geometric", "epsilon": "1"})
     assert Counter(_kinds(database))["expired"] == 10
+
+
+def test_prices_that_are_alike_are_read_once_however_many_holds_are_due(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is some hundred numbers where an account counts at the RDP orders, and every reader pays for what is due."""
+    read: list[object] = []
+
+    def counted(document: Mapping[str, Any]) -> Price:
+        read.append(document)
+        return read_price(document)
+
+    read_price = budgets.read_price
+    open_account(database, definition="approximate", epsilon="10", delta="1e-6")
+    opened = account_of(database).totals
+    reserve(database, *[_DRAWN] * 5, _DRAWN | {"epsilon": "0.2"})
+    time.forward(1)
+    monkeypatch.setattr(budgets, "read_price", counted)
+    with database.read() as connection:
+        shown = present(connection, accounts.read_account(connection, "people"), clock.now()).account
+    assert (shown.totals, shown.releases, len(read)) == (opened, 0, 2)
+    assert expire(database, shown.id)
+    assert len(read) == 4
+    assert (account_of(database).totals, account_of(database).releases) == (opened, 0)
 
 
 def test_threads_that_find_the_same_holds_due(database: Database, time: _Clock) -> None:

@@ -3,14 +3,15 @@
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 
-from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, Overrun
-from service.ledger import charges, opening, spending
+from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
+from service.ledger import accounts, charges, opening, spending
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
@@ -277,3 +278,15 @@ def test_siblings_fill_their_parent_exactly(database: Database) -> None:
         charge(database, _TENTH, name="agency")
         outcomes["committed"] += 1
     _refused(database, {"type": "geometric", "epsilon": "1e-20"}, "agency")
+
+
+def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database: Database) -> None:
+    """As when a backup is restored under a running server, in which the account is under another one."""
+    open_account(database, "agency", definition="pure", epsilon="0.05")
+    open_account(database, "people", parent="agency", definition="pure", epsilon="1")
+    stale = accounts.Line("people", (account_of(database).id,), Neighbouring.ADD_REMOVE, ((),))
+    before = [replace(release, line=stale) for release in prepared(database, _TENTH)]
+    with pytest.raises(NotFound):
+        charges.register(database, ANN, [replace(before[0], prices=before[0].prices[-1:])], lambda _: "")
+    assert account_of(database).releases == 0
+    assert _refused(database, _TENTH, "people").failures[0].account == "agency"
