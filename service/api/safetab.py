@@ -123,6 +123,8 @@ def _design(body: SafetabTarget) -> Design:
         excess_of(confidence)
     except ValueError as error:
         raise InvalidInput.at("/confidence", str(error)) from None
+    if confidence < SMALLEST_FRACTION:
+        raise InvalidInput.at("/confidence", "expected a confidence of at least 0.000001")
     names = [level.name for level in body.levels]
     twice = [number for number, name in enumerate(names) if name in names[:number]]
     if twice:

@@ -77,6 +77,7 @@ def test_a_delta_below_the_doubles_has_every_analysis(still: Client) -> None:
         ({"stage_1_fraction": "1e-400"}, ["/stage_1_fraction"]),
         ({"confidence": "0.9", "method": "safetab"}, ["/confidence"]),
         ({"confidence": "1"}, ["/confidence"]),
+        ({"confidence": "1e-400"}, ["/confidence"]),
         ({"delta": "0"}, ["/delta"]),
         ({"budget": 1}, ["/budget"]),
     ],
