@@ -38,7 +38,7 @@ _KINDS: dict[str, Kind] = {
 }
 Objective = Literal["proportional", "max_error", "weighted_error"]
 MOST_QUERIES, MOST_SEARCHED, MOST_TIGHT = 100, 50, 16
-_WEIGHTS = Fraction(1, 10**6), Fraction(10**6)
+_WEIGHTS = Fraction(1, 10**6), Fraction(10**6)  # sensitivities are between the same
 
 
 class QueryTarget(Strict):
@@ -115,7 +115,8 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     return ok(
         {
             "queries": [
-                _query(one, amount, sum(amounts), confidence) for one, amount in zip(noise, amounts, strict=True)
+                _query(one, amount, sum(amounts), confidence, f"/queries/{number}")
+                for number, (one, amount) in enumerate(zip(noise, amounts, strict=True))
             ],
             "cost": guarantee_body(cost),
             "plan": write_plan(plan),
@@ -142,8 +143,8 @@ def _queries(body: AllocationTarget, kind: Kind) -> list[Query]:
             faults.append(Fault(f"{at}/name", "expected a name that no other query has"))
         if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
             faults.append(Fault(f"{at}/weight", "expected a number of at least 0.000001 and at most 1000000"))
-        if not 0 < s <= 10**6 or (kind in (Geometric, DiscreteGaussian) and s.denominator != 1):
-            detail = "expected a number above 0 and at most 1000000, whole for a discrete mechanism"
+        if not _WEIGHTS[0] <= s <= _WEIGHTS[1] or (kind in (Geometric, DiscreteGaussian) and s.denominator != 1):
+            detail = "expected a number of at least 0.000001 and at most 1000000, whole for a discrete mechanism"
             faults.append(Fault(f"{at}/sensitivity", detail))
         names.add(query.name)
         queries.append(Query(query.name, weight, s, query.cells))
@@ -191,9 +192,12 @@ def _deltas(body: AllocationTarget) -> tuple[Fraction, ...]:
     return (parse_exact(stated or "1e-10"),)
 
 
-def _query(noise: Noise, amount: Fraction, whole: Fraction | int, confidence: Fraction) -> dict[str, Any]:
+def _query(noise: Noise, amount: Fraction, whole: Fraction | int, confidence: Fraction, at: str) -> dict[str, Any]:
     if isinstance(noise, Laplace | Gaussian):
-        moe: int | float | None = number_up(ContinuousSum(noise, 1).margin(confidence)[0])
+        try:
+            moe: int | float | None = number_up(ContinuousSum(noise, 1).margin(confidence)[0])
+        except ValueError as error:  # noise beyond the limits
+            raise InvalidInput.at(at, str(error)) from None
     else:
         moe = margin_of_error(law_of(noise, ""), confidence)
     share = amount / whole

@@ -41,11 +41,12 @@ class StrictRoute(APIRoute):
         reads_body = self.body_field is not None
 
         async def read_and_handle(request: Request) -> Response:
+            if reads_body:
+                self._check_media_type(request)  # first: of another type the query may be another, too
             _check_address(request, known, lists)
             if reads_body:
                 settings = request.app.state.settings
                 plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
-                self._check_media_type(request)
                 body = await _whole_body(request)
                 parsed = await to_thread.run_sync(parse, body) if len(body) > _LARGE else parse(body)
                 request._json = parsed

@@ -25,7 +25,8 @@ router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class
 
 _PLACES = 24
 _SMALLEST_DELTA = Fraction(1, 10**30)
-_NARROWEST, _WIDEST, _LARGEST_OFFSET = Fraction(1, 10), 10**6, 10
+_NARROWEST, _WIDEST = Fraction(1, 10), 10**6
+_SMALLEST_OFFSET, _LARGEST_OFFSET = Fraction(1, 10**6), 10
 
 Cells = Annotated[int, Field(strict=True, ge=1, le=64)]
 
@@ -103,7 +104,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
 
     At equal variance delta, Rényi divergences and tails of one cell; at equal (epsilon, delta) the variances, for each
     number of cells. With Accept: image/svg+xml the picture. sigma² must be between a tenth and a million of the squared
-    sensitivity, m at most ten sigmas, delta between 1e-30 and 0.1.
+    sensitivity, m 0 or between a millionth of sigma and ten sigmas, delta between 1e-30 and 0.1.
     """
     mechanism, delta = _mechanism(body), read_deltas([body.delta], ["/delta"])[0]
     if not _SMALLEST_DELTA <= delta <= Fraction(1, 10):
@@ -142,8 +143,8 @@ def _mechanism(body: ComparisonQuestion) -> OffsetTails:
     v, s = mechanism.sigma_squared, Fraction(mechanism.sensitivity)
     if not _NARROWEST * s * s <= v <= _WIDEST * s * s or not Fraction(1, 10**6) <= s <= 10**6:
         raise InvalidInput.at("/mechanism/sigma_squared", "expected a tenth to a million of the squared sensitivity")
-    if mechanism.m**2 > _LARGEST_OFFSET**2 * v:
-        raise InvalidInput.at("/mechanism/m", "expected at most ten times sigma")
+    if mechanism.m and not _SMALLEST_OFFSET**2 * v <= mechanism.m**2 <= _LARGEST_OFFSET**2 * v:
+        raise InvalidInput.at("/mechanism/m", "expected 0, or between a millionth of sigma and ten times sigma")
     return mechanism
 
 

@@ -1,5 +1,6 @@
 """Plans of SafeTab from margins of error."""
 
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -26,6 +27,7 @@ router = APIRouter(prefix="/v1/plans", tags=["computations"], route_class=Strict
 
 MOST_LEVELS = 100
 MOST_GROUPS = 10**6
+SMALLEST_FRACTION = Fraction(1, 10**6)
 
 LevelName = Annotated[str, StringConstraints(min_length=1, max_length=180, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -113,14 +115,16 @@ def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
 
 def _design(body: SafetabTarget) -> Design:
     fraction, confidence = parse_exact(body.stage_1_fraction), parse_exact(body.confidence)
-    if not 0 < fraction < 1:
-        raise InvalidInput.at("/stage_1_fraction", "expected a number above 0 and below 1")
+    if not SMALLEST_FRACTION <= fraction <= 1 - SMALLEST_FRACTION:
+        raise InvalidInput.at("/stage_1_fraction", "expected a number of at least 0.000001 and at most 0.999999")
     if body.method == "safetab" and confidence != CONFIDENCE:
         raise InvalidInput.at("/confidence", "expected 0.95, the only confidence that the safetab method has")
     try:
         excess_of(confidence)
     except ValueError as error:
         raise InvalidInput.at("/confidence", str(error)) from None
+    if confidence < SMALLEST_FRACTION:
+        raise InvalidInput.at("/confidence", "expected a confidence of at least 0.000001")
     names = [level.name for level in body.levels]
     twice = [number for number, name in enumerate(names) if name in names[:number]]
     if twice:

@@ -27,6 +27,8 @@ MOST_LAPLACE = 1000
 """Cells in a sum of Laplace noise."""
 LARGEST, SMALLEST = Fraction(10) ** 100, Fraction(1, 10**100)
 """Parameters between which margins are searched in doubles."""
+_FLAT = Fraction(1, 10**6)
+"""A confidence below which 1 - confidence says too little in doubles."""
 Continuous = Laplace | Gaussian | Osgt
 
 
@@ -84,8 +86,14 @@ class ContinuousSum:
                 return finite(ceiling(lambda: self._moment(1)))
 
     def margin(self, confidence: Fraction) -> tuple[Fraction, float]:
-        """An x with P(|S| > x) <= 1 - confidence, some 1e-13 of itself above the least, and its coverage."""
+        """An x with P(|S| > x) <= 1 - confidence, some 1e-13 of itself above the least, and its coverage.
+
+        Of confidences below a millionth some 1e-6 above: the density falls with |x|, so that a part of a margin covers
+        at least as large a part of what the margin does.
+        """
         excess = excess_of(confidence)
+        if confidence < _FLAT:
+            return self.margin(_FLAT)[0] * confidence / _FLAT, double_down(confidence)
         margin, step = Fraction(self._guess(float(excess))), Fraction(1, 10**13)
         with precision(256):
             while not self.beyond(margin) <= ball(excess):

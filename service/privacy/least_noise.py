@@ -60,6 +60,11 @@ class Target:
     sub_gaussian: bool = False
 
     @property
+    def negligible(self) -> Fraction:
+        """A delta that need not be told from smaller ones."""
+        return self.delta / 2**200
+
+    @property
     def largest_offset(self) -> float:
         """In sigmas."""
         if self.sub_gaussian:
@@ -67,8 +72,11 @@ class Target:
         return _LARGEST_OFFSET if self.cells == 1 else _LARGEST_OF_MANY
 
 
-def delta_of(mechanism: Noise, cells: int, epsilon: Fraction) -> Fraction | None:
-    """delta at epsilon of the mechanism on so many cells, rounded up; None where digits run out."""
+def delta_of(mechanism: Noise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)) -> Fraction | None:
+    """delta at epsilon of the mechanism on so many cells, rounded up; None where digits run out.
+
+    What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
+    """
     named = simplest(mechanism)
     match named:
         case Gaussian(sigma_squared=v, sensitivity=s):
@@ -76,7 +84,7 @@ def delta_of(mechanism: Noise, cells: int, epsilon: Fraction) -> Fraction | None
         case Osgt() if cells == 1:
             return _osgt_delta(named, epsilon)
         case DiscreteGaussian() | DiscreteOsgt() if cells == 1:
-            return _integer_delta(named, epsilon)
+            return _integer_delta(named, epsilon, negligible)
     profile = Tight.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
     found = None if profile is None else profile.delta(epsilon)
     return None if found is None else found.loss.nats
@@ -92,7 +100,8 @@ def least_variance(mechanism: Noise, target: Target) -> Noise:
     """
 
     def holds(rank: int) -> bool:
-        delta = delta_of(replace(mechanism, sigma_squared=of_rank(rank)), target.cells, target.epsilon)
+        changed = replace(mechanism, sigma_squared=of_rank(rank))
+        delta = delta_of(changed, target.cells, target.epsilon, target.negligible)
         return delta is not None and delta <= target.delta
 
     start = mechanism.sigma_squared
@@ -125,14 +134,21 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
     they matter.
     """
     gaussian = least_gaussian(Gaussian, sensitivity, target)
-    on_line = _best(lambda r: _scaled(Osgt, r, gaussian.sigma_squared, sensitivity), target)
-    best = on_line
+
+    def of_line(r: float) -> Noise:
+        return _scaled(Osgt, r, gaussian.sigma_squared, sensitivity)
+
+    def of_integers(r: float) -> Noise:
+        # From the sigma that the line needs: far from the right one deltas are tiny, and take many digits.
+        return _scaled(DiscreteOsgt, r, _sized(of_line(r), r, target).sigma_squared, sensitivity)
+
+    best = on_line = _best(of_line, target)
     if kind is DiscreteOsgt:
-        start = on_line.sigma_squared
         if _variance(on_line) < _WIDE:
-            best = _best(lambda r: _scaled(DiscreteOsgt, r, start, sensitivity), target)
+            best = _best(of_integers, target)
         else:
-            best = DiscreteOsgt(sigma_squared=start, m=_offset_of(on_line), sensitivity=int(sensitivity))
+            v, m = on_line.sigma_squared, _offset_of(on_line)
+            best = DiscreteOsgt(sigma_squared=v, m=m, sensitivity=int(sensitivity))
     found = least_variance(_rounded(best), target)
     plain = gaussian if kind is Osgt else least_gaussian(DiscreteGaussian, sensitivity, target)
     return min(found, plain, key=_variance)
@@ -227,7 +243,7 @@ def _over(mechanism: Noise, target: Target) -> float:
     if isinstance(mechanism, Osgt) and target.cells == 1:
         return _rough_osgt(mechanism, float(target.epsilon)) - _log(target.delta)
     if target.cells == 1:
-        delta = delta_of(mechanism, 1, target.epsilon)
+        delta = delta_of(mechanism, 1, target.epsilon, target.negligible)
         if delta is None:
             raise NoSuchNoise(_NONE)
         return _log(delta / target.delta) if delta else -_FURTHEST
@@ -304,8 +320,10 @@ def _osgt_delta(mechanism: Osgt, epsilon: Fraction) -> Fraction | None:
     return ceiling(evaluate)
 
 
-def _integer_delta(mechanism: DiscreteGaussian | DiscreteOsgt, epsilon: Fraction) -> Fraction | None:
-    """The same on the integers: P(X <= x*) - e^epsilon P(X <= x* - s), rounded up.
+def _integer_delta(
+    mechanism: DiscreteGaussian | DiscreteOsgt, epsilon: Fraction, negligible: Fraction
+) -> Fraction | None:
+    """The same on the integers: P(X <= x*) - e^epsilon P(X <= x* - s), rounded up, or ``negligible`` where more.
 
     Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
     """
@@ -318,7 +336,7 @@ def _integer_delta(mechanism: DiscreteGaussian | DiscreteOsgt, epsilon: Fraction
     def up_to(x: int) -> arb:
         return tail(law, -x - 1) / 2 if x < 0 else 1 - tail(law, x) / 2
 
-    return ceiling(lambda: up_to(last) - ball(epsilon).exp() * up_to(last - s))
+    return ceiling(lambda: (up_to(last) - ball(epsilon).exp() * up_to(last - s)).max(ball(negligible)))
 
 
 def _q(x: arb) -> arb:

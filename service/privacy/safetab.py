@@ -4,6 +4,7 @@ At each level a record is in at most ``stability`` groups. A group's budget goes
 to the total (step 1) and the rest to a table that the noisy total chooses (step 2), in whose cells the margin is met.
 """
 
+import math
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from fractions import Fraction
@@ -162,7 +163,7 @@ def analyses(design: Design, plan: Plan, noise: Listed[Noise], delta: Fraction) 
 
 
 def _rough_excess(alphas: Doubles, delta: Fraction) -> Doubles:
-    needed = np.log(float(delta.denominator)) - np.log(float(delta.numerator))
+    needed = math.log(delta.denominator) - math.log(delta.numerator)
     above = (alphas - 1) * np.log1p(-1 / alphas) - np.log(alphas)
     return np.asarray((needed + above) / (alphas - 1))
 

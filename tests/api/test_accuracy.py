@@ -41,6 +41,14 @@ def test_continuous_noise_has_margins_that_are_not_whole(still: Client) -> None:
     assert gaussian["variance"] == 160
 
 
+@pytest.mark.parametrize("mechanism", [OSGT, {"type": "gaussian", "rho": "1"}, {"type": "laplace", "scale": "2"}])
+def test_a_vanishing_confidence_is_answered(still: Client, mechanism: Any) -> None:
+    (margin,) = _accuracy(still, mechanism, confidences=["1e-300"])["margins"]
+    assert 0 < margin["moe"] < 1e-298
+    assert margin["coverage"] == pytest.approx(1e-300, rel=1e-12)
+    assert margin["coverage"] <= 1e-300
+
+
 def test_noise_beyond_the_doubles_has_no_figures(still: Client) -> None:
     found = _accuracy(still, {"type": "geometric", "scale": "1e300"})
     assert found["variance"] is None

@@ -81,6 +81,11 @@ def test_continuous_margins_are_not_floored(still: Client, mechanism: str) -> No
         ({"queries": [{"name": "a", "weight": 0}]}, ["/queries/0/weight"]),
         ({"queries": [{"name": "a", "weight": "1e9"}]}, ["/queries/0/weight"]),
         ({"queries": [{"name": "a", "weight": 1, "sensitivity": "1.5"}]}, ["/queries/0/sensitivity"]),
+        (
+            {"queries": [{"name": "a", "weight": 1, "sensitivity": "1e-9"}], "mechanism": "gaussian"},
+            ["/queries/0/sensitivity"],
+        ),
+        ({"budget": None, "queries": [{"name": "a", "moe": "1e-200"}], "mechanism": "laplace"}, ["/queries/0"]),
         ({"queries": [{"name": "a", "weight": 1, "cells": 0}]}, ["/queries/0/cells"]),
         ({"queries": [{"name": "a", "weight": 1, "share": 1}]}, ["/queries/0/share"]),
         ({"budget": {"definition": "pure", "epsilon": "1"}}, ["/budget"]),

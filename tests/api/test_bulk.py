@@ -286,3 +286,12 @@ def test_a_draw_is_read_as_json_or_arrow(client: Client) -> None:
 )
 def test_what_accept_prefers(accept: str, preferred: bool) -> None:
     assert prefers(accept, "a/b") is preferred
+
+
+def test_a_stream_of_another_media_type_is_told_which_are_read(client: Client) -> None:
+    open_account(client, budget=_WIDE)
+    query = {"name": "counts", "mechanism": json.dumps(NEARLY_NONE)}
+    other = {"Content-Type": "application/vnd.apache.arrow.file"}
+    answer = client.post("/v1/accounts/people/draws", params=query, content=counts([1]), headers=other)
+    assert answer.status_code == 415
+    assert MEDIA_TYPE in answer.json()["detail"]

@@ -74,6 +74,7 @@ def test_its_picture(still: Client) -> None:
         ({"mechanism": {"type": "gaussian", "sigma_squared": "1"}}, "/mechanism/type"),
         ({"mechanism": OSGT | {"m": "-1"}}, "/mechanism/m"),
         ({"mechanism": OSGT | {"m": "100"}}, "/mechanism/m"),
+        ({"mechanism": OSGT | {"m": "1e-400"}}, "/mechanism/m"),
         ({"mechanism": OSGT | {"sigma_squared": "1e9"}}, "/mechanism/sigma_squared"),
         ({"mechanism": OSGT | {"cells": 2}}, "/mechanism/cells"),
         ({"delta": "0"}, "/delta"),

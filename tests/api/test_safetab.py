@@ -1,5 +1,6 @@
 """SafeTab plans over HTTP: they can be registered, and what has no meaning is refused."""
 
+import math
 from typing import Any
 
 import pytest
@@ -46,6 +47,14 @@ def test_a_hundred_levels_are_planned_without_the_tight_analysis(still: Client) 
     assert len(found["plan"]["parts"]) == 100
 
 
+def test_a_delta_below_the_doubles_has_every_analysis(still: Client) -> None:
+    found = json_of(still.post("/v1/plans/safetab", json=TARGET | {"delta": "1e-400"}))
+    names = {one["name"]: one["epsilon"] for one in found["analyses"]}
+    # At the largest of the paper's orders, 10: log(1/delta) = 400 log 10 is divided by 9.
+    assert 400 * math.log(10) / 9 < names["rdp, printed formula"] < 400 * math.log(10) / 9 + names["pure"]
+    assert names["rdp"] <= names["pure"]
+
+
 @pytest.mark.parametrize(
     ("fields", "pointers"),
     [
@@ -65,8 +74,10 @@ def test_a_hundred_levels_are_planned_without_the_tight_analysis(still: Client) 
         ({"stability": 10**7}, ["/stability"]),
         ({"stage_1_fraction": "0"}, ["/stage_1_fraction"]),
         ({"stage_1_fraction": "1"}, ["/stage_1_fraction"]),
+        ({"stage_1_fraction": "1e-400"}, ["/stage_1_fraction"]),
         ({"confidence": "0.9", "method": "safetab"}, ["/confidence"]),
         ({"confidence": "1"}, ["/confidence"]),
+        ({"confidence": "1e-400"}, ["/confidence"]),
         ({"delta": "0"}, ["/delta"]),
         ({"budget": 1}, ["/budget"]),
     ],

@@ -9,6 +9,7 @@ from scipy.integrate import quad  # type: ignore[import-untyped]  # it publishes
 
 from service.privacy.continuous import Continuous, ContinuousSum
 from service.privacy.mechanisms import Gaussian, Laplace, Osgt
+from service.privacy.numbers import ball, precision
 from tests.privacy.reference import mp, oracle
 
 CONFIDENCES = [Fraction("0.5"), Fraction("0.95"), 1 - Fraction(1, 10**12)]
@@ -47,6 +48,27 @@ def test_the_margin_of_one_cell_leaves_out_what_it_may(mechanism: Continuous, co
     assert 1 - beyond - mp.mpf(10) ** -15 <= covered <= 1 - beyond + mp.mpf(10) ** -20
     assert float(found.variance()) == pytest.approx(float(square), rel=1e-12)
     assert float(found.mean_size()) == pytest.approx(float(size), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "cells"),
+    [
+        (Gaussian(sigma_squared=Fraction(4)), 3),
+        (Laplace(scale=Fraction(2)), 1),
+        (Laplace(scale=Fraction(2)), 1000),
+        (Osgt(sigma_squared=Fraction(4), m=Fraction(1)), 1),
+    ],
+)
+@pytest.mark.parametrize("confidence", [Fraction(1, 10**6), Fraction(1, 10**20), Fraction(1, 10**300)])
+def test_a_small_confidence_has_a_margin_of_its_size(mechanism: Continuous, cells: int, confidence: Fraction) -> None:
+    # Near 0 the density is flat: the margin is as large a part of that of a thousandth as the confidence.
+    found = ContinuousSum(mechanism, cells)
+    margin, covered = found.margin(confidence)
+    usual, _ = found.margin(Fraction(1, 1000))
+    assert float(margin * Fraction(1, 1000) / (usual * confidence)) == pytest.approx(1, rel=1e-3)
+    assert Fraction(covered) <= confidence * Fraction("1.0001")
+    with precision(2400):
+        assert found.beyond(margin) <= ball(1 - confidence)
 
 
 def test_the_difference_of_two_exponentials_twice_over() -> None:

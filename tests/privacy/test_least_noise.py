@@ -1,5 +1,6 @@
 """The least noise: it keeps what it is to keep by another computation, and the next smaller one does not."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -120,3 +121,23 @@ def test_the_known_offset_tails_are_beaten() -> None:
     target = Target(Fraction("0.93663"), Fraction(1, 10**10), 1, sub_gaussian=True)
     found = least_osgt(Osgt, Fraction(1), target)
     assert _variance(float(found.sigma_squared), float(getattr(found, "m", 0))) < 27.70468 * (1 + 1e-6)
+
+
+def test_what_is_negligible_is_not_told_from_less() -> None:
+    wide = DiscreteOsgt(sigma_squared=Fraction(40), m=Fraction(3))
+    delta = delta_of(wide, 1, Fraction(1))
+    assert delta is not None
+    assert delta_of(wide, 1, Fraction(1), delta / 2) == delta
+    assert delta_of(wide, 1, Fraction(1), Fraction(1, 2)) == Fraction(1, 2)
+
+
+def test_noise_like_geometric_noise_is_found_from_far_away() -> None:
+    # Its sigma is a hundred times that of Gaussian noise, where the deltas of small offsets have ten thousand digits.
+    target = Target(Fraction("0.5"), Fraction(1, 10**6))
+    found = least_osgt(DiscreteOsgt, Fraction(1), target)
+    reached = delta_of(found, 1, target.epsilon)
+    assert reached is not None
+    assert reached <= target.delta
+    assert isinstance(found, DiscreteOsgt)
+    geometric = 1 / (2 * math.sinh(0.25) ** 2)
+    assert _variance(float(found.sigma_squared), float(found.m)) == pytest.approx(geometric, rel=0.05)
