@@ -11,10 +11,11 @@ from statistics import median
 from typing import Any
 
 from service.demo.release import plan_of, read_allocation
-from service.privacy.filter import ORDERS, price
+from service.privacy.filter import ORDERS
 from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, guarantee
 from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring, Plan
+from service.privacy.pricing import price
 
 _ROUNDS = 25
 _TARGET = 50  # milliseconds

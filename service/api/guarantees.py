@@ -12,11 +12,12 @@ from service.errors import InvalidInput
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import write_budget
 from service.ledger.journal import Head
-from service.privacy.filter import MEMOISED_SIZE, Definition, remaining
+from service.privacy.filter import Definition, remaining
 from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
 from service.privacy.loss import Loss
 from service.privacy.numbers import parse_exact
 from service.privacy.plan import Condensed, Neighbouring, Plan, condense
+from service.privacy.pricing import MEMOISED_SIZE
 
 
 class PureFigure(BaseModel):

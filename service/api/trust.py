@@ -17,10 +17,10 @@ from service.errors import InvalidInput
 from service.ledger import accounts, clock, exports, journal, receipts, signing
 from service.ledger.signing import Signer
 from service.ledger.verify import verify
-from service.privacy.filter import ACCOUNTANT
 from service.privacy.notation import read_plan
 from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring
+from service.privacy.pricing import ACCOUNTANT
 
 router = APIRouter(prefix="/v1", tags=["trust"], route_class=StrictRoute)
 

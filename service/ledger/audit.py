@@ -9,8 +9,9 @@ from service.errors import ServiceError
 from service.ledger import history
 from service.ledger.history import Amount, Chain, Said, Subject
 from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_body, read_entry
-from service.privacy.filter import ACCOUNTANT, Price, is_charge_of, price
+from service.privacy.filter import is_charge_of
 from service.privacy.notation import check_relation
+from service.privacy.pricing import ACCOUNTANT, Price, price
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
 """What reading a price, a plan or a list of tags can end in where somebody else wrote it."""

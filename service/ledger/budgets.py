@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from service.errors import InvalidInput
-from service.privacy.filter import Budget, Definition, Price, Sum, Totals, Weights
+from service.privacy.filter import Budget, Definition, Sum, Totals, Weights
 from service.privacy.numbers import exact_text, parse_exact
+from service.privacy.pricing import Price
 
 
 def read_budget(document: dict[str, Any], pointer: str = "") -> Budget:

@@ -22,10 +22,11 @@ from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
 from service.ledger.spending import Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
-from service.privacy.filter import ACCOUNTANT, Price, Totals, add, charged, price, shortfalls, stand_alone
+from service.privacy.filter import Totals, add, charged, shortfalls, stand_alone
 from service.privacy.notation import check_relation, walk
 from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan
+from service.privacy.pricing import ACCOUNTANT, Price, price
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from service.ledger.journal import Broken, Head
 from service.ledger.layouts import Layout, checked_layout
 from service.ledger.signing import BadSignature, Signer, check_signature
 from service.ledger.tables import Account, Draw, Tabulation
-from service.privacy.filter import ACCOUNTANT
+from service.privacy.pricing import ACCOUNTANT
 
 STATEMENT = "export"
 VERSION = 1

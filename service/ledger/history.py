@@ -20,9 +20,10 @@ from service.ledger.accounts import AccountRecord
 from service.ledger.journal import BEFORE_FIRST, Broken, Head
 from service.ledger.releases import expires
 from service.ledger.spending import Subplans
-from service.privacy.filter import Budget, Price, Totals, Weights, add_all
+from service.privacy.filter import Budget, Totals, Weights, add_all
 from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring, Plan
+from service.privacy.pricing import Price
 
 _PAGE = 500
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up

@@ -19,17 +19,8 @@ from service.ledger.history import Amount, read_amount
 from service.ledger.journal import Head, has_entry
 from service.ledger.releases import HELD
 from service.ledger.tables import Entry, Hold, Release
-from service.privacy.filter import (
-    ACCOUNTANT,
-    Price,
-    Shortfall,
-    Totals,
-    add,
-    charged,
-    is_charge_of,
-    shortfalls,
-    subtract,
-)
+from service.privacy.filter import Shortfall, Totals, add, charged, is_charge_of, shortfalls, subtract
+from service.privacy.pricing import ACCOUNTANT, Price
 
 ACTOR = "recompute"
 _PAGE = 500

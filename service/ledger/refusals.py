@@ -13,11 +13,12 @@ from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.journal import Head, has_entry
-from service.privacy.filter import Price, add, charged, estimate, shortfalls
+from service.privacy.filter import add, charged, shortfalls
 from service.privacy.fitting import noise_multiplier
 from service.privacy.mechanisms import DiscreteOsgt, Osgt
 from service.privacy.numbers import double_up
 from service.privacy.plan import Plan, condense, leaves, mechanisms_of
+from service.privacy.pricing import Price, estimate
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from service.ledger.history import Amount, Said, Subject, amount_of
 from service.ledger.journal import Broken, JournalEntry, canonical
 from service.ledger.layouts import by_branch, checked_layout
 from service.ledger.tables import Account, Draw, Entry, Release, ReleaseTag, Tabulation
-from service.privacy.filter import ACCOUNTANT
 from service.privacy.levels import find_level
 from service.privacy.notation import walk
+from service.privacy.pricing import ACCOUNTANT
 
 _AT_ONCE = 500  # rows that a stream holds; more are no faster, and fill the processor's caches
 _REMEMBERED = 4096  # distinct plans, prices and lists of tags

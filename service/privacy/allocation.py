@@ -17,10 +17,11 @@ from service.privacy.accuracy import excess_of, smallest
 from service.privacy.arithmetic import DOUBLES, Doubles, double
 from service.privacy.calibration import LARGEST_MARGIN, margin_to_scale, margin_to_sigma_squared, of_rank, rank_of
 from service.privacy.conversion import epsilon_to_rho_at
-from service.privacy.filter import Budget, Definition, Totals, Weights, add, charged, estimate, open_weights, spent
+from service.privacy.filter import Budget, Definition, Totals, Weights, add, charged, open_weights, spent
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.numbers import MAX_BITS, ball, floor as lower_bound
 from service.privacy.plan import Neighbouring, Plan, Sequence
+from service.privacy.pricing import estimate
 from service.privacy.zcdp import rho_curve_of
 
 Noise = Geometric | Laplace | DiscreteGaussian | Gaussian

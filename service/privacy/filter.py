@@ -13,29 +13,13 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 
-import numpy as np
-
 from service.privacy.conversion import conversion, epsilon_to_rho_at
-from service.privacy.costs import Beyond
-from service.privacy.intervals import up
-from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
-from service.privacy.mechanisms import Mechanism
-from service.privacy.outline import Foldable, Notion, fold, outline
-from service.privacy.plan import Condensed, Neighbouring, Plan, condense
-from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.rdp import mechanism_taus, sole_slope
-from service.privacy.renyi import Renyi
-from service.privacy.zcdp import plan_rho
+from service.privacy.pricing import QUANTA, Price, fractions, integers
 
-ACCOUNTANT = "1"
-"""The version of everything that decides a price; a release stores the one that priced it."""
-
-QUANTA = 10**15  # in a nat
 FINE_DENOMINATOR = 10**60  # totals are exact below it
 COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
 COARSE_DELTA = 10**40
 _STEPS = 250
-MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans come rarely twice and would fill the memory
 
 ORDERS = tuple(1 + Fraction(f"{10 ** (-3 + 9 * k / (_STEPS - 1)):.5e}") for k in range(_STEPS))
 """The RDP orders of (epsilon, delta) budgets: alpha - 1 geometric from 1e-3 to 1e6."""
@@ -80,24 +64,6 @@ class Weights:
 
     orders: tuple[Fraction, ...] = ()
     shares: tuple[Fraction, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What one release adds to an account's totals.
-
-    Attributes:
-        epsilon, rho: rational, or infinite.
-        delta: what its mechanisms declare.
-        linear: c of the part c*alpha of its Rényi curve.
-        quanta: the rest of the curve at each of the account's orders (None: infinite); empty: 0 everywhere.
-    """
-
-    epsilon: Fraction | None
-    rho: Fraction | None
-    delta: Fraction
-    linear: Fraction
-    quanta: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,108 +126,6 @@ def open_weights(budget: Budget) -> Weights:
     best = needed.index(min(needed))
     even = Fraction(1, 10 * len(ORDERS))
     return Weights(ORDERS, tuple(even + (Fraction(9, 10) if k == best else 0) for k in range(len(ORDERS))))
-
-
-def price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
-    """What a plan adds to the totals of an account with these orders; memoised whatever its names and tags are."""
-    condensed = condense(plan)
-    if condensed.size > MEMOISED_SIZE:
-        return _price(condensed, neighbouring, orders)
-    return _memoised(condensed, neighbouring, _integers(orders))
-
-
-def _integers(values: tuple[Fraction, ...]) -> tuple[int, ...]:
-    """Numerators and denominators in turn: as a key, 250 fractions would take ten times as long to hash."""
-    return tuple(part for value in values for part in (value.numerator, value.denominator))
-
-
-def _fractions(integers: tuple[int, ...]) -> tuple[Fraction, ...]:
-    return tuple(Fraction(top, bottom) for top, bottom in zip(integers[::2], integers[1::2], strict=True))
-
-
-@lru_cache(maxsize=1024)
-def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: tuple[int, ...]) -> Price:
-    return _price(plan, neighbouring, _fractions(orders))
-
-
-def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
-    linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
-    quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
-    return _priced(plan, neighbouring, linear, quanta)
-
-
-def _priced(plan: Foldable, neighbouring: Neighbouring, linear: Fraction, quanta: tuple[int | None, ...]) -> Price:
-    """The price with this Rényi curve; an irrational rho is whole quanta, rounded up."""
-    rho = plan_rho(plan, neighbouring)
-    nats = rho.nats
-    if nats is not None and not rho.rational:
-        nats = Fraction(math.ceil(nats * QUANTA), QUANTA)
-    return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
-
-
-def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
-    """A price that is nowhere below ``price`` and above it by some 1e-13: to search with, never to charge.
-
-    Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
-    themselves at most: far less than the unit by which each end is moved up here.
-    """
-    outlined = outline(condense(plan), neighbouring)
-    try:
-        linear, rest = Renyi(outlined).parts(orders) if len(orders) > 1 else (INFINITE, np.zeros(0))
-    except Beyond:
-        linear = INFINITE
-    if linear.nats is None:
-        return price(plan, neighbouring, orders)
-    quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
-    return _priced(outlined, neighbouring, linear.nats, quanta if set(quanta) - {0} else ())
-
-
-_Curve = tuple[Fraction, tuple[Loss, ...]]
-"""tau at the orders as c*alpha plus a rest at each; an empty rest is 0."""
-
-
-def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> _Curve:
-    """Linear curves, which most ledgers are made of, add up as one number; others order by order.
-
-    At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
-    """
-
-    key = _integers(orders)
-
-    def mechanism(mechanism: Mechanism) -> _Curve:
-        linear = sole_slope(mechanism)
-        if linear is not None:
-            return linear, ()
-        rest = mechanism_taus(mechanism, key)
-        if len(rest) == 1 and rest[0].rational and rest[0].nats is not None:
-            return rest[0].nats / orders[0], ()
-        return Fraction(0), rest
-
-    def total(weighted: Iterable[tuple[_Curve, int]]) -> _Curve:
-        listed = list(weighted)
-        rests = [(rest, count) for (_, rest), count in listed if rest]
-        return (
-            total_loss((Loss(linear), count) for (linear, _), count in listed).nats or Fraction(0),
-            tuple(total_loss([(rest[k], count) for rest, count in rests]) for k in range(len(orders) if rests else 0)),
-        )
-
-    def largest(weighted: Iterable[tuple[_Curve, int]], how_many: int) -> _Curve:
-        listed = list(weighted)
-        if not any(rest for (_, rest), _ in listed):
-            chosen = largest_loss([(Loss(linear), count) for (linear, _), count in listed], how_many)
-            return chosen.nats or Fraction(0), ()
-        values = [(_at_orders(curve, orders), count) for curve, count in listed]
-        return Fraction(0), tuple(
-            largest_loss([(value[k], count) for value, count in values], how_many) for k in range(len(orders))
-        )
-
-    return fold(plan, neighbouring, Notion(mechanism, total, largest))
-
-
-def _at_orders(curve: _Curve, orders: tuple[Fraction, ...]) -> list[Loss]:
-    linear, rest = curve
-    straight = [Loss(linear * order) for order in orders]
-    return [total_loss([(a, 1), (b, 1)]) for a, b in zip(straight, rest, strict=True)] if rest else straight
 
 
 def charged(totals: Totals, asked: Price) -> Price:
@@ -334,7 +198,7 @@ def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
 
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
-    rule = _rule(budget.delta - budget.declared_delta, _integers(weights.orders), _integers(weights.shares))
+    rule = _rule(budget.delta - budget.declared_delta, integers(weights.orders), integers(weights.shares))
     zeros = (0,) * len(rule.conversions)
     # In whole quanta, rounded up: integers are many times as fast as fractions here.
     top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
@@ -368,9 +232,9 @@ class _Rule:
 
 @lru_cache(maxsize=256)
 def _rule(delta: Fraction, orders: tuple[int, ...], shares: tuple[int, ...]) -> _Rule:
-    alphas = _fractions(orders)
+    alphas = fractions(orders)
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
-    needed = (conversion(alpha, share * delta) for alpha, share in zip(alphas, _fractions(shares), strict=True))
+    needed = (conversion(alpha, share * delta) for alpha, share in zip(alphas, fractions(shares), strict=True))
     return _Rule(
         denominator,
         tuple(int(alpha * denominator) for alpha in alphas),

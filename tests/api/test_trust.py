@@ -12,7 +12,7 @@ from service.ledger.exports import Reader
 from service.ledger.installation import Secret
 from service.ledger.receipts import check_receipt
 from service.ledger.signing import BadSignature, check_signature, signer_of
-from service.privacy.filter import ACCOUNTANT
+from service.privacy.pricing import ACCOUNTANT
 from tests.api.calls import (
     Client,
     charge,

@@ -18,7 +18,8 @@ from service.ledger.budgets import (
     write_totals,
     write_weights,
 )
-from service.privacy.filter import Budget, Definition, Price, Sum, Totals, add, open_weights
+from service.privacy.filter import Budget, Definition, Sum, Totals, add, open_weights
+from service.privacy.pricing import Price
 
 _ANY = st.fractions(min_value=0)
 _MAYBE = st.none() | _ANY

@@ -13,7 +13,8 @@ from sqlalchemy import event, text
 from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
 from service.ledger import charges, opening, refusals
 from service.ledger.database import Database
-from service.privacy.filter import ACCOUNTANT, remaining
+from service.privacy.filter import remaining
+from service.privacy.pricing import ACCOUNTANT
 from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
 
 _TENTH = {"type": "gaussian", "rho": "0.1"}

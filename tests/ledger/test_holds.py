@@ -19,7 +19,8 @@ from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.releases import State
 from service.ledger.settling import expire, present
-from service.privacy.filter import Price, Totals
+from service.privacy.filter import Totals
+from service.privacy.pricing import Price
 from tests.ledger.charging import (
     ANN,
     account_of,

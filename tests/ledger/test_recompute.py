@@ -16,8 +16,8 @@ from service.ledger.history import price_of
 from service.ledger.journal import BadEntry
 from service.ledger.recompute import Repriced, recompute
 from service.ledger.verify import verify
-from service.privacy import filter as privacy_filter
-from service.privacy.filter import Price
+from service.privacy import pricing
+from service.privacy.pricing import Price
 from tests.ledger.charging import account_of, charge, commit, entries_of, open_account, release_of, reserve, void
 
 _A = {"type": "geometric", "epsilon": "1/10", "name": "a"}
@@ -29,7 +29,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """While it is in force, the accountant is an older one, which asks for half of what is right."""
 
     def half(plan: object, neighbouring: object, orders: object) -> Price:
-        right = privacy_filter.price(plan, neighbouring, orders)  # type: ignore[arg-type]
+        right = pricing.price(plan, neighbouring, orders)  # type: ignore[arg-type]
         return Price(
             None if right.epsilon is None else right.epsilon / 2,
             None if right.rho is None else right.rho / 2,
@@ -159,7 +159,7 @@ def test_a_release_that_was_priced_twice_is_followed_to_its_last_price(
     older.undo()
     with monkeypatch.context() as patch:  # a next version, which asks for more, and is taken back
         patch.setattr(module, "ACCOUNTANT", "0.5")
-        patch.setattr(audit, "price", lambda *asked: replace(privacy_filter.price(*asked), epsilon=Fraction(1)))
+        patch.setattr(audit, "price", lambda *asked: replace(pricing.price(*asked), epsilon=Fraction(1)))
         assert len(recompute(database, "people", apply=True).prices) == 1
         assert account_of(database).totals.epsilon.finite == 1
     assert _prices(recompute(database, "people", apply=True)).keys() == {release_id(database)}

@@ -20,7 +20,8 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import BadEntry, Head
 from service.ledger.tables import Base
 from service.ledger.verify import Verdict, verify
-from service.privacy.filter import ACCOUNTANT, Sum
+from service.privacy.filter import Sum
+from service.privacy.pricing import ACCOUNTANT
 from tests.ledger.charging import (
     account_of,
     charge,

@@ -22,10 +22,11 @@ from service.privacy.allocation import (
     proportional,
     with_margin,
 )
-from service.privacy.filter import Budget, Definition, Totals, add, charged, price, shortfalls
+from service.privacy.filter import Budget, Definition, Totals, add, charged, shortfalls
 from service.privacy.law import Law
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.plan import Neighbouring
+from service.privacy.pricing import price
 
 BUDGETS = [
     Budget(definition=Definition.PURE, cap=Fraction(2)),

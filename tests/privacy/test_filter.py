@@ -16,19 +16,15 @@ from service.privacy.filter import (
     COARSE_DELTA,
     FINE_DENOMINATOR,
     ORDERS,
-    QUANTA,
     Budget,
     Definition,
-    Price,
     Shortfall,
     Sum,
     Totals,
     Weights,
     add,
     charged,
-    estimate,
     open_weights,
-    price,
     remaining,
     shortfalls,
     spent,
@@ -45,6 +41,7 @@ from service.privacy.mechanisms import (
     Mechanism,
 )
 from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence
+from service.privacy.pricing import QUANTA, Price, estimate, price
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.rdp import plan_tau
 from service.privacy.zcdp import plan_rho

@@ -17,21 +17,11 @@ import pytest
 from numpy.typing import NDArray
 
 from service.privacy.conversion import conversion
-from service.privacy.filter import (
-    ORDERS,
-    Budget,
-    Definition,
-    Totals,
-    Weights,
-    add,
-    charged,
-    open_weights,
-    price,
-    shortfalls,
-)
+from service.privacy.filter import ORDERS, Budget, Definition, Totals, Weights, add, charged, open_weights, shortfalls
 from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import Declaration, Declared, Mechanism, RandomizedResponse
 from service.privacy.plan import Neighbouring, Plan, Repeat, Sequence
+from service.privacy.pricing import price
 from service.privacy.rdp import plan_tau
 from tests.privacy.reference import exactly, mp, nats, oracle
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from service.privacy.filter import Budget, Definition, Totals, add, charged, open_weights, price, shortfalls
+from service.privacy.filter import Budget, Definition, Totals, add, charged, open_weights, shortfalls
 from service.privacy.fitting import noise_multiplier, scaled
 from service.privacy.mechanisms import (
     Declaration,
@@ -18,6 +18,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence
+from service.privacy.pricing import price
 from service.privacy.pure import plan_epsilon
 from service.privacy.zcdp import plan_rho
 from tests.privacy.reference import nats

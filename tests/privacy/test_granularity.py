@@ -10,10 +10,10 @@ from hypothesis import given, settings, strategies as st
 from scipy.special import logsumexp  # type: ignore[import-untyped]  # it publishes no types
 
 from service.errors import InvalidInput
-from service.privacy.filter import price
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric
 from service.privacy.notation import read_plan, write_plan
 from service.privacy.plan import Group, Neighbouring, condense
+from service.privacy.pricing import price
 from service.privacy.rdp import plan_tau
 
 ADD = Neighbouring.ADD_REMOVE
