@@ -13,7 +13,7 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-faults test-faults-short test-statistics check fmt openapi bench lock clean
+.PHONY: help serve test test-faults test-faults-short test-spark test-statistics check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and database
 
 test-faults-short: $(VENV)/dev.stamp ## the same a few times each, in about a minute
 	$(BIN)/python -m pytest -m faults tests/faults
+
+test-spark: $(VENV)/spark.stamp ## run the example's Spark job on a local Spark, which takes Java
+	$(BIN)/python -m pytest tests/test_examples.py
 
 test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of each law
 	$(BIN)/python -m pytest -m statistics tests/noise
@@ -55,6 +58,7 @@ bench: $(VENV)/dev.stamp ## run the benchmarks, peers side by side
 lock: $(VENV)/dev.stamp ## lock what pyproject.toml asks for (UPGRADE=--upgrade: the newest in range)
 	$(COMPILE) --output-file requirements.lock
 	$(COMPILE) --extra dev --constraints requirements.lock --output-file requirements-dev.lock
+	$(COMPILE) --extra spark --constraints requirements-dev.lock --output-file requirements-spark.lock
 
 clean: ## remove what was installed and cached; the ledger's data stays
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -73,3 +77,7 @@ $(VENV)/serve.stamp: requirements.lock | $(BIN)/python
 $(VENV)/dev.stamp: requirements-dev.lock | $(BIN)/python
 	$(PIP) --requirement requirements-dev.lock
 	touch $@ $(VENV)/serve.stamp
+
+$(VENV)/spark.stamp: requirements-spark.lock $(VENV)/dev.stamp
+	$(PIP) --requirement requirements-spark.lock
+	touch $@

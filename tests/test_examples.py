@@ -57,7 +57,7 @@ def test_the_readmes_county_counts_through_arrow(running: tuple[str, str], monke
 
 @pytest.mark.skipif(
     shutil.which("java") is None or not all(map(importlib.util.find_spec, ("pyspark", "pandas"))),
-    reason="Spark is not here: it takes Java, pip install pyspark (450 MB, so in no lock) and pandas",
+    reason="Spark is not here: `make test-spark` installs it (450 MB) and needs Java",
 )
 def test_the_spark_job_draws_each_partition_once(running: tuple[str, str]) -> None:
     address, key = running
