@@ -61,7 +61,8 @@ class Relay:
             return self.breaks.pop(0) if self.breaks else None
 
     def _relay(self, client: socket.socket) -> None:
-        with client, socket.socket(self._listener.family) as server:
+        # Where one side has hung up in the meantime, closing tells the other.
+        with contextlib.suppress(ConnectionError), client, socket.socket(self._listener.family) as server:
             server.connect(self._server)
             mode: Break | None = None
             while True:
