@@ -31,7 +31,7 @@ Contender = Callable[[int, int, Callable[[], Iterator[bytes]]], Measured]
 
 def run() -> None:
     """Print the service's rate as a part of its peers', on both databases, with 1 client and with 16."""
-    print(f"Charges over HTTP, and the the service's rate as a part of its peers' (target: {_TARGET} of SQLAlchemy's)")
+    print(f"Charges over HTTP, and the service's rate as a part of its peers' (target: {_TARGET} of SQLAlchemy's)")
     print(f"  {'':<58}{'rate':>9}{'p50':>11}{'p99':>11}{'part':>7}")
     _on("SQLite", sqlite_database)
     with postgres_server(durable=True) as server:
