@@ -58,4 +58,5 @@ def serve(settings: Settings, host: str, port: int) -> None:
         access_log=False,
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
+        forwarded_allow_ips=settings.trusted_proxies,
     )

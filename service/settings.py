@@ -57,6 +57,11 @@ class Settings(BaseSettings):
     writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
     job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
+    trusted_proxies: str = Field(
+        "127.0.0.1,::1",
+        description="Addresses, with commas between them, of proxies whose X-Forwarded-For and X-Forwarded-Proto are"
+        " believed; * for any, where only the proxy reaches the service.",
+    )
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
         "info", description="Least severe level that is logged."
     )

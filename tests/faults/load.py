@@ -17,6 +17,7 @@ from tests.api.calls import Answer, Client
 from tests.faults.processes import Replica, until
 
 FINAL = {200, 201, 409}  # answers after which a client asks no more
+AGAIN = {None, 502, 503, 504}  # after which it asks the same once more: no answer, or that none was to be had
 COUNTS = [10, 0, 7]
 SETTLED = ":settled"  # how the name ends of what commits or voids a hold
 _PAUSE = 0.05  # seconds before an attempt that follows a failed one
@@ -249,7 +250,7 @@ class Load:
             operation.attempts.append(attempt)
             if attempt.status in FINAL:
                 return
-            if gives_up or not (attempt.status is None or attempt.status == 503):
+            if gives_up or attempt.status not in AGAIN:
                 return
             time.sleep(_PAUSE)
 

@@ -44,6 +44,10 @@ class Replica:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
     def client(self) -> Client:
         """A steward who calls it."""
         return Client(base_url=self.address, headers=bearer(STEWARD), timeout=_PATIENCE)
@@ -107,7 +111,7 @@ class Replica:
 @contextlib.contextmanager
 def replicas(home: Path, number: int, log: IO[str] | None = None, **settings: str) -> Iterator[Sequence[Replica]]:
     """Servers over one database, with one secret, for as long as the block lasts."""
-    started = [Replica(home, settings, port, log=log) for port in _free_ports(number)]
+    started = [Replica(home, settings, port, log=log) for port in free_ports(number)]
     try:
         at_once(replica.start for replica in started)
         yield started
@@ -123,7 +127,8 @@ def at_once(calls: Iterable[Callable[[], None]]) -> None:
             one.result()
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(number)]
         for probe in probes:
