@@ -13,7 +13,7 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-faults test-faults-short test-spark test-statistics check fmt openapi bench lock clean
+.PHONY: help serve test test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-spark: $(VENV)/spark.stamp ## run the example's Spark job on a local Spark,
 
 test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of each law
 	$(BIN)/python -m pytest -m statistics tests/noise
+
+test-image: $(VENV)/dev.stamp ## follow the Dockerfile in a root of its own and run what it makes (as root, with debootstrap)
+	$(BIN)/python -m pytest -m image tests/image
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract, the Dockerfile
 	$(BIN)/ruff check

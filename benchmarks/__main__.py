@@ -13,6 +13,7 @@ from benchmarks import (
     growth,
     noise,
     pricing,
+    replicas,
     tabulations,
     tight,
     verify,
@@ -35,6 +36,7 @@ def main() -> None:
         tabulations,
         verify,
         empirical,
+        replicas,
     )
     for number, benchmark in enumerate(benchmarks):
         if number:

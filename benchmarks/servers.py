@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -70,14 +70,24 @@ def open_accounts(url: str, names: Iterable[str]) -> None:
 @contextmanager
 def service_server(url: str) -> Iterator[str]:
     """The address of the service on a database, its log in a file as an operator would have it."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+    with service_servers(url, 1) as (address,):
+        yield address
+
+
+@contextmanager
+def service_servers(url: str, number: int) -> Iterator[list[str]]:
+    """The addresses of replicas of the service on a database."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         environment = {
             "SERVICE_DATABASE_URL": url,
             "SERVICE_SECRET_FILE": f"{directory}/service.secret",
             "SERVICE_BOOTSTRAP_KEY": KEY,
         }
-        with _process(["service", "serve"], environment, Path(directory), "/readyz") as address:
-            yield address
+        yield [
+            stack.enter_context(_process(["service", "serve"], environment, directory, "/readyz"))
+            for _ in range(number)
+        ]
 
 
 @contextmanager
@@ -92,21 +102,27 @@ def bare_server(url: str, library: Literal["driver", "sqlalchemy"]) -> Iterator[
 
 @contextmanager
 def _process(module: list[str], environment: dict[str, str], home: Path, ready: str) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", *module, "--port", str(port)]
-    with (home / "log").open("wb") as log:
+    with (home / f"log-{port}").open("wb") as log:
         process = subprocess.Popen(command, cwd=_ROOT, env=os.environ | environment, stdout=log, stderr=log)
         try:
-            _wait(process, address + ready, home / "log")
+            _wait(process, address + ready, home / f"log-{port}")
             _running[address] = process.pid
             yield address
         finally:
             _running.pop(address, None)
             process.terminate()
             process.wait()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def peak_memory(address: str) -> float:
