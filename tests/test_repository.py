@@ -14,7 +14,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _WEB = _ROOT / "service" / "web"
 _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
-    *("README.md", "benchmarks", "compose.yaml", "examples", "migrations", "openapi.yaml", "pyproject.toml"),
+    *("README.md", "benchmarks", "compose.yaml", "deploy", "examples", "migrations", "openapi.yaml", "pyproject.toml"),
     *("requirements-dev.lock", "requirements-spark.lock", "requirements.lock", "service", "tests"),
 }
 # In pieces, since this file is searched as well.

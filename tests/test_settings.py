@@ -45,6 +45,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "WRITER_THREADS": "2",
         "JOB_WORKERS": "4",
         "SHUTDOWN_SECONDS": "7",
+        "TRUSTED_PROXIES": "10.0.0.7",
         "LOG_LEVEL": "WARNING",
     }
     assert {name.lower() for name in stated} == set(Settings.model_fields)
@@ -59,7 +60,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.max_json_bytes, settings.max_arrow_bytes) == (1000, 2000)
     assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (10, 3, 5)
     assert (settings.writer_threads, settings.job_workers, settings.shutdown_seconds) == (2, 4, 7)
-    assert settings.log_level == "warning"
+    assert (settings.trusted_proxies, settings.log_level) == ("10.0.0.7", "warning")
 
 
 def test_every_field_is_described() -> None:
