@@ -46,6 +46,7 @@ _PROBLEM = {
         "failures": {"type": "array", "items": {"type": "object", "properties": _OVERRUN}},
         "noise_multiplier_that_fits": {"type": ["number", "null"]},
         "draw": {"type": "string"},
+        "missing": {"type": "array", "items": {"type": "string"}},
     },
 }
 
@@ -148,6 +149,8 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             "delete",
         ):
             statuses[409] = "conflict"
+        if path.endswith("/registry-entry"):
+            statuses[409] = "incomplete"
     for status, code in sorted(statuses.items()):
         answers[str(status)] = {
             "description": KINDS[code].title,
