@@ -249,9 +249,10 @@ def _implementation(draws: int, drawable: bool) -> str:
             f"{', which could draw some of it' if drawable else ''}; it accounts for it as stated."
         )
     return (
-        f"Draws by the privacy-budget ledger service, version {__version__}: {draws}. Integer noise of exactly the"
-        " stated law, never formed in floating point, from an AES-256-CTR keystream under fresh 256-bit keys of the operating system. A mechanism is drawn once for each partition; the"
-        " noisy counts are stored and answered again, so that nobody sees the same count under fresh noise. True counts"
+        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. Integer noise of exactly the"
+        " stated law, never formed in floating point, from an AES-256-CTR keystream under fresh 256-bit keys of the"
+        " operating system. A mechanism is drawn once for each partition; the noisy counts are stored and answered"
+        " again, so that nobody sees the same count under fresh noise. True counts"
         " are not stored. Single draws do not take the same time for every value."
     )
 
