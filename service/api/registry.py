@@ -56,7 +56,7 @@ class Variant(VariantFields):
     variant_name: Literal["Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"]
 
 
-class Parameters(BaseModel):
+class PrivacyParameters(BaseModel):
     """Upper bounds, rounded up."""
 
     epsilon: float | None = None
@@ -69,7 +69,7 @@ class PrivacyLoss(LossFields):
 
     privacy_unit: str
     privacy_unit_details: str
-    privacy_parameters: Parameters | None = None
+    privacy_parameters: PrivacyParameters | None = None
     privacy_parameters_details: str
 
 

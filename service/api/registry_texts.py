@@ -171,7 +171,8 @@ def of_release(account: AccountRecord, release: ReleaseRecord, plan: Plan) -> st
 def _outline(plan: Plan, depth: int) -> Iterator[str]:
     """A line for each node; mechanisms that stand beside one another are counted, as their table names them."""
     alone = len(parts_of(plan)) > 1 and all(isinstance(part, Mechanism) for part in parts_of(plan))
-    parts = f"{len(parts_of(plan))} {'mechanisms' if alone else 'parts'}"
+    count = len(parts_of(plan))
+    parts = f"{count} {'mechanisms' if alone else 'part' if count == 1 else 'parts'}"
     start = "  " * depth + "- "
     match plan:
         case Composed():

@@ -77,7 +77,7 @@ def test_what_changes_nothing_writes_nothing(client: TestClient, account: str) -
 
 
 def test_an_edit_is_replayed_to_its_key(client: TestClient, account: str) -> None:
-    asked = {"json": {"metadata": _SAID}, "headers": {"Idempotency-Key": "k"}}
+    asked: dict[str, Any] = {"json": {"metadata": _SAID}, "headers": {"Idempotency-Key": "k"}}
     first = client.patch(account, **asked)
     _describe(client, account, {"notes": "between"})
     again = client.patch(account, **asked)

@@ -247,10 +247,8 @@ def test_a_release_of_which_nothing_was_published_has_no_entry(embedded: Client,
 
 def test_every_node_of_a_plan_is_in_its_composition(embedded: Client) -> None:
     account = _open(embedded, definition="zcdp", rho=1)
-    fork = {
-        "type": "choice",
-        "parts": [pure("0.01", name="a"), {"type": "sequence", "parts": [pure("0.01", name="b")]}],
-    }
+    one = {"type": "sequence", "parts": [pure("0.01", name="b")]}
+    fork = {"type": "choice", "parts": [pure("0.01", name="a"), one]}
     apart = {"type": "parallel", "max_degree": 2, "parts": [fork, pure("0.02", name="c")]}
     plan = {"type": "repeat", "count": 3, "part": {"type": "group", "size": 2, "part": apart}}
     said = _entry(embedded, f"{account}/releases/{release(embedded, plan)['id']}")["deployment"]
@@ -260,7 +258,7 @@ def test_every_node_of_a_plan_is_in_its_composition(embedded: Client) -> None:
         "    - parallel composition: 2 parts, each record in at most 2 of them",
         "      - one of 2 parts, chosen by earlier answers for each partition; the largest loss counts",
         "        - `a`",
-        "        - sequential composition of 1 parts",
+        "        - sequential composition of 1 part",
         "          - `b`",
         "      - `c`",
     ]
