@@ -29,6 +29,7 @@ from service.api import (
     pages,
     postprocessing,
     problems,
+    registry,
     releases,
     safetab,
     tabulations,
@@ -63,6 +64,7 @@ _ROUTERS = (
     jobs.router,
     keys.router,
     trust.router,
+    registry.router,
     pages.health,
 )
 

@@ -51,6 +51,14 @@ class Conflict(ServiceError):
     """The request contradicts what is already there."""
 
 
+class Incomplete(ServiceError):
+    """What was asked for needs metadata that nobody has given; ``missing`` names them."""
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        super().__init__(f"the metadata lack {', '.join(missing)}")
+        self.missing = tuple(missing)
+
+
 class AccountClosed(ServiceError):
     """A closed account takes no charges."""
 

@@ -23,10 +23,11 @@ from service.api.guarantees import (
     read_deltas,
     remaining_body,
 )
+from service.api.metadata import Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
 from service.api.plans import document_of
 from service.errors import InvalidInput
-from service.ledger import accounts, clock, history, journal, opening, spending
+from service.ledger import accounts, clock, descriptions, history, journal, opening, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.opening import NewAccount
@@ -68,11 +69,12 @@ class ChangeAccount(Strict):
     budget: BudgetModel | None = None
     state: Literal["open", "closed"] | None = None
     approval_above: Exact | None = None
+    metadata: Metadata | None = Field(None, description="A merge patch: what is null goes, what is left out stays.")
 
     @model_validator(mode="after")
     def _one(self) -> "ChangeAccount":
-        if [self.budget, self.state, self.approval_above].count(None) != 2:
-            raise ValueError("expected exactly one of budget, state and approval_above")
+        if [self.budget, self.state, self.approval_above, self.metadata].count(None) != 3:
+            raise ValueError("expected exactly one of budget, state, approval_above and metadata")
         return self
 
 
@@ -94,6 +96,7 @@ class AccountBody(BaseModel):
     description: str
     parent: str | None
     approval_above: str | None
+    metadata: Metadata
     admission: Admission | None
     created_at: str
     head: HeadBody
@@ -146,6 +149,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "description": account.description,
         "parent": account.parent,
         "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
+        "metadata": account.metadata,
         "admission": admission if weights.shares else None,
         "created_at": account.created_at,
         "head": head_body(account.head),
@@ -210,21 +214,24 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
 @router.patch("/{account}", response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT_CHANGE))
 @in_writers
 def change_account(account: AccountPath, body: ChangeAccount, change: Changing) -> Response:
-    """Change an account's budget, or when it needs approval, or close or reopen it.
+    """Change an account's budget, its metadata, or when it needs approval, or close or reopen it.
 
     Of a budget the figures may change, not the definition, the order or declared_delta; it cannot go below
     what is spent and held. A closed account takes no charges, neither its own nor those of accounts under it;
     what it holds can still be committed, voided and drawn from. approval_above can only be set or lowered.
-    Each change is a journal entry.
+    metadata are what only people know, for the deployments registry. Each change is a journal entry.
     """
     require(change.principal, "steward", account)
+    if body.metadata is not None:
+        patch = patch_of(body.metadata)
+        return respond(descriptions.describe_account(change.database, change.request, account, patch, _rendered))
     what: Budget | str | Fraction | None = body.state
     if body.budget is not None:
         what = read_budget(document_of(body.budget), "/budget")
     elif body.approval_above is not None:
         what = _threshold(body.approval_above)
     if what is None:
-        raise TypeError("the model admits one of budget, state and approval_above")
+        raise TypeError("the model admits one of budget, state, approval_above and metadata")
     return respond(opening.change_account(change.database, change.request, account, what, _rendered, "/budget"))
 
 

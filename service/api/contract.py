@@ -1,5 +1,6 @@
 """The OpenAPI document: FastAPI's, with the answers that every operation shares."""
 
+import re
 from typing import Any
 
 from fastapi import FastAPI
@@ -46,6 +47,7 @@ _PROBLEM = {
         "failures": {"type": "array", "items": {"type": "object", "properties": _OVERRUN}},
         "noise_multiplier_that_fits": {"type": ["number", "null"]},
         "draw": {"type": "string"},
+        "missing": {"type": "array", "items": {"type": "string"}},
     },
 }
 
@@ -113,7 +115,13 @@ def bulk_answer(status: int) -> dict[int | str, dict[str, Any]]:
 def describe(app: FastAPI) -> dict[str, Any]:
     """The contract, made once."""
     if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=DESCRIPTION,
+            routes=app.routes,
+            separate_input_output_schemas=False,  # one name for one thing, for whoever makes a client of it
+        )
         components = schema.setdefault("components", {})
         for name in ("HTTPValidationError", "ValidationError"):
             components.get("schemas", {}).pop(name, None)
@@ -127,7 +135,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Each operation's problems, from what it takes."""
+    """Each operation's short name, and its problems from what it takes."""
+    operation["operationId"] = operation["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}"))
     summary, _, description = operation.get("description", "").partition("\n\n")
     if description:  # docstrings: a sentence, then the rest
         operation["summary"], operation["description"] = summary.rstrip("."), description
@@ -148,6 +157,8 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             "delete",
         ):
             statuses[409] = "conflict"
+        if path.endswith("/registry-entry"):
+            statuses[409] = "incomplete"
     for status, code in sorted(statuses.items()):
         answers[str(status)] = {
             "description": KINDS[code].title,

@@ -55,7 +55,8 @@ def _whole_or_exact(value: Any) -> int | str:
     return _exact(value)
 
 
-WholeOrExact = Annotated[int | str, BeforeValidator(_whole_or_exact), WithJsonSchema(EXACT_SCHEMA)]
+_WHOLE_FIRST = {**EXACT_SCHEMA, "anyOf": [{"type": "integer"}, *EXACT_SCHEMA["anyOf"]]}  # else clients write 1.0
+WholeOrExact = Annotated[int | str, BeforeValidator(_whole_or_exact), WithJsonSchema(_WHOLE_FIRST)]
 """An integer, or where a granularity is stated an exact number."""
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]

@@ -21,6 +21,18 @@ ACCOUNT = {
     "description": "2020 Census redistricting data, persons in the United States",
 }
 ACCOUNT_CHANGE = {"budget": {"definition": "zcdp", "rho": "2.63"}}
+RELEASE_CHANGE = {
+    "metadata": {
+        "data_curators": ["U.S. Census Bureau"],
+        "intended_use": "Redistricting",
+        "data_product_type": "Summary statistics",
+        "data_product_region": "United States",
+        "data_product_sector": "Government",
+        "publication_date": "2021-08-12",
+        "unprotected_quantities": "Total population of each state",
+        "notes": None,
+    }
+}
 _STATE_TOTAL = {
     "type": "discrete_gaussian",
     "name": "State/total",

@@ -27,7 +27,7 @@ _Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
 _Ages = Annotated[list[_Count], Field(min_length=1, max_length=MOST_AGES)]
 
 
-class Group(Strict):
+class PopulationGroup(Strict):
     """A population group and its true counts; they are never stored or logged."""
 
     group: Label = Field(description="Its name, once ever at a level.")
@@ -47,7 +47,7 @@ class NamedGroups(NamedTuple):
     counts: Groups
 
 
-def of_json(groups: Sequence[Group]) -> NamedGroups:
+def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
     """Groups of a JSON body.
 
     Raises:

@@ -57,6 +57,12 @@ KINDS: dict[str, Kind] = {
     ),
     "account_closed": Kind(409, "The account is closed", "A steward can open it again."),
     "conflict": Kind(409, "The request contradicts what is there", "The detail says what it contradicts."),
+    "incomplete": Kind(
+        409,
+        "Metadata are missing",
+        "missing names what people must say before there is a registry entry: PATCH the account's or the release's"
+        " metadata.",
+    ),
     "ledger_rolled_back": Kind(
         412,
         "The ledger has forgotten an entry",
@@ -84,6 +90,7 @@ _CODES: dict[type[ServiceError], str] = {
     errors.Forbidden: "forbidden",
     errors.NotFound: "not_found",
     errors.Conflict: "conflict",
+    errors.Incomplete: "incomplete",
     errors.AccountClosed: "account_closed",
     errors.BudgetExceeded: "budget_exceeded",
     errors.AlreadyDrawn: "already_drawn",
@@ -118,6 +125,8 @@ def of_error(error: ServiceError, instance: str) -> Response:
             return problem(code, str(error), instance, **first, failures=listed, noise_multiplier_that_fits=multiplier)
         case errors.AlreadyDrawn(draw=draw):
             return problem(code, str(error), instance, draw=draw)
+        case errors.Incomplete(missing=missing):
+            return problem(code, str(error), instance, missing=list(missing))
         case errors.AccountClosed(account=account) | errors.LedgerRolledBack(account=account):
             return problem(code, str(error), instance, account=account)
         case errors.Unavailable(retry_after=seconds):

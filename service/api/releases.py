@@ -24,9 +24,10 @@ from service.api.guarantees import (
     read_deltas,
     remaining_body,
 )
+from service.api.metadata import DescribeRelease, Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_seq
 from service.api.plans import BoundedPlan, Plan, document_of, plan_of_document
-from service.ledger import accounts, charges, clock, holds, releases
+from service.ledger import accounts, charges, clock, descriptions, holds, releases
 from service.ledger.accounts import AccountRecord
 from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.holds import Settled
@@ -73,6 +74,7 @@ class ReleaseBody(BaseModel):
     overdue: bool
     plan: Plan
     tags: list[str]
+    metadata: Metadata
     delta: str
     cost: GuaranteeBody
     remaining: Remaining
@@ -198,6 +200,19 @@ def read_release(
     return ok(_stored_body(found, owner, now))
 
 
+@router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
+@in_writers
+def describe_release(account: AccountPath, release: ReleasePath, body: DescribeRelease, change: Changing) -> Response:
+    """Change a release's metadata.
+
+    What only people know, for the deployments registry, whatever became of the release; where it says nothing its
+    account's metadata hold. Each change is a journal entry. head is the account's.
+    """
+    require(change.principal, "pipeline", account)
+    render, patch = _settled(change, account, release), patch_of(body.metadata)
+    return respond(descriptions.describe_release(change.database, change.request, account, release, patch, render))
+
+
 class VoidRelease(Strict):
     """Why a release is taken back."""
 
@@ -320,6 +335,7 @@ def _body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, 
         "overdue": record.is_over(now),
         "plan": record.document,
         "tags": list(record.tags),
+        "metadata": record.metadata,
         "delta": exact_text(record.delta),
         "remaining": remaining_body(account),
         "head": head_body(record.head),

@@ -14,7 +14,7 @@ from service.api.bulk import ArrowRoute, Uploaded, json_parameter, model_of
 from service.api.context import Change, Changing, in_writers, respond
 from service.api.draws import CONFIDENCE, DrawRoute, identity_of, json_of, stream_of
 from service.api.exact import Label, Strict
-from service.api.groups import Group, NamedGroups
+from service.api.groups import NamedGroups, PopulationGroup
 from service.api.releases import ReleasePath
 from service.api.tabulated import AgeBins, TabulationBody, Thresholds, terms_of
 from service.errors import InvalidInput
@@ -48,7 +48,7 @@ class TabulationTerms(Strict):
 class Tabulate(TabulationTerms):
     """The same with the groups."""
 
-    groups: Annotated[list[Group], FailFast(), Field(min_length=1)]
+    groups: Annotated[list[PopulationGroup], FailFast(), Field(min_length=1)]
 
 
 @router.post(

@@ -1,19 +1,21 @@
 """Accounts as they are read, and the lock on an account's line that every charge takes."""
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, text, update
 from sqlalchemy.orm import aliased
 
 from service.errors import NotFound, Overrun
 from service.ledger import budgets
 from service.ledger.database import Database, batch
 from service.ledger.journal import AccountHead, Head
-from service.ledger.tables import Account
+from service.ledger.metadata import Metadata, read_metadata
+from service.ledger.tables import Account, Description, Entry
 from service.privacy.filter import Budget, Totals, Weights
 from service.privacy.numbers import double_down, double_up
 from service.privacy.plan import Neighbouring
@@ -32,6 +34,7 @@ class AccountRecord:
         approval_above: the price of a release above which a second steward must approve.
         next_expiry: when the first of its holds expires.
         releases: how many are committed or held.
+        metadata: what people say of it, as it was read; not looked up where an account is locked, as no charge asks.
     """
 
     id: int
@@ -49,6 +52,7 @@ class AccountRecord:
     approval_above: Fraction | None = None
     next_expiry: str | None = None
     releases: int = 0
+    metadata: Metadata = field(default_factory=dict)
 
     @property
     def chain(self) -> AccountHead:
@@ -98,10 +102,19 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
 
 def list_accounts(connection: Connection, after: str, limit: int, only: frozenset[str] | None) -> list[AccountRecord]:
     """A page of accounts by name, those named in ``only`` where it is given."""
-    query = select(*_COLUMNS).where(Account.name > after).order_by(Account.name).limit(limit)
+    query = select(*_COLUMNS, _METADATA).where(Account.name > after).order_by(Account.name).limit(limit)
     if only is not None:
         query = query.where(Account.name.in_(only))
     return [_record(row) for row in connection.execute(query)]
+
+
+def budgets_so_far(connection: Connection, account_id: int) -> list[Budget]:
+    """The budgets that an account has had, the present one last."""
+    query = select(Entry.body).where(Entry.account_id == account_id, _OF_A_BUDGET).order_by(Entry.seq)
+    return [budgets.read_budget(json.loads(body)["content"]["budget"]) for body in connection.execute(query).scalars()]
+
+
+_OF_A_BUDGET = text("kind IN ('account_opened', 'budget_changed')")  # in the words of the index of these few
 
 
 def line_above(connection: Connection, name: str) -> list[AccountRecord]:
@@ -222,8 +235,18 @@ _COLUMNS = (
 )
 
 
+_METADATA = (
+    select(Description.document)
+    .where(Description.account_id == Account.id, Description.release_id.is_(None))
+    .order_by(Description.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+    .label("metadata")
+)
+
+
 # Statements are built once: building one costs more than running it.
-_BY_NAME = select(*_COLUMNS).where(Account.name == bindparam("name"))
+_BY_NAME = select(*_COLUMNS, _METADATA).where(Account.name == bindparam("name"))
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 
@@ -259,4 +282,5 @@ def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
         approval_above=None if row.approval_above is None else Fraction(row.approval_above),
         next_expiry=row.next_expiry,
         releases=row.releases,
+        metadata=read_metadata(row._mapping.get("metadata")),
     )

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from service.ledger import budgets, journal, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.journal import BEFORE_FIRST, Broken, Head
+from service.ledger.metadata import Metadata, check_metadata
 from service.ledger.releases import expires
 from service.ledger.spending import Subplans
 from service.privacy.filter import Budget, Totals, Weights, add_all
@@ -67,6 +68,7 @@ class Chain:
         self.budget: Budget | None = None
         self.state = "open"
         self.approval_above: str | None = None
+        self.metadata: Metadata = {}  # the account's own
         self.committed = 0  # releases, with those of the accounts under it
         self.own_committed = 0  # its own
         self.held: dict[str, Held] = {}
@@ -111,12 +113,8 @@ class Chain:
                 self._reprice(said["release"], amount_of(content["was"]), amount_of(content["price"]))
             case "account_opened":
                 self._open(said)
-            case "budget_changed":
-                self.budget = budgets.read_budget(content["budget"])
-            case "account_closed" | "account_reopened":
-                self.state = "closed" if kind == "account_closed" else "open"
-            case "metadata_changed":
-                self.approval_above = content.get("approval_above", self.approval_above)
+            case "budget_changed" | "account_closed" | "account_reopened" | "metadata_changed" | "described":
+                self._change(kind, content, said["release"])
             case "drawn":
                 if said["release"] in self.held:
                     raise Broken("the release is drawn from before it is committed")
@@ -133,6 +131,18 @@ class Chain:
         self.weights = budgets.read_weights(json.dumps(content["admission"]))
         self.budget = budgets.read_budget(content["budget"])
         self.approval_above = content.get("approval_above")
+
+    def _change(self, kind: str, content: Said, release: str | None) -> None:
+        match kind:
+            case "budget_changed":
+                self.budget = budgets.read_budget(content["budget"])
+            case "metadata_changed":
+                self.approval_above = content.get("approval_above", self.approval_above)
+            case "described":
+                metadata = check_metadata(content["metadata"])
+                self.metadata = metadata if release is None else self.metadata
+            case _:
+                self.state = "closed" if kind == "account_closed" else "open"
 
     def _register(self, release: str, kind: str, content: Said) -> str:
         self.amount = amount = amount_of(content["price"])
@@ -319,5 +329,6 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Moment
         approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),
         next_expiry=chain.next_expiry,
         releases=chain.releases,
+        metadata=chain.metadata,
     )
     return Moment(moment, chain.spent, chain.reserved)

@@ -24,6 +24,7 @@ Kind = Literal[
     "account_closed",
     "account_reopened",
     "metadata_changed",
+    "described",
     "proposed",
     "approved",
     "reserved",

@@ -15,8 +15,9 @@ from service.ledger.exports import BadExport, Drawn, Entered, Reader
 from service.ledger.history import Amount, Chain, Said, ends_by_itself, read_amount
 from service.ledger.installation import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
+from service.ledger.metadata import write_metadata
 from service.ledger.rows import tags_of
-from service.ledger.tables import Account, Base, Draw, Entry, Hold, Release, ReleaseTag
+from service.ledger.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
 from service.ledger.tabulations import write_layout
 from service.privacy.filter import Totals
 from service.privacy.levels import find_level
@@ -86,6 +87,8 @@ class _Writer:
         elif said["kind"] == "repriced":
             price, accountant = _price_text(history.amount_of(content["price"])), content["accountant"]
             self._changes.append({"release": release, "account": account, "price": price, "accountant": accountant})
+        elif said["kind"] == "described":
+            self._describe(account, said)
         row = {"account_id": account, "seq": seq, "kind": said["kind"], "release_id": release}
         self._rows[Entry].append(row | {"body": entered.body, "hash": entered.hash})
         if entered.drawn is not None:
@@ -134,6 +137,15 @@ class _Writer:
         self._rows[Release].append(row)
         tags = ({"account_id": account, "tag": tag, "seq": said["seq"]} for tag in tags_of(chain.subject))
         self._rows[ReleaseTag].extend(tags)
+
+    def _describe(self, account: int, said: Said) -> None:
+        seq, release = said["seq"], said["release"]
+        if release is not None:
+            self._flush()
+            if self._connection.execute(_PLAN, {"release": release, "account": account}).first() is None:
+                raise BadExport(self._reader.line, "the description is of no release of its account")
+        row = {"account_id": account, "seq": seq, "release_id": release}
+        self._rows[Description].append(row | {"document": write_metadata(said["content"]["metadata"])})
 
     def _draw(self, account: int, said: Said, drawn: Drawn) -> None:
         content, release = said["content"], said["release"]
@@ -194,7 +206,7 @@ def _price_text(amount: Amount) -> str:
     return json.dumps(budgets.write_price(read_amount(amount)))
 
 
-_IN_ORDER: tuple[type[Base], ...] = (Release, ReleaseTag, Entry, Draw)
+_IN_ORDER: tuple[type[Base], ...] = (Release, ReleaseTag, Entry, Draw, Description)
 _ORIGIN = (
     select(Account.name, Release.seq)
     .join(Account, Account.id == Release.account_id)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, cast
 
@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Row, bindparam, exists, literal_column, selec
 
 from service.errors import NotFound
 from service.ledger.journal import Head
-from service.ledger.tables import Entry, Hold, Release, ReleaseTag
+from service.ledger.metadata import Metadata, read_metadata
+from service.ledger.tables import Description, Entry, Hold, Release, ReleaseTag
 from service.privacy.law import noise_law
 from service.privacy.notation import read_plan
 from service.privacy.plan import Plan, mechanisms_of
@@ -22,7 +23,10 @@ HELD = ("proposed", "reserved")
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
-    """A stored release; ``head`` is the journal entry that charged it, ``expires_at`` that of its reservation."""
+    """A stored release; ``head`` is the journal entry that charged it, ``expires_at`` that of its reservation.
+
+    ``metadata``: what people say of it.
+    """
 
     id: str
     name: str
@@ -33,6 +37,7 @@ class ReleaseRecord:
     created_at: str
     head: Head
     expires_at: str | None = None
+    metadata: Metadata = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -112,6 +117,15 @@ def list_releases(
 
 _UNCOMMITTED = Release.state != literal_column("'committed'")  # in the words of the index of these few
 
+_METADATA = (
+    select(Description.document)
+    .where(Description.account_id == Release.account_id, Description.release_id == Release.id)
+    .order_by(Description.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+    .label("metadata")
+)
+
 _RELEASES = select(
     Release.id,
     Release.name,
@@ -123,6 +137,7 @@ _RELEASES = select(
     Release.expires_at,
     Release.seq,
     Entry.hash,
+    _METADATA,
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
 
 _BY_ID = _RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))
@@ -139,4 +154,5 @@ def _record(row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
         created_at=row.created_at,
         head=Head(row.seq, row.hash),
         expires_at=row.expires_at,
+        metadata=read_metadata(row.metadata),
     )

@@ -1,4 +1,4 @@
-"""The rows that entries wrote, read beside the entries: releases, their tags, draws and the branches they took."""
+"""The rows that entries wrote, read beside the entries: releases, their tags, descriptions, draws, their branches."""
 
 import json
 import math
@@ -16,7 +16,8 @@ from service.ledger.audit import Audit
 from service.ledger.history import Amount, Said, Subject, amount_of
 from service.ledger.journal import Broken, JournalEntry, canonical
 from service.ledger.layouts import by_branch, checked_layout
-from service.ledger.tables import Account, Draw, Entry, Release, ReleaseTag, Tabulation
+from service.ledger.metadata import write_metadata
+from service.ledger.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.privacy.levels import find_level
 from service.privacy.notation import walk
 from service.privacy.pricing import ACCOUNTANT
@@ -91,6 +92,8 @@ class OwnRows:
         self._tags = _InOrder(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
         drawn = select(*_DRAW).where(Draw.account_id == account_id).order_by(Draw.seq)
         self._draws = _InOrder(connection, drawn, "draws", until)
+        said = select(*_DESCRIPTION).where(Description.account_id == account_id).order_by(Description.seq)
+        self._descriptions = _InOrder(connection, said, "descriptions", until)
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
         self._below = _InOrder(connection, below, "releases", until)
@@ -113,7 +116,7 @@ class OwnRows:
         if not self._is_as_written(rows, below, entry):
             said, state = self._audit.take(entry)
             self._check(said, state, rows, below)
-        if min(self._tags.seq, self._draws.seq) <= seq:
+        if min(self._tags.seq, self._draws.seq, self._descriptions.seq) <= seq:
             raise Bad(seq, "the entry wrote other rows than it says")
 
     def _is_as_written(self, rows: _Found, below: _Found, entry: JournalEntry) -> bool:
@@ -167,6 +170,8 @@ class OwnRows:
             self._check_repriced(said)
         elif kind == "drawn":
             self._check_draw(said)
+        elif kind == "described":
+            self._check_description(said)
 
     def _check_release(self, said: Said, state: str, row: Row[*tuple[Any, ...]]) -> None:
         seq, content, followed = said["seq"], said["content"], self._audit.chain
@@ -225,6 +230,15 @@ class OwnRows:
             raise Bad(seq, "the release had another price")
         self._prices[release] = (known[0], stored, (amount_of(content["price"]), content["accountant"]))
 
+    def _check_description(self, said: Said) -> None:
+        seq, release, rows = said["seq"], said["release"], self._descriptions.of(said["seq"])
+        if [row[1:] for row in rows] != [(release, write_metadata(said["content"]["metadata"]))]:
+            raise Bad(seq, "the description is not what its entry says")
+        if release is not None:
+            found = self._connection.execute(_PRICED, {"id": release}).one_or_none()
+            if found is None or found.account_id != self._account:
+                raise Bad(seq, "the description is of no release of the account")
+
     def _check_draw(self, said: Said) -> None:
         seq, content, rows = said["seq"], said["content"], self._draws.of(said["seq"])
         if len(rows) != 1:
@@ -269,7 +283,7 @@ class OwnRows:
             Bad: a row is missing, too many, or not what the entries make it.
         """
         last = self._audit.chain.head.seq
-        for rows in (self._releases, self._tags, self._draws):
+        for rows in (self._releases, self._tags, self._draws, self._descriptions):
             rows.end(last)
         for release, (seq, state) in self._states.items():
             held = self._audit.chain.held.get(release)
@@ -312,6 +326,7 @@ _DRAW = (
     Draw.noisy_hash,
     Draw.created_at,
 )
+_DESCRIPTION = (Description.seq, Description.release_id, Description.document)
 _NOISY = select(Draw.noisy).where(Draw.id == bindparam("id"))
 _LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
 _LAYOUT_OF_NOTHING = select(Tabulation.draw_id).where(~exists().where(Draw.id == Tabulation.draw_id)).limit(1)

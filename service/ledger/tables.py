@@ -170,6 +170,26 @@ class Entry(Base):
     release_id: Mapped[str | None] = mapped_column(ForeignKey("releases.id"))
     body: Mapped[str]  # RFC 8785 canonical JSON
     hash: Mapped[str]
+    __table_args__ = (
+        Index(
+            "journal_budgets",
+            "account_id",
+            "seq",
+            postgresql_where=text("kind IN ('account_opened', 'budget_changed')"),
+            sqlite_where=text("kind IN ('account_opened', 'budget_changed')"),
+        ),
+    )
+
+
+class Description(Base):
+    """What people say of an account, or of one of its releases, from a journal entry on until the next one."""
+
+    __tablename__ = "descriptions"
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    release_id: Mapped[str | None] = mapped_column(ForeignKey("releases.id"))  # null: the account
+    document: Mapped[str]  # RFC 8785 canonical JSON of all of it, as in the entry
+    __table_args__ = (Index("descriptions_of", "account_id", "release_id", "seq"),)
 
 
 class Draw(Base):

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger import charges, clock, draws, opening, tabulations
+from service.ledger import charges, clock, descriptions, draws, opening, tabulations
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease
 from service.ledger.database import Database
@@ -115,6 +115,14 @@ def change(database: Database, name: str, what: Any) -> None:
     opening.change_account(database, ANN, name, what, lambda account: account.name, "/budget")
 
 
+def describe(database: Database, name: str, release: str | None = None, **patch: Any) -> None:
+    """An edit of what people say of an account, or of one of its releases."""
+    if release is None:
+        descriptions.describe_account(database, ANN, name, patch, lambda account: account.name)
+    else:
+        descriptions.describe_release(database, ANN, name, release, patch, lambda settled: settled.release.id)
+
+
 def everything(database: Database, time: Clock) -> None:
     """A ledger with entries of every kind and rows in every table."""
     open_accounts(database)
@@ -131,6 +139,9 @@ def everything(database: Database, time: Clock) -> None:
     (level,) = register(database, "alone", LEVEL)
     tabulate(database, "alone", level, ["36/été", "36/a", "36/b"], "024")
     tabulate(database, "alone", level, ["37/a"], "1")
+    describe(database, "alone", description="populations of 36 groups", data_curators=["Bureau", "Büro"])
+    describe(database, "alone", committed, description="the first tables, été")
+    describe(database, "alone", description="populations of groups", data_curators=None)
     (voided,) = register(database, "alone", A, hours=24)
     void(database, voided, "alone", "a mistake")
     (proposed,) = register(database, "product", B | {"rho": "1/10"}, hours=3)
@@ -170,7 +181,7 @@ def play(database: Database, time: Clock, steps: Sequence[Step]) -> None:
 def _act(
     database: Database, time: Clock, known: list[tuple[str, str, Any]], action: str, name: str, second: int, third: int
 ) -> None:
-    if action in ("commit", "approve", "void", "draw"):
+    if action in ("commit", "approve", "void", "draw", "describe"):
         account, release, plan = known[second % len(known)] if known else (name, "nothing", A)
     match action:
         case "charge" | "reserve":
@@ -187,6 +198,8 @@ def _act(
         case "draw":
             which = third % len(list(mechanisms_of(read_plan(plan))))
             draw(database, account, release, plan, which=which, partition=str(third % 2 or ""), turn=third % 3)
+        case "describe":
+            describe(database, account, release if third % 2 else None, sources=str(third) if second % 2 else None)
         case "wait":
             time.forward(second)
         case "budget":
@@ -198,4 +211,6 @@ def _act(
             change(database, name, Fraction(1, 1 + second))
 
 
-ACTIONS = ("charge", "reserve", "commit", "approve", "void", "draw", "wait", "budget", "state", "threshold")
+ACTIONS = (
+    "charge", "reserve", "commit", "approve", "void", "draw", "describe", "wait", "budget", "state", "threshold"
+)  # fmt: skip

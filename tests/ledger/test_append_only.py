@@ -8,7 +8,7 @@ from sqlalchemy import text
 from service.ledger.database import Database
 from service.ledger.tables import Base
 from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve
-from tests.ledger.ledgers import LEVEL, tabulate
+from tests.ledger.ledgers import LEVEL, describe, tabulate
 
 # What may change, and how: everything else of these tables may not.
 _MAY_CHANGE = {
@@ -28,6 +28,7 @@ _MAY_CHANGE = {
     "draws": set(),
     "branches_taken": set(),
     "tabulations": set(),
+    "descriptions": set(),
 }
 _FIXED = [
     (table, column.name)
@@ -54,6 +55,7 @@ def _ledger(database: Database) -> None:
     open_account(database)
     plan = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.01", "name": "a", "tags": ["t"]}]}
     draw(database, charge(database, plan)[0].id, plan)
+    describe(database, "people", description="people of a country")
     tabulate(database, "people", charge(database, LEVEL)[0].id, ["g", "h"], "02")
     reserve(database, plan)
     assert all(_rows(database).values())
@@ -150,4 +152,4 @@ def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> Non
     _ledger(database)
     with pytest.raises(Exception, match=r"refused|same change"):
         _run(database, statement)
-    assert len(entries_of(database)) == 6
+    assert len(entries_of(database)) == 7

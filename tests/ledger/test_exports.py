@@ -36,6 +36,7 @@ _SAME = (
     "draws",
     "branches_taken",
     "tabulations",
+    "descriptions",
 )
 
 

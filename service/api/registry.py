@@ -1,0 +1,273 @@
+"""Entries of the public Differential Privacy Deployments Registry: what the ledger knows and what people say of it."""
+
+from typing import Annotated, Any, Literal
+
+import yaml
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api import registry_texts as texts
+from service.api.accounts import AccountPath
+from service.api.auth import CurrentPrincipal, require
+from service.api.body import StrictRoute
+from service.api.context import CurrentDatabase, ok, prefers
+from service.api.exact import Exact
+from service.api.guarantees import cost_of, read_deltas
+from service.api.metadata import (
+    AccountingFields,
+    AdministrativeFields,
+    BasicFields,
+    Day,
+    ImplementationFields,
+    LossFields,
+    Metadata as MetadataModel,
+    ModelFields,
+    Names,
+    ProductType,
+    Prose,
+    VariantFields,
+)
+from service.api.releases import ReleasePath
+from service.errors import Conflict, Incomplete
+from service.ledger import accounts, clock, draws, releases, spending
+from service.ledger.metadata import Metadata
+from service.ledger.settling import present
+
+router = APIRouter(prefix="/v1/accounts/{account}", tags=["registry"], route_class=StrictRoute)
+
+YAML = "application/yaml"
+
+
+class Basic(BasicFields):
+    """The data product; complete in every entry."""
+
+    name: str
+    data_curators: Names
+    intended_use: Prose
+    data_product_type: ProductType
+    data_product_region: Prose
+    description: Prose
+    publication_date: Day
+
+
+class Variant(VariantFields):
+    """The notion of privacy loss."""
+
+    variant_name: Literal["Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"]
+
+
+class PrivacyParameters(BaseModel):
+    """Upper bounds, rounded up."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    rho: float | None = None
+
+
+class PrivacyLoss(LossFields):
+    """Who is protected, and how well."""
+
+    privacy_unit: str
+    privacy_unit_details: str
+    privacy_parameters: PrivacyParameters | None = None
+    privacy_parameters_details: str
+
+
+class Accounting(AccountingFields):
+    """How losses add up."""
+
+    composition: str
+
+
+class Implementation(ImplementationFields):
+    """How the noise was made."""
+
+    mechanisms: str
+
+
+class Deployment(BaseModel):
+    """A deployment in the registry's sections."""
+
+    basic: Basic
+    dp_variant: Variant
+    privacy_loss: PrivacyLoss
+    deployment_model: ModelFields
+    accounting: Accounting
+    implementation: Implementation
+    administrative: AdministrativeFields | None = None
+
+
+class RegistryEntry(BaseModel):
+    """An entry to hand in; tier is 2 or 3 where all is there that the registry's schema names for it."""
+
+    url_slug: str
+    status: Literal["Draft"]
+    tier: Annotated[int, Field(ge=1, le=3)]
+    deployment: Deployment
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "basic": Basic,
+    "dp_variant": Variant,
+    "privacy_loss": PrivacyLoss,
+    "deployment_model": ModelFields,
+    "accounting": Accounting,
+    "implementation": Implementation,
+    "administrative": AdministrativeFields,
+}
+TIERS: dict[int, tuple[str, ...]] = {
+    2: (
+        "variant_name",
+        "privacy_unit",
+        "privacy_parameters",
+        "model_name",
+        "release_type",
+        "data_source_type",
+        "access_type",
+    ),
+    3: (
+        "data_domain",
+        "unprotected_quantities",
+        "privacy_unit_details",
+        "actors",
+        "post_processing",
+        "composition",
+        "preprocessing_and_hyperparameter_tuning",
+        "mechanisms",
+        "justification",
+    ),
+}
+"""What an entry must say to be of a tier, beside what every entry must; interactive ones of tier 3 also
+``access_type_details``. The two details that are there to be used where they help do not decide."""
+
+_OWN = ("url_slug", "name", "release_type", "release_type_details")  # of the account alone, not of its releases
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines as a block, which is how people read it."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The entry; JSON where Accept asks for it.",
+        "content": {YAML: {"schema": {"$ref": "#/components/schemas/RegistryEntry"}}},
+    }
+}
+
+
+@router.get("/releases/{release}/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
+def read_release_entry(
+    account: AccountPath, release: ReleasePath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal
+) -> Response:
+    """A release as an entry of the Differential Privacy Deployments Registry.
+
+    In YAML, or JSON by Accept. The ledger fills in the variant, the unit, the parameters (upper bounds, at the
+    release's delta), the composition, the mechanisms and how they were drawn; the rest are the release's metadata, or
+    where it has none the account's. Where those do not say what every entry must, 409 with what is missing.
+    """
+    require(principal, "auditor", account)
+    now = clock.now()
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        found = releases.read_release(connection, owner.id, release).seen(now)
+        drawn = draws.count_draws(connection, owner.id, release)
+    if found.state in ("voided", "expired"):
+        raise Conflict(f"the release is {found.state}: nothing of it was published")
+    plan = found.plan
+    cost = cost_of(plan, owner.neighbouring, (found.delta,))
+    said = {name: value for name, value in owner.metadata.items() if name not in _OWN} | found.metadata
+    known = {
+        "name": found.name,
+        "description": owner.description,
+        "release_type": "One release",
+        "url_slug": texts.slug(f"{account} {found.name} {found.id[:8]}"),
+        **texts.parameters(owner, cost),
+        "composition": texts.of_release(owner, found, plan),
+        "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
+    }
+    return _answer(request, entry_of(known, said, owner.unit, texts.adjacency(owner)))
+
+
+@router.get("/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
+def read_account_entry(
+    account: AccountPath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    delta: Annotated[Exact, Query(description="At which the budget is shown as (epsilon, delta).")] = "1e-10",
+) -> Response:
+    """An account as an entry of the Differential Privacy Deployments Registry.
+
+    As of a release, for all that the account and those under it publish. The parameters are its budget, the largest
+    that it has had: what is spent so far is no guarantee under adaptive choice, and stands in the details.
+    """
+    require(principal, "auditor", account)
+    deltas = read_deltas([delta], ["/query/delta"])
+    with database.read() as connection:
+        found = accounts.read_account(connection, account)
+        committed, held = spending.counts(connection, found.id)
+        now = present(connection, found, clock.now())
+        caps = accounts.budgets_so_far(connection, found.id)
+        drawn = draws.count_draws(connection, found.id, None)
+    owner, plan = now.account, spending.composed(committed + (held - now.expired))
+    known = {
+        "name": account,
+        "description": owner.description,
+        "release_type": "Many releases" if owner.releases != 1 else "One release",
+        "url_slug": texts.slug(account),
+        **texts.budget_parameters(owner, caps, deltas[0]),
+        "composition": texts.of_account(owner),
+        "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
+    }
+    return _answer(request, entry_of(known, owner.metadata, owner.unit, texts.adjacency(owner)))
+
+
+def entry_of(known: dict[str, Any], said: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
+    """The entry: what people say goes before the ledger's names and words, and after its statements.
+
+    Raises:
+        Incomplete: something is missing that every entry must say.
+    """
+    stated = known | {"privacy_unit": unit, "privacy_unit_details": adjacency}
+    said = {name: value for name, value in said.items() if name in MetadataModel.model_fields}  # an import may say more
+    fields: dict[str, Any] = {name: value for name, value in stated.items() if value} | said
+    for name in ("privacy_unit_details", "privacy_parameters_details", "composition", "mechanisms"):
+        if name in said:
+            fields[name] = f"{stated[name]}\n\n{said[name]}"
+    missing = [name for name, field in Basic.model_fields.items() if field.is_required() and name not in fields]
+    if fields.keys() & {"sources", "notes"} and "registry_authors" not in fields:
+        missing.append("registry_authors")
+    if missing:
+        raise Incomplete(missing)
+    sections = {
+        section: {name: fields[name] for name in (*model.__annotations__, *model.model_fields) if name in fields}
+        for section, model in _SECTIONS.items()
+    }
+    return {
+        "url_slug": fields["url_slug"],
+        "status": "Draft",
+        "tier": tier_of(fields),
+        "deployment": {section: content for section, content in sections.items() if content},
+    }
+
+
+def tier_of(fields: dict[str, Any]) -> int:
+    """How complete an entry is by the registry's own three steps."""
+    if not all(name in fields for name in TIERS[2]):
+        return 1
+    details = fields["access_type"] != "Interactive" or "access_type_details" in fields
+    return 3 if details and all(name in fields for name in TIERS[3]) else 2
+
+
+def _answer(request: Request, entry: dict[str, Any]) -> Response:
+    RegistryEntry.model_validate(entry)  # what does not keep to the registry's schema never leaves
+    if prefers(request.headers.get("accept", ""), "application/json", YAML):
+        return ok(entry)
+    text = yaml.dump(entry, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return Response(text, media_type=YAML)

@@ -1,0 +1,266 @@
+"""What the ledger knows, in the sentences of a registry entry: Markdown with formulas."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from service import __version__
+from service.api.exact import number_up
+from service.api.guarantees import cost_of, remaining_body
+from service.ledger.accounts import AccountRecord
+from service.ledger.budgets import write_budget
+from service.ledger.releases import ReleaseRecord
+from service.privacy.filter import Budget, Definition
+from service.privacy.law import noise_law
+from service.privacy.mechanisms import Declaration, Declared, Mechanism
+from service.privacy.notation import write_plan
+from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence as Composed, parts_of
+
+_MOST_ROWS = 100  # unlike mechanisms in the table
+_MOST_LINES = 60  # of the outline
+_MOST_NAMES = 3  # of equal mechanisms
+_LONGEST_FIGURE = 40  # characters
+
+_LONG_NUMBER = re.compile(r"[0-9]{2,}/[0-9]{3,}|[0-9.e+-]{20,}")  # whose size is not seen at a glance
+
+_ADJACENT = {
+    Neighbouring.ADD_REMOVE: "Two datasets are neighbours where one holds exactly one record that the other does not"
+    " hold, and all other records are the same (add or remove one).",
+    Neighbouring.REPLACE_ONE: "Two datasets are neighbours where they hold equally many records and differ in one of"
+    " them, which may have any values in each (replace one).",
+}
+_VARIANTS = {
+    Definition.PURE: "Pure DP",
+    Definition.ZCDP: "Zero-concentrated DP",
+    Definition.RDP: "Renyi DP",
+    Definition.APPROXIMATE: "Approximate DP",
+}
+_ANALYSES = {
+    "zcdp": "converted from zCDP",
+    "rdp": "converted from Rényi DP",
+    "pure": "by pure DP",
+    "analytic": r"by $\rho + 2\sqrt{\rho\ln(1/\delta)}$",
+    "tight": "by the privacy profile of the plan",
+}
+_HOLDS = {
+    True: "also where queries are chosen after seeing earlier answers",
+    False: "for the plan as it was registered",
+}
+_FILTERS = {
+    Definition.PURE: r"their $\varepsilon$ are added up",
+    Definition.ZCDP: r"their $\rho$ are added up",
+    Definition.RDP: "their Rényi losses at the budget's order are added up",
+    Definition.APPROXIMATE: r"their Rényi losses are added up at many orders, whose mixture bounds $\delta$",
+}
+
+
+def slug(text: str) -> str:
+    """A text as a part of an address: ASCII letters and digits with hyphens."""
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")[:200].strip("-") or "entry"
+
+
+def adjacency(account: AccountRecord) -> str:
+    """What a record is, and which datasets must be hard to tell apart."""
+    return f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
+
+
+def parameters(account: AccountRecord, cost: dict[str, Any]) -> dict[str, Any]:
+    """A guarantee by the variant of the account's budget, in figures and in words; upper bounds all.
+
+    Of (epsilon, delta) the least that holds under adaptive choice, or where there is none the least of the fixed plan.
+    """
+    best = cost["best"][0]
+    statement = best["adaptive"] or best["fixed"]
+    approximate = {} if statement is None else {name: statement[name] for name in ("epsilon", "delta")}
+    variant, figures = _VARIANTS[account.budget.definition], approximate
+    if cost["delta"] or variant == "Approximate DP":
+        variant = "Approximate DP" if approximate else "Custom"
+    elif variant == "Pure DP" and cost["pure"]:
+        figures = {"epsilon": cost["pure"]["epsilon"]}
+    elif variant == "Zero-concentrated DP" and cost["zcdp"]:
+        figures = {"rho": cost["zcdp"]["rho"], **approximate}
+    return {
+        "variant_name": variant,
+        "privacy_parameters": figures,
+        "privacy_parameters_details": "\n".join([*_figures(cost), "", "Losses are in nats, and rounded up."]),
+    }
+
+
+def _figures(cost: dict[str, Any]) -> Iterator[str]:
+    for notion, name, title in (("pure", "epsilon", r"pure DP: $\varepsilon"), ("zcdp", "rho", r"zCDP: $\rho")):
+        if cost[notion]:
+            shown, exact = str(cost[notion][name]), cost[notion].get(f"{name}_exact")
+            yield rf"- {title} = {exact} \le {shown}$" if exact not in (None, shown) else f"- {title} = {shown}$"
+    if cost["delta"]:
+        yield rf"- but for a probability of $\delta = {cost['delta']}$, which mechanisms declare"
+    for said in cost["approximate"]:
+        at = rf"$\varepsilon = {said['epsilon']}$ at $\delta = {said['delta']}$"
+        yield rf"- $(\varepsilon, \delta)$-DP: {at}, {_ANALYSES[said['via']]}; {_HOLDS[said['adaptive']]}"
+
+
+def budget_parameters(account: AccountRecord, caps: Sequence[Budget], delta: Fraction) -> dict[str, Any]:
+    """The same of an account: the largest budget that it has had.
+
+    A budget that was lowered after answers were seen bounds what follows, not what the account's answers tell together.
+    """
+    largest = replace(
+        account.budget,
+        cap=max(budget.cap for budget in caps),
+        delta=max(budget.delta for budget in caps),
+        declared_delta=max(budget.declared_delta for budget in caps),
+    )
+    if largest.definition is Definition.APPROXIMATE:
+        figures = {"epsilon": number_up(largest.cap), "delta": number_up(largest.delta)}
+        shown: dict[str, Any] = {
+            "variant_name": "Approximate DP",
+            "privacy_parameters": figures,
+            "privacy_parameters_details": "",
+        }
+    else:
+        plan = Declared(guarantee=_declaration(largest), reference="the budget")
+        cost = cost_of(plan, account.neighbouring, (max(delta, largest.declared_delta),))
+        adaptive = [said for said in cost["approximate"] if said["adaptive"]]
+        shown = parameters(account, cost | {"approximate": adaptive})
+    stated = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
+    left = ", ".join(f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition")
+    said = (
+        f"The parameters are the account's budget, the largest that it has had: {stated}."
+        f" At journal entry {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {left}."
+    )
+    details = shown["privacy_parameters_details"]
+    shown["privacy_parameters_details"] = f"{said}\n\n{details}" if details else said
+    return shown
+
+
+def _declaration(budget: Budget) -> Declaration:
+    match budget.definition:
+        case Definition.PURE:
+            return Declaration(epsilon=budget.cap, delta=budget.declared_delta)
+        case Definition.ZCDP:
+            return Declaration(rho=budget.cap, delta=budget.declared_delta)
+        case _:
+            return Declaration(rdp=((budget.alpha or Fraction(2), budget.cap),), delta=budget.declared_delta)
+
+
+def of_account(account: AccountRecord) -> str:
+    """How the releases of an account add up."""
+    return (
+        f"Releases are charged to the ledger account {_code(account.name)} before anything is published, and"
+        f" {_FILTERS[account.budget.definition]}. What would go beyond the budget is refused: a privacy filter, which"
+        " holds although releases and their parameters are chosen after seeing earlier answers."
+        f" {account.releases} {'release is' if account.releases == 1 else 'releases are'} counted at journal entry"
+        f" {account.head.seq} (SHA-256 {account.head.hash}), those of accounts under it included."
+    )
+
+
+def of_release(account: AccountRecord, release: ReleaseRecord, plan: Plan) -> str:
+    """How the parts of a release add up, and where that is on record."""
+    lines = list(_outline(plan, 0))
+    more = [f"- ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+    recorded = (
+        f"On record in the ledger account {_code(account.name)}, journal entry {release.head.seq}"
+        f" (SHA-256 {release.head.hash}), where it is {release.state}."
+    )
+    return "\n".join([*lines[:_MOST_LINES], *more, "", recorded])
+
+
+def _outline(plan: Plan, depth: int) -> Iterator[str]:
+    """A line for each node; mechanisms that stand beside one another are counted, as their table names them."""
+    alone = len(parts_of(plan)) > 1 and all(isinstance(part, Mechanism) for part in parts_of(plan))
+    count = len(parts_of(plan))
+    parts = f"{count} {'mechanisms' if alone else 'part' if count == 1 else 'parts'}"
+    start = "  " * depth + "- "
+    match plan:
+        case Composed():
+            yield f"{start}sequential composition of {parts}"
+        case Parallel(max_degree=degree):
+            yield f"{start}parallel composition: {parts}, each record in at most {degree} of them"
+        case Choice():
+            yield f"{start}one of {parts}, chosen by earlier answers for each partition; the largest loss counts"
+        case Repeat(count=count):
+            yield f"{start}{count} times"
+        case Group(size=size):
+            yield f"{start}group privacy for {size} records that change together"
+        case Mechanism(name=name):
+            yield f"{start}{_code(name or 'mechanism')}"
+    for part in () if alone else parts_of(plan):
+        yield from _outline(part, depth + 1)
+
+
+def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
+    """Each unlike mechanism of a plan with its parameters, and how its noise was made."""
+    counted: dict[str, tuple[list[str], int, list[str]]] = {}
+    drawable = False
+    for mechanism, times in _mechanisms(plan, 1):
+        drawable = drawable or noise_law(mechanism) is not None
+        cells = _row(mechanism, neighbouring)
+        row, before, names = counted.setdefault(" ".join(cells), (cells, 0, []))
+        if mechanism.name is not None and len(names) < _MOST_NAMES:
+            names.append(_code(mechanism.name))
+        counted[" ".join(cells)] = row, before + times, names
+    table = ["| mechanism | parameters | sensitivity | cells | times | such as |", "|---|---|---|---|---|---|"]
+    table += [
+        f"| {' | '.join(row)} | {times} | {', '.join(names)} |"
+        for row, times, names in [*counted.values()][:_MOST_ROWS]
+    ]
+    more = [f"\n... and {len(counted) - _MOST_ROWS} more that are unlike these."] if len(counted) > _MOST_ROWS else []
+    return "\n".join([*table, *more, "", _implementation(draws, drawable)])
+
+
+def _mechanisms(plan: Plan, times: int) -> Iterator[tuple[Mechanism, int]]:
+    if isinstance(plan, Mechanism):
+        yield plan, times
+    for part in parts_of(plan):
+        yield from _mechanisms(part, times * plan.count if isinstance(plan, Repeat) else times)
+
+
+def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:
+    stated = write_plan(replace(mechanism, name=None, tags=()))
+    kind, sensitivity = stated.pop("type"), stated.pop("sensitivity", "")
+    default = "" if kind in ("declared", "randomized_response") else 1 if neighbouring is Neighbouring.ADD_REMOVE else 2
+    cells = stated.pop("cells", default)
+    reference = stated.pop("reference", None)
+    said = ", ".join(f"{name} = {_figure(value)}" for name, value in stated.items())
+    said += "" if reference is None else f" ({_plain(reference)})"
+    return [kind.replace("_", " "), said, _figure(sensitivity), str(cells)]
+
+
+def _figure(value: Any) -> str:
+    """A parameter as it was stated, where it is short enough to read."""
+    if isinstance(value, list):
+        return "; ".join(", ".join(f"{name} {_figure(of)}" for name, of in point.items()) for point in value)
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{name} = {_figure(of)}" for name, of in value.items()) + ")"
+    text = _plain(str(value))
+    if not _LONG_NUMBER.fullmatch(text):
+        return text
+    shown = number_up(Fraction(text))
+    about = "more than 10^308" if shown is None else f"about {shown:.8g}"
+    return about if len(text) > _LONGEST_FIGURE else f"{text} ({about})"
+
+
+def _implementation(draws: int, drawable: bool) -> str:
+    if not draws:
+        return (
+            "No noise of these was drawn by the ledger service"
+            f"{', which could draw some of it' if drawable else ''}; it accounts for it as stated."
+        )
+    return (
+        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. Integer noise of exactly the"
+        " stated law, never formed in floating point, from an AES-256-CTR keystream under fresh 256-bit keys of the"
+        " operating system. A mechanism is drawn once for each partition; the noisy counts are stored and answered"
+        " again, so that nobody sees the same count under fresh noise. True counts"
+        " are not stored. Single draws do not take the same time for every value."
+    )
+
+
+def _code(name: str) -> str:
+    return f"`{_plain(name).replace('`', ' ')}`"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

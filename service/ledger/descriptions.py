@@ -1,0 +1,93 @@
+"""Describing accounts and releases: edits of their metadata, each a journal entry of the account.
+
+An entry holds the metadata as they are after it, so that the last one alone says what holds, and a row of
+``descriptions`` repeats it to be found. Rows are only added, like entries.
+"""
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection, insert
+
+from service.errors import InvalidInput
+from service.ledger import accounts, journal
+from service.ledger.accounts import AccountRecord
+from service.ledger.database import Database
+from service.ledger.holds import Settled
+from service.ledger.idempotency import Request
+from service.ledger.journal import has_entry
+from service.ledger.metadata import LARGEST, Metadata, merged, write_metadata
+from service.ledger.once import Answer, once
+from service.ledger.releases import read_release
+from service.ledger.settling import present
+from service.ledger.tables import Description
+
+Patch = dict[str, str | list[str] | None]
+
+
+def describe_account(
+    database: Database, request: Request, name: str, patch: Patch, render: Callable[[AccountRecord], str]
+) -> Answer:
+    """Merge a patch into an account's metadata; where it changes nothing, nothing is written.
+
+    Raises:
+        NotFound: there is no such account.
+        InvalidInput: all of it would be too long.
+    """
+    line = accounts.line_of(database, name)
+
+    def work(connection: Connection, at: str) -> AccountRecord:
+        locked = accounts.lock_account(connection, line)
+        old = accounts.read_account(connection, name).metadata
+        _write(connection, locked, None, old, patch, request.principal, at)
+        return accounts.read_account(connection, name)
+
+    def landed(connection: Connection, account: AccountRecord) -> bool:
+        return has_entry(connection, account.id, account.head)
+
+    return once(database, request, work, status=200, render=render, landed=landed)
+
+
+def describe_release(
+    database: Database, request: Request, name: str, release_id: str, patch: Patch, render: Callable[[Settled], str]
+) -> Answer:
+    """The same of a release, whatever its state: an account that is closed or spent can still say what it published.
+
+    Raises:
+        NotFound: there is no such account, or it has no such release.
+        InvalidInput: all of it would be too long.
+    """
+    line = accounts.line_of(database, name)
+
+    def work(connection: Connection, at: str) -> Settled:
+        locked = accounts.lock_account(connection, line)
+        old = read_release(connection, locked.id, release_id).metadata
+        _write(connection, locked, release_id, old, patch, request.principal, at)
+        account = present(connection, accounts.read_account(connection, name), at).account
+        return Settled(read_release(connection, locked.id, release_id).seen(at), account)
+
+    def landed(connection: Connection, settled: Settled) -> bool:
+        return has_entry(connection, settled.account.id, settled.account.head)
+
+    return once(database, request, work, status=200, render=render, landed=landed)
+
+
+def _write(
+    connection: Connection,
+    account: AccountRecord,
+    release_id: str | None,
+    old: Metadata,
+    patch: Patch,
+    actor: str,
+    at: str,
+) -> None:
+    new = merged(old, patch)
+    if new == old:
+        return  # said twice, as a retry does
+    text = write_metadata(new)
+    if len(text) > LARGEST:
+        raise InvalidInput.at("/metadata", f"expected at most {LARGEST} characters in all, as JSON")
+    content: dict[str, object] = {"metadata": new}
+    head = journal.append(connection, account.chain, "described", content, actor=actor, release_id=release_id, at=at)
+    row = {"account_id": account.id, "seq": head.seq, "release_id": release_id, "document": text}
+    connection.execute(insert(Description).values(row))
+    accounts.save_head(connection, account.id, head)
