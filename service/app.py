@@ -39,6 +39,7 @@ from service.api.middleware import SizeLimit, Surroundings
 from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
+from service.ledger.uses import Uses
 from service.settings import Settings
 
 _TITLE = "Privacy-budget ledger"
@@ -72,7 +73,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with app.state.workers.working():
+        with app.state.uses.written(), app.state.workers.working():
             yield
         database.close()
 
@@ -87,6 +88,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = ThreadPoolExecutor(settings.writer_threads, "writer")
     app.state.workers = Workers(database, settings.job_workers)
+    app.state.uses = Uses(database)
     app.state.probes = CapacityLimiter(2)
     for router in _ROUTERS:
         app.include_router(router)
@@ -96,7 +98,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.add_middleware(
         SizeLimit, limits={arrow.MEDIA_TYPE: settings.max_arrow_bytes}, otherwise=settings.max_json_bytes
     )
-    app.add_middleware(Authentication, database=database)
+    app.add_middleware(Authentication, database=database, uses=app.state.uses)
     app.add_middleware(Surroundings)
     app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way
     return app

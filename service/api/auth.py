@@ -12,6 +12,7 @@ from service.errors import Forbidden, ServiceError, Unauthenticated
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.keys import Principal, Role, authenticate
+from service.ledger.uses import Uses
 
 _RANKS: dict[Role, int] = {"auditor": 0, "pipeline": 1, "steward": 2}
 _THREADS = 8  # a pool of their own: a request is authenticated although all other threads wait
@@ -20,8 +21,8 @@ _THREADS = 8  # a pool of their own: a request is authenticated although all oth
 class Authentication:
     """ASGI middleware: below /v1 nothing is routed, parsed or validated without a valid key."""
 
-    def __init__(self, app: ASGIApp, database: Database) -> None:
-        self.app, self.database = app, database
+    def __init__(self, app: ASGIApp, database: Database, uses: Uses) -> None:
+        self.app, self.database, self.uses = app, database, uses
         self.threads = ThreadPoolExecutor(_THREADS, "authentication")
         # SQLite answers from memory in a tenth of the time that a thread takes to be woken twice.
         self.inline = database.kind == "sqlite"
@@ -45,9 +46,12 @@ class Authentication:
         scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
         if scheme.lower() != "bearer" or not token:
             raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
-        principal = authenticate(self.database, token.strip(), clock.now())
+        now = clock.now()
+        principal = authenticate(self.database, token.strip(), now)
         if principal is None:
             raise Unauthenticated("the key is unknown, expired or revoked")
+        if principal.key_id is not None:
+            self.uses.note(principal.key_id, now)
         return principal
 
 

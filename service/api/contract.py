@@ -58,6 +58,7 @@ _IF_LEDGER_INCLUDES = {
     "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,14}:[0-9a-f]{64}$"},
 }
 
+_CONFLICTS = {("/v1/jobs/{job}", "delete"), ("/v1/keys/{key}/rotate", "post")}  # beside those of accounts
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
 _IDENTITY = {
     "X-Release": {"description": "The release's id, of an Arrow stream.", "schema": {"type": "string"}},
@@ -143,10 +144,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
         if "requestBody" in operation:
             statuses |= {413: "too_large", 415: "unsupported_media_type"}
-        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) == (
-            "/v1/jobs/{job}",
-            "delete",
-        ):
+        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) in _CONFLICTS:
             statuses[409] = "conflict"
     for status, code in sorted(statuses.items()):
         answers[str(status)] = {
