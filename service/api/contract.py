@@ -119,7 +119,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for name in ("HTTPValidationError", "ValidationError"):
             components.get("schemas", {}).pop(name, None)
         components.setdefault("schemas", {})["Problem"] = _PROBLEM
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {
+            "key": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key, or where an OpenID Connect issuer is configured one of its tokens (JWT).",
+            }
+        }
         for path, operations in schema["paths"].items():
             for method, operation in operations.items():
                 _complete(path, method, operation)
