@@ -7,18 +7,16 @@ from typing import Annotated, Literal
 import typer
 import yaml
 
-from service import auditing, logs
+from service import auditing, key_commands, logs
 from service.errors import ServiceError
-from service.ledger import clock, keys
-from service.ledger.database import Database, open_database
+from service.ledger.database import open_database
 from service.ledger.migrate import migrate as migrate_database
-from service.server import open_installation, serve as serve_until_stopped
+from service.server import serve as serve_until_stopped
 from service.settings import Settings, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
 demo_app = typer.Typer(invoke_without_command=True, help="The service at its job, over HTTP.")
-keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
-app.add_typer(keys_app, name="keys")
+app.add_typer(key_commands.app, name="keys")
 app.add_typer(demo_app, name="demo")
 
 ServiceUrl = Annotated[str | None, typer.Option(help="A running service; by default one is started for the demo.")]
@@ -41,43 +39,6 @@ def migrate() -> None:
     migrate_database(database)
     database.close()
     typer.echo("The database is migrated.")
-
-
-@keys_app.command("create")
-def create_key(
-    role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
-    name: Annotated[str, typer.Option(help="The principal who acts with the key.")],
-    account: Annotated[list[str] | None, typer.Option(help="Limit the key to this account; repeatable.")] = None,
-) -> None:
-    """Make a key and print it, this once."""
-    database, secret = open_installation(_settings())
-    record, token = database.write(
-        lambda connection: keys.create_key(
-            connection, secret, name=name, role=role, accounts=account or None, expires_at=None, at=clock.now()
-        ),
-        landed=lambda connection, made: keys.has_key(connection, made[0].id),
-    )
-    database.close()
-    typer.echo(f"{record.id}\n{token}")
-
-
-@keys_app.command("revoke")
-def revoke_key(key_id: str) -> None:
-    """Revoke a key by its id."""
-    database, _ = open_installation(_settings())
-    database.write(lambda connection: keys.revoke_key(connection, key_id, clock.now()), landed=lambda *_: False)
-    database.close()
-    typer.echo(f"revoked {key_id}")
-
-
-@keys_app.command("list")
-def list_keys() -> None:
-    """List the keys: id, role, principal, state."""
-    database, _ = open_installation(_settings())
-    for record in _all_keys(database):
-        state = "revoked" if record.revoked_at else f"expires {record.expires_at}" if record.expires_at else "valid"
-        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}")
-    database.close()
 
 
 @app.command()
@@ -151,14 +112,6 @@ app.command()(auditing.verify_receipt)
 app.command()(auditing.recompute)
 app.command()(auditing.export)
 app.command("import")(auditing.import_export)
-
-
-def _all_keys(database: Database) -> list[keys.KeyRecord]:
-    found: list[keys.KeyRecord] = []
-    with database.read() as connection:
-        while page := keys.list_keys(connection, found[-1].id if found else None, 500):
-            found.extend(page)
-    return found
 
 
 def _settings() -> Settings:

@@ -37,9 +37,11 @@ from service.api import (
 )
 from service.api.auth import Authentication
 from service.api.middleware import SizeLimit, Surroundings
+from service.api.oidc import Tokens
 from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
+from service.ledger.uses import Uses
 from service.settings import Settings
 
 _TITLE = "Privacy-budget ledger"
@@ -74,7 +76,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with app.state.workers.working():
+        with app.state.uses.written(), app.state.workers.working():
             yield
         database.close()
 
@@ -89,6 +91,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = ThreadPoolExecutor(settings.writer_threads, "writer")
     app.state.workers = Workers(database, settings.job_workers)
+    app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
     app.state.probes = CapacityLimiter(2)
     for router in _ROUTERS:
         app.include_router(router)
@@ -98,7 +101,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.add_middleware(
         SizeLimit, limits={arrow.MEDIA_TYPE: settings.max_arrow_bytes}, otherwise=settings.max_json_bytes
     )
-    app.add_middleware(Authentication, database=database)
+    app.add_middleware(Authentication, database=database, uses=app.state.uses, tokens=app.state.tokens)
     app.add_middleware(Surroundings)
     app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way
     return app

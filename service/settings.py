@@ -1,10 +1,13 @@
 """The environment, read once. Every variable is named ``SERVICE_`` and its field; an empty one counts as unset."""
 
+import ipaddress
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -62,6 +65,32 @@ class Settings(BaseSettings):
         description="Addresses, with commas between them, of proxies whose X-Forwarded-For and X-Forwarded-Proto are"
         " believed; * for any, where only the proxy reaches the service.",
     )
+    oidc_issuer: str | None = Field(
+        None,
+        description="Issuer of OpenID Connect tokens that are taken beside API keys: its URL as its tokens have it,"
+        " with https unless it is on this machine. Needs oidc_audience.",
+    )
+    oidc_audience: str | None = Field(None, description="What the tokens' aud must name: this service.")
+    oidc_role_claim: str = Field(
+        "roles",
+        description="The claim that gives the role, a text or a list of texts; its name, or a JSON pointer such as"
+        " /realm_access/roles.",
+    )
+    oidc_roles: Annotated[dict[str, Literal["auditor", "pipeline", "steward"]], NoDecode] = Field(
+        {"auditor": "auditor", "pipeline": "pipeline", "steward": "steward"},
+        min_length=1,
+        description="Which value of the role claim gives which role, as a JSON object; of several the highest counts.",
+    )
+    oidc_accounts_claim: str | None = Field(
+        None,
+        description="The claim that lists the accounts that a token may touch, * for all; named as the role claim."
+        " By default tokens are not limited to accounts.",
+    )
+    oidc_principal_claim: str = Field(
+        "sub",
+        description="The claim that names the person, of whom each must have one name, for ever; named as the role"
+        " claim.",
+    )
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
         "info", description="Least severe level that is logged."
     )
@@ -70,6 +99,29 @@ class Settings(BaseSettings):
     @classmethod
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _confidential(cls, value: str | None) -> str | None:
+        if value is not None and (not is_confidential(value) or "?" in value or "#" in value):
+            raise ValueError("expected a URL with https, or with http on this machine, without ? and #")
+        return value
+
+    @field_validator("oidc_roles", mode="before")
+    @classmethod
+    def _as_json(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError('expected a JSON object such as {"budget-office": "steward"}') from None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.oidc_issuer is None) != (self.oidc_audience is None):
+            raise ValueError("expected SERVICE_OIDC_ISSUER and SERVICE_OIDC_AUDIENCE together")
+        return self
 
     @field_validator("bootstrap_key")
     @classmethod
@@ -105,6 +157,24 @@ class Settings(BaseSettings):
     def resolved_secret_file(self) -> Path:
         """Where the installation's secret is, or will be made."""
         return self.secret_file or self.data_dir.resolve().parent / "service.secret"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL is of this very machine."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # no address, or no URL
+        return False
+
+
+def is_confidential(url: str) -> bool:
+    """Whether nobody on the way can change what is at a URL: it is with https, or on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url)))
 
 
 def read_settings() -> Settings:

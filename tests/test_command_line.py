@@ -58,6 +58,15 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
         assert run(tmp_path, "keys", "revoke", key_id).returncode == 0
         problem_of(served.client.get("/v1/accounts", headers=bearer(token)), "unauthenticated")
         assert served.stop() == 0
+    first = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "b", "--days", "90").stdout.split()[0]
+    successor = run(tmp_path, "keys", "rotate", first, "--overlap-hours", "0").stdout.split()[0]
+    _, old, new = run(tmp_path, "keys", "list").stdout.splitlines()[-3:]
+    assert old.startswith(f"{first}  auditor   b  expires ")
+    assert new.startswith(f"{successor}  auditor   b  expires ")
+    assert old.partition("expires")[2] < new.partition("expires")[2]
+    assert new.endswith(", made by the operator, last used never")
+    refused = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "c", "--expires-at", "2020-01-01")
+    assert (refused.returncode, refused.stderr) == (1, "error: /expires_at: expected a moment in the future\n")
     again = run(tmp_path, "keys", "revoke", "no-such-key")
     assert (again.returncode, again.stderr) == (1, "error: there is no key 'no-such-key'\n")
 

@@ -66,9 +66,11 @@ _LAYERS = {
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
+    "key_commands": _layer("ledger", "logs", "server", "settings", packages={"sqlalchemy", "typer"}),
     "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
     "__main__": _layer(
-        *("app", "audit", "auditing", "demo", "errors", "ledger", "logs", "reproduce", "server", "settings"),
+        *("app", "audit", "auditing", "demo", "errors", "key_commands", "ledger", "logs", "reproduce", "server"),
+        "settings",
         packages={"numpy", "typer", "yaml"},
     ),
 }

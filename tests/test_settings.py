@@ -46,6 +46,12 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "JOB_WORKERS": "4",
         "SHUTDOWN_SECONDS": "7",
         "TRUSTED_PROXIES": "10.0.0.7",
+        "OIDC_ISSUER": "https://login.example/realm",
+        "OIDC_AUDIENCE": "ledger",
+        "OIDC_ROLE_CLAIM": "groups",
+        "OIDC_ROLES": '{"office": "steward", "staff": "auditor"}',
+        "OIDC_ACCOUNTS_CLAIM": "accounts",
+        "OIDC_PRINCIPAL_CLAIM": "/person/id",
         "LOG_LEVEL": "WARNING",
     }
     assert {name.lower() for name in stated} == set(Settings.model_fields)
@@ -61,6 +67,10 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (10, 3, 5)
     assert (settings.writer_threads, settings.job_workers, settings.shutdown_seconds) == (2, 4, 7)
     assert (settings.trusted_proxies, settings.log_level) == ("10.0.0.7", "warning")
+    assert (settings.oidc_issuer, settings.oidc_audience) == ("https://login.example/realm", "ledger")
+    assert (settings.oidc_role_claim, settings.oidc_accounts_claim) == ("groups", "accounts")
+    assert settings.oidc_principal_claim == "/person/id"
+    assert settings.oidc_roles == {"office": "steward", "staff": "auditor"}
 
 
 def test_every_field_is_described() -> None:
@@ -99,6 +109,16 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("WRITER_THREADS", "0", "greater than or equal to 1"),
         ("SHUTDOWN_SECONDS", "0", "greater than or equal to 1"),
         ("LOG_LEVEL", "loud", "'debug', 'info', 'warning', 'error' or 'critical'"),
+        ("OIDC_ISSUER", "http://login.example", "https"),
+        ("OIDC_ISSUER", "http://127.0.0.1.example", "https"),
+        ("OIDC_ISSUER", "http://[::1", "https"),
+        ("OIDC_ISSUER", "login.example", "https"),
+        ("OIDC_ISSUER", "https://", "https"),
+        ("OIDC_ISSUER", "https://login.example/?realm=1", "without ?"),
+        ("OIDC_ROLES", "steward", "expected a JSON object"),
+        ("OIDC_ROLES", "[" * 100_000, "expected a JSON object"),
+        ("OIDC_ROLES", '["steward"]', "valid dictionary"),
+        ("OIDC_ROLES", "{}", "at least 1 item"),
         ("DATABASE_URL", "ledger.db", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql+psycopg://host:port/ledger", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql://host/ledger", "sqlite://, postgresql+psycopg://"),
@@ -114,6 +134,24 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
         read_settings()
     assert f"SERVICE_{variable}: " in str(refusal.value)
     assert expected in str(refusal.value)
+
+
+def test_a_role_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_OIDC_ROLES", '{"office": "king"}')
+    with pytest.raises(StartupRefused, match=r"SERVICE_OIDC_ROLES_OFFICE: .*'auditor', 'pipeline' or 'steward'"):
+        read_settings()
+
+
+@pytest.mark.parametrize(("given", "value"), [("ISSUER", "https://login.example"), ("AUDIENCE", "ledger")])
+def test_an_issuer_needs_an_audience(monkeypatch: pytest.MonkeyPatch, given: str, value: str) -> None:
+    monkeypatch.setenv(f"SERVICE_OIDC_{given}", value)
+    with pytest.raises(StartupRefused, match="SERVICE_OIDC_ISSUER and SERVICE_OIDC_AUDIENCE together"):
+        read_settings()
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "127.3.2.1:80", "[::1]:8080"])
+def test_an_issuer_on_this_machine_may_go_without_encryption(host: str) -> None:
+    assert Settings(oidc_issuer=f"http://{host}/realm", oidc_audience="ledger").oidc_issuer == f"http://{host}/realm"
 
 
 def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Who asks: bearer keys with three roles, checked before anything else is looked at."""
+"""Who asks: bearer keys, or an issuer's tokens, with three roles, checked before anything else is looked at."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +8,12 @@ from fastapi import Depends, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import problems
+from service.api.oidc import Tokens, is_token
 from service.errors import Forbidden, ServiceError, Unauthenticated
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.keys import Principal, Role, authenticate
+from service.ledger.uses import Uses
 
 _RANKS: dict[Role, int] = {"auditor": 0, "pipeline": 1, "steward": 2}
 _THREADS = 8  # a pool of their own: a request is authenticated although all other threads wait
@@ -20,8 +22,8 @@ _THREADS = 8  # a pool of their own: a request is authenticated although all oth
 class Authentication:
     """ASGI middleware: below /v1 nothing is routed, parsed or validated without a valid key."""
 
-    def __init__(self, app: ASGIApp, database: Database) -> None:
-        self.app, self.database = app, database
+    def __init__(self, app: ASGIApp, database: Database, uses: Uses, tokens: Tokens | None) -> None:
+        self.app, self.database, self.uses, self.tokens = app, database, uses, tokens
         self.threads = ThreadPoolExecutor(_THREADS, "authentication")
         # SQLite answers from memory in a tenth of the time that a thread takes to be woken twice.
         self.inline = database.kind == "sqlite"
@@ -30,25 +32,36 @@ class Authentication:
         """Answer 401, or pass the request on with its principal."""
         if scope["type"] == "http" and (scope["path"] == "/v1" or scope["path"].startswith("/v1/")):
             try:
-                if self.inline:
-                    principal = self._principal(scope)
-                else:
-                    principal = await asyncio.get_running_loop().run_in_executor(self.threads, self._principal, scope)
+                principal = await self._principal(_bearer(scope))
             except ServiceError as error:
                 await problems.of_error(error, scope["path"])(scope, receive, send)
                 return
             scope.setdefault("state", {})["principal"] = principal
         await self.app(scope, receive, send)
 
-    def _principal(self, scope: Scope) -> Principal:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
-        if scheme.lower() != "bearer" or not token:
-            raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
-        principal = authenticate(self.database, token.strip(), clock.now())
+    async def _principal(self, token: str) -> Principal:
+        if self.tokens is not None and is_token(token):
+            return await self.tokens.principal(token)
+        if self.inline:
+            return self._keeper(token)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, self._keeper, token)
+
+    def _keeper(self, key: str) -> Principal:
+        now = clock.now()
+        principal = authenticate(self.database, key, now)
         if principal is None:
             raise Unauthenticated("the key is unknown, expired or revoked")
+        if principal.key_id is not None:
+            self.uses.note(principal.key_id, now)
         return principal
+
+
+def _bearer(scope: Scope) -> str:
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+    if scheme.lower() != "bearer" or not token:
+        raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
+    return token.strip()
 
 
 async def current_principal(request: Request) -> Principal:

@@ -60,6 +60,7 @@ _IF_LEDGER_INCLUDES = {
     "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,14}:[0-9a-f]{64}$"},
 }
 
+_CONFLICTS = {("/v1/jobs/{job}", "delete"), ("/v1/keys/{key}/rotate", "post")}  # beside those of accounts
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
 _IDENTITY = {
     "X-Release": {"description": "The release's id, of an Arrow stream.", "schema": {"type": "string"}},
@@ -126,7 +127,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for name in ("HTTPValidationError", "ValidationError"):
             components.get("schemas", {}).pop(name, None)
         components.setdefault("schemas", {})["Problem"] = _PROBLEM
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {
+            "key": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key, or where an OpenID Connect issuer is configured one of its tokens (JWT).",
+            }
+        }
         for path, operations in schema["paths"].items():
             for method, operation in operations.items():
                 _complete(path, method, operation)
@@ -152,10 +159,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
         if "requestBody" in operation:
             statuses |= {413: "too_large", 415: "unsupported_media_type"}
-        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) == (
-            "/v1/jobs/{job}",
-            "delete",
-        ):
+        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) in _CONFLICTS:
             statuses[409] = "conflict"
         if path.endswith("/registry-entry"):
             statuses[409] = "incomplete"

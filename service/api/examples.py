@@ -151,3 +151,4 @@ LOSS = {"residuals": _RESIDUALS, "bandwidth": "0.5", "percentile": "95", "multip
 LOWER_BOUND = {"residuals": _RESIDUALS, "shift": 1, "confidence": "0.95"}
 EXPERIMENT = {"algorithm": "rdpc", "epsilon": "0.1", "N": 1_000_000, "J": 3, "mu": 1000, "direct_runs": 500, "seed": 1}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
+ROTATE = {"overlap": "PT24H"}

@@ -1,7 +1,8 @@
-"""API keys: making, listing, revoking; stewards only."""
+"""API keys: making, rotating, listing, revoking; stewards only."""
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -13,10 +14,10 @@ from service.api import examples
 from service.api.accounts import AccountName
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
-from service.api.exact import Label, Strict
+from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.exact import Duration, Label, Strict, duration_of
 from service.api.paging import Cursor, Limit, page, read_cursor
-from service.errors import Forbidden, InvalidInput
+from service.errors import Forbidden
 from service.ledger import clock, keys
 from service.ledger.idempotency import StoredAnswer
 from service.ledger.keys import KeyRecord, Principal, Role
@@ -56,6 +57,14 @@ class CreateKey(Strict):
     expires_at: Moment | None = Field(None, description="RFC 3339 with a time zone.")
 
 
+class RotateKey(Strict):
+    """How a key gives way to a new one."""
+
+    overlap: Duration = Field(
+        "PT24H", description="How long the old key stays valid, so that both work while the new one is handed out."
+    )
+
+
 class KeyBody(BaseModel):
     """A key without its secret."""
 
@@ -64,7 +73,10 @@ class KeyBody(BaseModel):
     role: Role
     accounts: list[str] | None
     created_at: str
+    created_by: str | None = Field(description="The principal who made it; null: the operator.")
+    rotated_from: str | None = Field(description="The id of the key that it takes the place of.")
     expires_at: str | None
+    last_used_at: str | None = Field(description="To the hour; null: never yet, or a few minutes ago at the most.")
     revoked_at: str | None
 
 
@@ -92,25 +104,40 @@ def create_key(body: CreateKey, change: Changing) -> Response:
     The answer is the only place where it stands; only its hash is stored.
     """
     _require_keeper(change.principal)
-    expires_at = None if body.expires_at is None else clock.stamp(body.expires_at)
 
     def work(connection: Connection, at: str) -> KeyRecord:
-        if expires_at is not None and expires_at <= at:
-            raise InvalidInput.at("/expires_at", "expected a moment in the future")
         new = keys.create_key(
             connection,
             change.secret,
             name=body.name,
             role=body.role,
             accounts=body.accounts,
-            expires_at=expires_at,
+            expires_at=None if body.expires_at is None else clock.stamp(body.expires_at),
             at=at,
+            created_by=change.principal.name,
         )
         return new[0]
 
-    made = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=_RELOAD)
-    shown = _body(made.result) | {"key": keys.token_of(change.secret, made.result.id)}
-    return respond(Answer(made.status, json.dumps(shown), made.replayed))
+    return _made(change, work)
+
+
+@router.post("/{key}/rotate", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.ROTATE))
+@in_writers
+def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
+    """Rotate a key.
+
+    Makes a key with the same principal, role and accounts, which is shown this once. The old one stays valid for the
+    overlap, or until its own end where that comes first. Where the old key was to expire, the new one has as long to
+    live. A key is rotated once, while it is valid. One that leaked is revoked instead, or as well.
+    """
+    _require_keeper(change.principal)
+
+    def work(connection: Connection, at: str) -> KeyRecord:
+        overlap = duration_of(body.overlap)
+        new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=change.principal.name)
+        return new[0]
+
+    return _made(change, work)
 
 
 @router.get("", response_model=KeyPage)
@@ -145,6 +172,13 @@ def _require_keeper(principal: Principal) -> None:
         raise Forbidden("the key is limited to accounts: it could make itself one that is not")
 
 
+def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
+    """A new key with its token, which is never stored, not even with its answer: a replay derives it again."""
+    made = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=_RELOAD)
+    shown = _body(made.result) | {"key": keys.token_of(change.secret, made.result.id)}
+    return respond(Answer(made.status, json.dumps(shown), made.replayed))
+
+
 def _body(record: KeyRecord) -> dict[str, Any]:
     return {
         "id": record.id,
@@ -152,7 +186,10 @@ def _body(record: KeyRecord) -> dict[str, Any]:
         "role": record.role,
         "accounts": None if record.accounts is None else list(record.accounts),
         "created_at": record.created_at,
+        "created_by": record.created_by,
+        "rotated_from": record.rotated_from,
         "expires_at": record.expires_at,
+        "last_used_at": record.last_used_at,
         "revoked_at": record.revoked_at,
     }
 
@@ -164,8 +201,11 @@ def _landed(connection: Connection, record: KeyRecord) -> bool:
 def _load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
     if stored.api_key_id is None:
         raise TypeError("an answer to making a key refers to the key")
-    return keys.read_key(connection, stored.api_key_id)
+    if stored.body is None:  # of a version that did not keep it
+        return keys.read_key(connection, stored.api_key_id)
+    shown = json.loads(stored.body)
+    return KeyRecord(**shown | {"accounts": None if shown["accounts"] is None else tuple(shown["accounts"])})
 
 
-# A token is never stored, not even with its answer: a replay derives it again.
-_RELOAD: Reload[KeyRecord] = Reload(lambda record: Source(api_key_id=record.id), _load)
+# As it was made: by the time of a replay the key may have been used, rotated or revoked.
+_RELOAD: Reload[KeyRecord] = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), _load)

@@ -26,8 +26,16 @@ def stamp(moment: datetime) -> str:
 
 
 def later(moment: str, duration: timedelta) -> str:
-    """The moment that is so much later than one that the ledger wrote down."""
-    return stamp(datetime.strptime(moment, _SHAPE).replace(tzinfo=UTC) + duration)
+    """The moment that is so much later than one that the ledger wrote down; at most the last one of the year 9999."""
+    try:
+        return stamp(datetime.strptime(moment, _SHAPE).replace(tzinfo=UTC) + duration)
+    except OverflowError:
+        return stamp(datetime.max.replace(tzinfo=UTC))
+
+
+def between(moment: str, end: str) -> timedelta:
+    """The time from one moment that the ledger wrote down to another."""
+    return datetime.strptime(end, _SHAPE) - datetime.strptime(moment, _SHAPE)  # noqa: DTZ007 - both are in UTC
 
 
 def is_stamp(text: str) -> bool:

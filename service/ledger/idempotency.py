@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """The first answer. Without a body it is rendered again, from the draw or the API key."""
+    """The first answer. One of a draw or an API key is rendered again: its body has no noise and no token."""
 
     status: int
     body: str | None

@@ -10,11 +10,12 @@ import hashlib
 import json
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal, cast
 
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select, tuple_, update
 
-from service.errors import InvalidInput, NotFound, StartupRefused
+from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.installation import Secret, check_secret, lock_installation
@@ -25,9 +26,11 @@ ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each may do all 
 
 FIRST_PRINCIPAL = "first-steward"
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
+ISSUED = "oidc:"  # begins the names of principals that an identity provider vouches for, and those of no keys
 _PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
 _COLUMNS = (
     ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts, ApiKey.created_at, ApiKey.expires_at, ApiKey.revoked_at,
+    ApiKey.created_by, ApiKey.rotated_from, ApiKey.last_used_at,
 )  # fmt: skip
 
 
@@ -41,14 +44,17 @@ class KeyRecord:
     accounts: tuple[str, ...] | None  # None: all
     created_at: str
     expires_at: str | None
-    revoked_at: str | None
+    revoked_at: str | None = None
+    created_by: str | None = None  # the principal; None: the operator, at a start or by a command
+    rotated_from: str | None = None  # the id of the key that it takes the place of
+    last_used_at: str | None = None  # to the hour
 
 
 @dataclass(frozen=True)
 class Principal:
     """Who is calling, and what they may do."""
 
-    key_id: str
+    key_id: str | None  # None: an identity provider vouches for them
     name: str
     role: Role
     accounts: frozenset[str] | None  # None: all
@@ -77,29 +83,70 @@ def create_key(
     accounts: list[str] | None,
     expires_at: str | None,
     at: str,
+    created_by: str | None = None,
+    rotated_from: str | None = None,
 ) -> tuple[KeyRecord, str]:
     """Add a key for a principal and return it with its token, which is not stored.
 
     Raises:
+        InvalidInput: the name is one of those that an identity provider gives, or the key would end before it begins.
         ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
     """
     if expires_at is not None and not clock.is_stamp(expires_at):
         raise ValueError("expected a moment in UTC with six decimals and a Z")
+    if expires_at is not None and expires_at <= at:
+        raise InvalidInput.at("/expires_at", "expected a moment in the future")
+    if name.startswith(ISSUED):
+        raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
     reach = None if accounts is None else tuple(accounts)
-    record = KeyRecord(key_id, name, role, reach, created_at=at, expires_at=expires_at, revoked_at=None)
+    record = KeyRecord(key_id, name, role, reach, at, expires_at, created_by=created_by, rotated_from=rotated_from)
     _insert(connection, record, token)
     return record, token
+
+
+def rotate_key(
+    connection: Connection, secret: Secret, key_id: str, *, overlap: timedelta, at: str, by: str | None
+) -> tuple[KeyRecord, str]:
+    """Give a key's principal a new one with the same role, reach and lifetime; the old one ends after the overlap.
+
+    Raises:
+        NotFound: there is no such key.
+        Conflict: it is revoked, expired, or rotated already.
+    """
+    # Locked, so that a key which somebody revokes at this moment has no successor afterwards.
+    row = connection.execute(select(*_COLUMNS).where(ApiKey.id == key_id).with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound("key", key_id)
+    old = _record(row)
+    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= at):
+        raise Conflict("expected a valid key; it is revoked or expired")
+    if connection.execute(select(ApiKey.id).where(ApiKey.rotated_from == key_id)).first() is not None:
+        raise Conflict("the key was rotated before; rotate the one that took its place")
+    lifetime = None if old.expires_at is None else clock.between(old.created_at, old.expires_at)
+    new = create_key(
+        connection,
+        secret,
+        name=old.name,
+        role=old.role,
+        accounts=None if old.accounts is None else list(old.accounts),
+        expires_at=None if lifetime is None else clock.later(at, lifetime),
+        at=at,
+        created_by=by,
+        rotated_from=key_id,
+    )
+    end = clock.later(at, overlap)
+    end = end if old.expires_at is None else min(end, old.expires_at)
+    connection.execute(update(ApiKey).where(ApiKey.id == key_id).values(expires_at=end))
+    return new
 
 
 def add_bootstrap_key(connection: Connection, token: str, at: str) -> KeyRecord | None:
     """Make the operator's own token the first steward key; None, and nothing done, where there is a key already."""
     if _any_key(connection):
         return None
-    record = KeyRecord(
-        str(uuid.uuid4()), FIRST_PRINCIPAL, "steward", None, created_at=at, expires_at=None, revoked_at=None
-    )
+    record = KeyRecord(str(uuid.uuid4()), FIRST_PRINCIPAL, "steward", None, created_at=at, expires_at=None)
     _insert(connection, record, token)
     return record
 
@@ -211,7 +258,8 @@ def _insert(connection: Connection, record: KeyRecord, token: str) -> None:
             token_hash=_hash(token),
             created_at=record.created_at,
             expires_at=record.expires_at,
-            revoked_at=record.revoked_at,
+            created_by=record.created_by,
+            rotated_from=record.rotated_from,
         )
     )
 
@@ -232,6 +280,8 @@ def _role(stored: str) -> Role:
     return cast("Role", stored)  # the table's check admits no other
 
 
-def _record(row: Row[str, str, str, str | None, str, str | None, str | None]) -> KeyRecord:
-    key_id, name, role, accounts, created_at, expires_at, revoked_at = row
-    return KeyRecord(key_id, name, _role(role), _accounts(accounts), created_at, expires_at, revoked_at)
+def _record(
+    row: Row[str, str, str, str | None, str, str | None, str | None, str | None, str | None, str | None],
+) -> KeyRecord:
+    key_id, name, role, accounts, created_at, *rest = row
+    return KeyRecord(key_id, name, _role(role), _accounts(accounts), created_at, *rest)

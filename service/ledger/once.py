@@ -38,8 +38,9 @@ class Outcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an answer that is not stored as text can be rendered from again."""
+    """Where an answer that is not stored whole can be rendered from again; ``body`` is the part that may be stored."""
 
+    body: str | None = None
     draw_id: str | None = None
     api_key_id: str | None = None
 
@@ -120,7 +121,7 @@ def once_reloaded(
             connection,
             request,
             status=status,
-            body=None,
+            body=source.body,
             draw_id=source.draw_id,
             api_key_id=source.api_key_id,
             at=at,

@@ -58,7 +58,14 @@ class ApiKey(Base):
     created_at: Mapped[str]
     expires_at: Mapped[str | None]
     revoked_at: Mapped[str | None]
-    __table_args__ = (CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),)
+    created_by: Mapped[str | None]  # the principal who made it; null: the operator, at a start or by a command
+    rotated_from: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))  # the key that it takes the place of
+    last_used_at: Mapped[str | None]  # as `uses` has it: to the hour
+    __table_args__ = (
+        CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),
+        CheckConstraint("substr(name, 1, 5) <> 'oidc:'", name="api_keys_name"),  # those are an issuer's to give
+        Index("api_keys_rotated", "rotated_from", unique=True),  # a key is rotated once
+    )
 
 
 class Account(Base):
@@ -241,7 +248,7 @@ class StoredAnswer(Base):
     key: Mapped[str] = mapped_column(primary_key=True)
     request_digest: Mapped[str]  # HMAC of method, path and body
     status: Mapped[int]
-    body: Mapped[str | None]  # null where the answer is rendered again, from `draw_id` or `api_key_id`
+    body: Mapped[str | None]  # null where it is rendered from `draw_id`; beside `api_key_id`, without the token
     draw_id: Mapped[str | None] = mapped_column(ForeignKey("draws.id"))
     api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     created_at: Mapped[str]

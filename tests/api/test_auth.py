@@ -169,6 +169,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/keys"): (_STEWARD, None),
     ("POST", "/v1/keys"): (_STEWARD, {"name": "n", "role": "auditor"}),
     ("DELETE", "/v1/keys/{key}"): (_STEWARD, None),
+    ("POST", "/v1/keys/{key}/rotate"): (_STEWARD, {}),
 }
 
 
@@ -188,7 +189,7 @@ def names(still: Client) -> dict[str, str]:
     void = release(still, pure("1e-9"), reserve_for="P1D")
     approve = release(still, pure("0.1"))
     draw = json_of(still.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
-    key = json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
+    key, rotated = (json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"] for _ in "kr")
     job = json_of(still.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]
     return {
         "account": "people",
@@ -196,6 +197,7 @@ def names(still: Client) -> dict[str, str]:
         "draw": draw,
         "job": job,
         "key": key,
+        "rotate": rotated,
         "void": void["id"],
         "approve": approve["id"],
         "tabulations": release(still, _LEVEL)["id"],
@@ -203,9 +205,9 @@ def names(still: Client) -> dict[str, str]:
 
 
 def _at(path: str, names: dict[str, str]) -> str:
-    """The address, of a release in the state that the operation is for."""
+    """The address, of a release or a key in the state that the operation is for."""
     operation = path.rpartition("/")[-1]
-    return path.format_map(names | {"release": names.get(operation, names["release"])})
+    return path.format_map(names | {kind: names.get(operation, names[kind]) for kind in ("release", "key")})
 
 
 @pytest.mark.parametrize("role", ["auditor", "pipeline", "steward"])
@@ -261,3 +263,7 @@ def test_a_limited_steward_manages_no_keys(still: Client, names: dict[str, str])
         problem_of(still.post("/v1/keys", json=body, headers=limited), "forbidden")
     problem_of(still.get("/v1/keys", headers=limited), "forbidden")
     problem_of(still.delete(f"/v1/keys/{names['key']}", headers=limited), "forbidden")
+    own = json_of(still.get("/v1/keys?limit=1000"))["items"][-1]
+    assert own["accounts"] == ["people"]
+    for key in (names["key"], own["id"]):
+        problem_of(still.post(f"/v1/keys/{key}/rotate", json={}, headers=limited), "forbidden")

@@ -4,11 +4,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import text
 
 from service.ledger import clock
 from service.ledger.database import Database
-from tests.api.calls import Client, bearer, json_of, pointers_of, problem_of
+from tests.api.calls import Client, bearer, json_of, make_key, pointers_of, problem_of
 
 
 def test_a_revoked_key_is_none(client: Client) -> None:
@@ -47,6 +48,80 @@ def test_a_new_key_is_shown_once_and_listed_without_its_token(client: Client) ->
     assert token not in str(listed)
 
 
+def test_a_key_says_who_made_it_and_when_it_was_last_used(client: Client, app: FastAPI) -> None:
+    maker = make_key(client, "steward", name="bob")
+    made = json_of(client.post("/v1/keys", json={"name": "alice", "role": "steward"}, headers=maker), 201)
+    assert (made["created_by"], made["last_used_at"]) == ("bob", None)
+    before = clock.now()
+    json_of(client.get("/v1/accounts", headers=bearer(made["key"])))
+    app.state.uses.write()
+    *_, bobs, alices = json_of(client.get("/v1/keys"))["items"]
+    assert [key["created_by"] for key in (bobs, alices)] == ["first-steward", "bob"]
+    assert bobs["last_used_at"] <= before <= alices["last_used_at"] <= clock.now()
+
+
+def test_a_rotated_key_works_beside_the_new_one_and_is_shown_again_to_the_same_request(client: Client) -> None:
+    body = {"name": "tabulator", "role": "pipeline", "accounts": ["a"], "expires_at": "2999-01-01T00:00:00Z"}
+    old = json_of(client.post("/v1/keys", json=body, headers={"Idempotency-Key": "make"}), 201)
+    once = {"Idempotency-Key": "rotate"}
+    rotated = client.post(f"/v1/keys/{old['id']}/rotate", json={"overlap": "PT1H"}, headers=once)
+    new = json_of(rotated, 201)
+    kept = ("name", "role", "accounts")
+    assert {name: new[name] for name in kept} == {name: old[name] for name in kept}
+    assert (new["rotated_from"], new["created_by"]) == (old["id"], "first-steward")
+    for key in (old, new):
+        json_of(client.get("/v1/jobs/none", headers=bearer(key["key"])), 403)
+    assert client.delete(f"/v1/keys/{new['id']}").status_code == 204
+    again = client.post(f"/v1/keys/{old['id']}/rotate", json={"overlap": "PT1H"}, headers=once)
+    assert (again.status_code, again.text) == (201, rotated.text)
+    assert again.headers["Idempotent-Replay"] == "true"
+    first = client.post("/v1/keys", json=body, headers={"Idempotency-Key": "make"})
+    assert (first.headers["Idempotent-Replay"], json_of(first, 201)) == ("true", old), "as it was before the rotation"
+    problem_of(client.post(f"/v1/keys/{old['id']}/rotate", json={}), "conflict")
+    problem_of(client.post("/v1/keys/unknown/rotate", json={}), "not_found")
+
+
+def test_a_replay_shows_a_key_whose_answer_an_older_version_kept_without_its_body(
+    client: Client, database: Database
+) -> None:
+    once = {"Idempotency-Key": "make"}
+    made = json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201)
+    statement = text("UPDATE stored_answers SET body = NULL")
+    database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
+    assert json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201) == made
+
+
+def test_no_token_is_in_a_stored_answer(client: Client, database: Database) -> None:
+    made = json_of(
+        client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers={"Idempotency-Key": "k"}), 201
+    )
+    with database.read() as connection:
+        stored = connection.execute(text("SELECT body FROM stored_answers")).scalar_one()
+    assert made["id"] in stored
+    assert made["key"] not in stored
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"overlap": "PT0S"}, "/overlap"),
+        ({"overlap": "P367D"}, "/overlap"),
+        ({"overlap": "-PT1H"}, "/overlap"),
+        ({"overlap": "tomorrow"}, "/overlap"),
+        ({"overlap": 24}, "/overlap"),
+        ({"overlap": None}, "/overlap"),
+        ({"role": "steward"}, "/role"),
+        ({"accounts": None}, "/accounts"),
+        ({"expires_at": "2999-01-01T00:00:00Z"}, "/expires_at"),
+        ([], ""),
+    ],
+)
+def test_rotations_without_a_meaning(still: Client, body: Any, pointer: str) -> None:
+    key = json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
+    assert pointers_of(still.post(f"/v1/keys/{key}/rotate", json=body)) == [pointer]
+    assert json_of(still.get("/v1/keys?limit=1000"))["items"][-1]["id"] == key, "nothing was made"
+
+
 def test_keys_are_listed_page_by_page(client: Client) -> None:
     made = [json_of(client.post("/v1/keys", json={"name": str(n), "role": "auditor"}), 201)["id"] for n in range(4)]
     found, query = [], "limit=2"
@@ -65,6 +140,7 @@ def test_keys_are_listed_page_by_page(client: Client) -> None:
         ({"role": "admin"}, "/role"),
         ({"name": ""}, "/name"),
         ({"name": "a\u0007"}, "/name"),
+        ({"name": "oidc:ann"}, "/name"),
         ({"accounts": []}, "/accounts"),
         ({"accounts": ["A"]}, "/accounts/0"),
         ({"accounts": "people"}, "/accounts"),

@@ -2,11 +2,14 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
-from service.errors import InvalidInput, NotFound, StartupRefused
+from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from service.ledger.keys import (
@@ -21,6 +24,7 @@ from service.ledger.keys import (
     list_keys,
     read_key,
     revoke_key,
+    rotate_key,
     token_of,
 )
 
@@ -146,6 +150,97 @@ def test_a_key_reaches_the_accounts_that_it_names() -> None:
     assert Principal("", "ann", "auditor", frozenset({"a"})).may_use("a")
     assert not Principal("", "ann", "auditor", frozenset({"a"})).may_use("b")
     assert not Principal("", "ann", "auditor", frozenset()).may_use("a")
+
+
+# Rotation: moments of one day, made at midnight.
+
+MIDNIGHT, ONE, TWO, THREE, FOUR = (f"2026-01-02T0{hour}:00:00.000000Z" for hour in range(5))
+HOUR = timedelta(hours=1)
+
+
+def _rotate(
+    database: Database, secret: Secret, key_id: str, at: str, overlap: timedelta = HOUR
+) -> tuple[KeyRecord, str]:
+    return database.write(
+        lambda connection: rotate_key(connection, secret, key_id, overlap=overlap, at=at, by="bob"), landed=_never
+    )
+
+
+def test_a_rotated_key_gives_way_to_one_of_the_same_principal_after_the_overlap(
+    database: Database, secret: Secret
+) -> None:
+    old, old_token = _create(database, secret, role="steward", accounts=["a"], at=MIDNIGHT)
+    new, token = _rotate(database, secret, old.id, ONE)
+    assert (new.name, new.role, new.accounts, new.created_at, new.expires_at) == ("ann", "steward", ("a",), ONE, None)
+    assert (new.created_by, new.rotated_from) == ("bob", old.id)
+    assert _authenticate(database, token, THREE) == Principal(new.id, "ann", "steward", frozenset("a"))
+    just_before = "2026-01-02T01:59:59.999999Z"
+    assert _authenticate(database, old_token, just_before) == Principal(old.id, "ann", "steward", frozenset("a"))
+    assert _authenticate(database, old_token, TWO) is None
+    assert _listed(database) == [replace(old, expires_at=TWO), new]
+
+
+def test_rotation_prolongs_no_key_and_gives_the_new_one_the_lifetime_of_the_old(
+    database: Database, secret: Secret
+) -> None:
+    old, old_token = _create(database, secret, at=MIDNIGHT, expires_at=THREE)
+    new, _ = _rotate(database, secret, old.id, ONE, overlap=5 * HOUR)
+    assert new.expires_at == FOUR
+    assert _authenticate(database, old_token, THREE) is None
+    third, _ = _rotate(database, secret, new.id, TWO)
+    assert third.expires_at == "2026-01-02T05:00:00.000000Z", "three hours again, not what the overlap left"
+
+
+def test_a_lifetime_beyond_the_calendar_ends_with_it(database: Database, secret: Secret) -> None:
+    old, _ = _create(database, secret, at=MIDNIGHT, expires_at="9999-12-31T23:59:59.000000Z")
+    new, _ = _rotate(database, secret, old.id, ONE)
+    assert new.expires_at == "9999-12-31T23:59:59.999999Z"
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired", "rotated"])
+def test_what_is_no_valid_key_is_not_rotated(database: Database, secret: Secret, end: str) -> None:
+    old, _ = _create(database, secret, at=MIDNIGHT, expires_at=TWO)
+    if end == "revoked":
+        database.write(lambda connection: revoke_key(connection, old.id, MIDNIGHT), landed=_never)
+    if end == "rotated":
+        _rotate(database, secret, old.id, MIDNIGHT, overlap=24 * HOUR)
+    before = _listed(database)
+    with pytest.raises(Conflict, match="rotated before" if end == "rotated" else "revoked or expired"):
+        _rotate(database, secret, old.id, TWO if end == "expired" else ONE)
+    assert _listed(database) == before
+    with pytest.raises(NotFound):
+        _rotate(database, secret, "nothing", ONE)
+
+
+def test_of_many_who_rotate_a_key_at_once_one_succeeds(database: Database, secret: Secret) -> None:
+    old, _ = _create(database, secret, at=MIDNIGHT)
+
+    def rotate(_: int) -> bool:
+        try:
+            _rotate(database, secret, old.id, ONE)
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as threads:
+        assert sorted(threads.map(rotate, range(6))) == [False] * 5 + [True]
+    assert len(_listed(database)) == 2
+
+
+@pytest.mark.parametrize("name", ["oidc:ann", "oidc:"])
+def test_no_key_has_the_name_of_an_issuers_principal(database: Database, secret: Secret, name: str) -> None:
+    with pytest.raises(InvalidInput, match="oidc:"):
+        _create(database, secret, name=name)
+    statement = "INSERT INTO api_keys (id, name, role, token_hash, created_at) VALUES ('i', :name, 'auditor', 'h', 'n')"
+
+    def slip_in(connection: Connection) -> None:
+        with pytest.raises(IntegrityError):
+            connection.execute(text(statement), {"name": name})
+        raise Conflict("rolled back")
+
+    with pytest.raises(Conflict):
+        database.write(slip_in, landed=_never)
+    assert _create(database, secret, name="oidc")[0].name == "oidc"
 
 
 def test_the_bootstrap_key_is_added_only_while_there_is_none(database: Database, secret: Secret) -> None:

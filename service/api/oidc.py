@@ -1,0 +1,130 @@
+"""Bearer tokens of an OpenID Connect issuer: who holds one, and what its claims let them do.
+
+A token's principal is named ``oidc:`` and the claim that names the person. No API key has such a name, so that two
+persons are two principals whichever way each of them signs in.
+"""
+
+from typing import Any
+
+import jwt
+
+from service.api.issuer import ALGORITHMS, Issuer
+from service.errors import Forbidden, Unauthenticated
+from service.ledger.keys import ISSUED, ROLES, Principal, Role
+from service.settings import Settings
+
+_LONGEST = 16_384  # characters of a token
+_LONGEST_NAME = 200  # characters of a principal's name, as of a key's
+_LEEWAY = 30.0  # seconds that two clocks may differ
+_EVERYTHING = "*"  # in the accounts claim; no account has such a name
+_TYPES = {"", "jwt", "at+jwt", "application/at+jwt"}  # others are not for signing in, such as those of a logout
+_BEGIN = "eyJ"  # of JSON that begins {" in base64url
+
+_REASONS: dict[type[Exception], str] = {
+    jwt.ExpiredSignatureError: "the token has expired",
+    jwt.ImmatureSignatureError: "the token is not valid yet",
+    jwt.InvalidIssuerError: "the token is of another issuer",
+    jwt.InvalidAudienceError: "the token is for another audience",
+    jwt.MissingRequiredClaimError: "expected a token with the claims exp, iss and aud",
+    jwt.InvalidSignatureError: "the token's signature is wrong",
+}
+
+
+def is_token(text: str) -> bool:
+    """Whether a bearer's text has the shape of a signed token; the service's own keys have not."""
+    return text.startswith(_BEGIN) and text.count(".") == 2
+
+
+class Tokens:
+    """The tokens of the configured issuer."""
+
+    def __init__(self, settings: Settings, issuer: Issuer) -> None:
+        self.settings, self.issuer = settings, issuer
+
+    @classmethod
+    def configured(cls, settings: Settings) -> "Tokens | None":
+        """None where no issuer is configured."""
+        return None if settings.oidc_issuer is None else cls(settings, Issuer(settings.oidc_issuer))
+
+    async def principal(self, token: str) -> Principal:
+        """Who holds a token.
+
+        Raises:
+            Unauthenticated: it is not a valid token of the issuer for this service.
+            Forbidden: it is, but gives no role here, or names no principal.
+            Unavailable: its key is not known here, and the issuer cannot be asked.
+        """
+        key_id, algorithm = _header(token)
+        key = await self.issuer.key(key_id, algorithm)
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=self.settings.oidc_audience,
+                issuer=self.issuer.url,
+                leeway=_LEEWAY,
+                options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
+            )
+        except (jwt.PyJWTError, OverflowError, TypeError, ValueError) as error:
+            raise Unauthenticated(_REASONS.get(type(error), "the token is not valid")) from None
+        return Principal(None, self._name(claims), self._role(claims), self._accounts(claims))
+
+    def _name(self, claims: dict[str, Any]) -> str:
+        name = _claim(claims, self.settings.oidc_principal_claim)
+        # What cannot be seen would let two principals look like one in the journal.
+        if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
+            raise Forbidden("expected a token whose principal claim is printable text")
+        if len(ISSUED + name) > _LONGEST_NAME:
+            raise Forbidden(f"expected a token whose principal claim has at most {_LONGEST_NAME - len(ISSUED)} letters")
+        return ISSUED + name
+
+    def _role(self, claims: dict[str, Any]) -> Role:
+        values = _texts(_claim(claims, self.settings.oidc_role_claim))
+        roles = {self.settings.oidc_roles[value] for value in values or () if value in self.settings.oidc_roles}
+        if not roles:
+            raise Forbidden("expected a token whose role claim gives a role of this service")
+        return max(roles, key=ROLES.index)
+
+    def _accounts(self, claims: dict[str, Any]) -> frozenset[str] | None:
+        if self.settings.oidc_accounts_claim is None:
+            return None
+        values = _texts(_claim(claims, self.settings.oidc_accounts_claim))
+        if values is None:
+            raise Forbidden("expected a token whose accounts claim is the name of an account or a list of names")
+        return None if _EVERYTHING in values else frozenset(values)
+
+
+def _header(token: str) -> tuple[str, str]:
+    """What an unverified token says of the key that signed it: its id and its algorithm."""
+    if len(token) > _LONGEST:
+        raise Unauthenticated(f"expected a token of at most {_LONGEST} characters")
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, TypeError, ValueError):
+        raise Unauthenticated("expected a signed JWT") from None
+    key_id, algorithm, kind = header.get("kid"), header.get("alg"), header.get("typ", "")
+    if algorithm not in ALGORITHMS:
+        raise Unauthenticated(f"expected a token signed with one of {', '.join(ALGORITHMS)}")
+    if not isinstance(kind, str) or kind.lower() not in _TYPES or "crit" in header or "b64" in header:
+        raise Unauthenticated("expected a JWT without extensions that is an access token")
+    if not isinstance(key_id, str):
+        raise Unauthenticated("expected a token that names its key (kid)")
+    return key_id, str(algorithm)
+
+
+def _claim(claims: dict[str, Any], name: str) -> Any:
+    """A claim by its name, or by a JSON pointer: /realm_access/roles; None where it is not there."""
+    found: Any = claims
+    for step in name[1:].split("/") if name.startswith("/") else [name]:
+        key = step.replace("~1", "/").replace("~0", "~") if name.startswith("/") else step
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _texts(value: Any) -> list[str] | None:
+    """One text or a list of texts; None for anything else."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
+        return None
+    return values

@@ -1,0 +1,108 @@
+"""The commands about API keys: ``python -m service keys``."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+import typer
+from sqlalchemy import Connection
+
+from service import logs
+from service.ledger import clock, keys
+from service.ledger.database import Database
+from service.ledger.installation import Secret
+from service.server import open_installation
+from service.settings import read_settings
+
+app = typer.Typer(no_args_is_help=True, help="API keys.")
+
+_PAGE = 500
+_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"]
+_MOST_DAYS, _MOST_HOURS = 36_500, 366 * 24
+
+
+@app.command("create")
+def create(
+    role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
+    name: Annotated[str, typer.Option(help="The principal who acts with the key.")],
+    account: Annotated[list[str] | None, typer.Option(help="Limit the key to this account; repeatable.")] = None,
+    expires_at: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="When it ends, in UTC.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, max=_MOST_DAYS, help="It ends after so many days.")] = None,
+) -> None:
+    """Make a key and print its id and, this once, the key."""
+    if expires_at is not None and days is not None:
+        raise typer.BadParameter("expected --expires-at or --days, not both")
+    database, secret = _open()
+    now = clock.now()
+    end = None if days is None else clock.later(now, timedelta(days))
+    if expires_at is not None:
+        end = clock.stamp(expires_at.replace(tzinfo=UTC))
+
+    def work(connection: Connection) -> tuple[keys.KeyRecord, str]:
+        return keys.create_key(
+            connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
+        )
+
+    _show(*database.write(work, landed=_landed))
+    database.close()
+
+
+@app.command("rotate")
+def rotate(
+    key_id: str,
+    overlap_hours: Annotated[
+        int, typer.Option(min=0, max=_MOST_HOURS, help="How long the old key stays valid beside the new one.")
+    ] = 24,
+) -> None:
+    """Give the principal of a key a new one, and print its id and, this once, the key; the old one ends."""
+    database, secret = _open()
+    now, overlap = clock.now(), timedelta(hours=overlap_hours)
+    _show(
+        *database.write(
+            lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
+            landed=_landed,
+        )
+    )
+    database.close()
+
+
+@app.command("revoke")
+def revoke(key_id: str) -> None:
+    """Revoke a key by its id."""
+    database, _ = _open()
+    database.write(lambda connection: keys.revoke_key(connection, key_id, clock.now()), landed=lambda *_: False)
+    database.close()
+    typer.echo(f"revoked {key_id}")
+
+
+@app.command("list")
+def list_all() -> None:
+    """List the keys: id, role, principal, state, who made it, last use."""
+    database, _ = _open()
+    for record in _all_keys(database):
+        state = "revoked" if record.revoked_at else f"expires {record.expires_at}" if record.expires_at else "valid"
+        made = f"made by {record.created_by or 'the operator'}"
+        used = f"last used {record.last_used_at or 'never'}"
+        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {made}, {used}")
+    database.close()
+
+
+def _show(record: keys.KeyRecord, token: str) -> None:
+    typer.echo(f"{record.id}\n{token}")
+
+
+def _landed(connection: Connection, made: tuple[keys.KeyRecord, str]) -> bool:
+    return keys.has_key(connection, made[0].id)
+
+
+def _all_keys(database: Database) -> list[keys.KeyRecord]:
+    found: list[keys.KeyRecord] = []
+    with database.read() as connection:
+        while page := keys.list_keys(connection, found[-1].id if found else None, _PAGE):
+            found.extend(page)
+    return found
+
+
+def _open() -> tuple[Database, Secret]:
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    return open_installation(settings)
