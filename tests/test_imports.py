@@ -60,13 +60,18 @@ _LAYERS = {
         web=True,
     ),
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
+    "connections": _layer("api", packages={"h11", "uvicorn"}, web=True),
     "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
-    "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
+    "server": _layer(
+        *("__init__", "app", "connections", "ledger", "settings"),
+        packages={"starlette", "structlog", "uvicorn"},
+        web=True,
+    ),
     "__main__": _layer(
         *("app", "audit", "auditing", "demo", "errors", "ledger", "logs", "reproduce", "server", "settings"),
         packages={"numpy", "typer", "yaml"},
