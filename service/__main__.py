@@ -8,6 +8,7 @@ import typer
 import yaml
 
 from service import auditing, logs
+from service.configuration import reference
 from service.errors import ServiceError
 from service.ledger import clock, keys
 from service.ledger.database import Database, open_database
@@ -86,6 +87,12 @@ def openapi() -> None:
     from service.app import openapi_document  # noqa: PLC0415 - the other commands start faster without
 
     sys.stdout.write(yaml.safe_dump(openapi_document(), sort_keys=False, allow_unicode=True, width=120))
+
+
+@app.command("settings")
+def list_settings() -> None:
+    """Print the reference of all settings, as Markdown."""
+    sys.stdout.write(reference())
 
 
 @demo_app.callback()

@@ -1,6 +1,6 @@
 """All wiring: settings and an open database in, an application out."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -39,6 +39,7 @@ from service.api.body_limits import Allowance, BodyLimits
 from service.api.metrics import Metrics, Observed, Threads
 from service.api.middleware import Surroundings
 from service.api.throttle import Throttle
+from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
@@ -80,6 +81,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         with app.state.workers.working():
             yield
         database.close()
+        stop_tracing()
 
     app = FastAPI(
         title=_TITLE,
@@ -98,6 +100,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.mount("/static", pages.static)
     problems.install(app)
     _surround(app, settings, database)
+    stop_tracing = _trace(app, database) if settings.tracing else lambda: None
     app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way
     return app
 
@@ -123,6 +126,15 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     )
     app.add_middleware(Authentication, database=database, throttle=Throttle(settings.key_rate, settings.failure_rate))
     app.add_middleware(Surroundings, metrics=app.state.metrics, hsts_seconds=settings.hsts_seconds)
+
+
+def _trace(app: FastAPI, database: Database) -> Callable[[], None]:
+    try:
+        from service import tracing  # noqa: PLC0415 - of an extra, and slow to import
+    except ImportError:
+        detail = "SERVICE_TRACING takes the packages of requirements-otel.lock, and they are not installed"
+        raise StartupRefused(detail) from None
+    return tracing.install(app, database)
 
 
 def openapi_document() -> dict[str, Any]:

@@ -17,7 +17,7 @@ _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
-_Rate = Annotated[str, Field(pattern=rf"^[1-9][0-9]{{0,6}}/({'|'.join(RATE_UNITS)})$")]
+_Rate = Annotated[str, Field(pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_UNITS)}))$")]
 
 
 class Settings(BaseSettings):
@@ -85,15 +85,15 @@ class Settings(BaseSettings):
     answer_seconds: _Seconds = Field(
         60.0, description="Seconds after which a connection ends whose client takes nothing of its answer."
     )
-    key_rate: _Rate | None = Field(
-        None,
+    key_rate: _Rate = Field(
+        "off",
         description="Requests of one key to one replica, such as 600/minute (or second, hour), beyond which the answer"
-        " is 429. They may come all at once. By default there is no limit.",
+        " is 429. They may come all at once.",
     )
-    failure_rate: _Rate | None = Field(
+    failure_rate: _Rate = Field(
         "1000/minute",
-        description="Keys that are not valid from one address, likewise; beyond it only keys that were valid before"
-        " are looked at.",
+        description="Requests without a valid key from one address, likewise; beyond it only keys that were valid"
+        " before are looked at.",
     )
     hsts_seconds: Annotated[int, Field(ge=0)] = Field(
         0, description="max-age of Strict-Transport-Security; 0 sends none. Only where every client comes over TLS."

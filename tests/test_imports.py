@@ -46,6 +46,7 @@ _LAYERS = {
     "published": _layer("errors", "postprocess", packages={"numpy"}, pure=True),
     "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
+    "configuration": _layer("settings"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
     "api": _layer(
         "__init__",
@@ -61,7 +62,10 @@ _LAYERS = {
     ),
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
     "connections": _layer("api", packages={"h11", "uvicorn"}, web=True),
-    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
+    "tracing": _layer(
+        "__init__", "api", "ledger", packages={"fastapi", "opentelemetry", "starlette", "structlog"}, web=True
+    ),
+    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", "tracing", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
@@ -73,7 +77,19 @@ _LAYERS = {
         web=True,
     ),
     "__main__": _layer(
-        *("app", "audit", "auditing", "demo", "errors", "ledger", "logs", "reproduce", "server", "settings"),
+        *(
+            "app",
+            "audit",
+            "auditing",
+            "configuration",
+            "demo",
+            "errors",
+            "ledger",
+            "logs",
+            "reproduce",
+            "server",
+            "settings",
+        ),
         packages={"numpy", "typer", "yaml"},
     ),
 }

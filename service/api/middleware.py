@@ -14,7 +14,7 @@ from service.errors import Unavailable
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and answered however busy it is
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and answered however busy it is
 BEYOND_LIMIT = "beyond_limit"  # in the state of requests on connections that are more than there may be
 _log = structlog.get_logger("service.request")
 
@@ -65,7 +65,7 @@ class Surroundings:
                 message["headers"] = self._headers(scope["path"], request_id, message["headers"])
             await send(message)
 
-        full = BEYOND_LIMIT in scope["state"] and scope["path"] not in _PROBES
+        full = BEYOND_LIMIT in scope["state"] and scope["path"] not in PROBES
         self.metrics.in_progress += 1
         try:
             await (_no_room if full else self.app)(scope, receive, send_with_headers)
@@ -101,7 +101,7 @@ class Surroundings:
             more["problem"] = problem
         if status in (401, 429):
             more["client"] = (scope.get("client") or ("unknown",))[0]
-        tell = _log.debug if scope["path"] in _PROBES and status == 200 else _log.info
+        tell = _log.debug if scope["path"] in PROBES and status == 200 else _log.info
         tell(
             "request",
             method=method,

@@ -60,9 +60,10 @@ class Throttle:
     were valid before are: clients may share the address of a proxy with one that has gone wrong.
     """
 
-    def __init__(self, requests: str | None, failures: str | None) -> None:
-        self._requests = None if requests is None else Meter(read_rate(requests))
-        self._failures = None if failures is None else Meter(read_rate(failures))
+    def __init__(self, requests: str, failures: str) -> None:
+        self._requests, self._failures = (
+            None if rate == "off" else Meter(read_rate(rate)) for rate in (requests, failures)
+        )
         self._known: dict[int, None] = {}  # salted hashes of tokens that were valid
 
     def before(self, address: str, token: str) -> None:
