@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer, format_trace_id
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import __version__
-from service.api.middleware import PROBES
+from service.api.middleware import PROBES, template_of
 from service.ledger.database import Database
 
 _NAME = "privacy-budget-ledger"
@@ -67,7 +67,7 @@ class Requests:
             try:
                 await self.app(scope, receive, watched)
             finally:
-                route, problem = getattr(scope.get("route"), "path", None), scope["state"].get("problem")
+                route, problem = template_of(scope), scope["state"].get("problem")
                 if route is not None:
                     span.update_name(f"{method} {route}")
                     span.set_attribute("http.route", route)

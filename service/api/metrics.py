@@ -164,13 +164,15 @@ def _waiting(observed: Observed) -> Iterator[Metric]:
 
 
 def _stored(observed: Observed) -> Iterator[Metric]:
-    """What only the database knows; where it does not answer, the rest is told all the same."""
+    """What only the database knows; where it does not answer, or has no tables, the rest is told all the same."""
     jobs_by_state: dict[str, int] = {}
     shown: list[AccountRecord] = []
-    with suppress(ServiceError):
+    with suppress(ServiceError, RuntimeError):
         jobs_by_state = jobs.unfinished(observed.database)
         shown = _accounts(observed)
-    yield _gauge("ledger_database_up", "1 where the database answers.", [], [([], float(bool(jobs_by_state)))])
+    yield _gauge(
+        "ledger_database_up", "1 where the database answers, and is migrated.", [], [([], float(bool(jobs_by_state)))]
+    )
     states = [([state], float(number)) for state, number in jobs_by_state.items()]
     yield _gauge("ledger_jobs", "Experiments of all replicas that are not done.", ["state"], states)
     labels = ["account", "definition"]

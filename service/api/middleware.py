@@ -89,7 +89,7 @@ class Surroundings:
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         state, method = scope["state"], scope["method"]
-        route, problem = getattr(scope.get("route"), "path", None), state.get("problem")
+        route, problem = template_of(scope), state.get("problem")
         self.metrics.observe(method if method in _METHODS else "other", route or "none", status, seconds, problem)
         more: dict[str, Any] = {}
         principal = state.get("principal")
@@ -111,6 +111,11 @@ class Surroundings:
             milliseconds=round(seconds * 1000, 1),
             **more,
         )
+
+
+def template_of(scope: Scope) -> str | None:
+    """The template of the address that a request came to, or what is mounted there; None where there is nothing."""
+    return getattr(scope.get("route"), "path", None) or scope.get("root_path") or None
 
 
 async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:
