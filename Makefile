@@ -39,28 +39,32 @@ test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of e
 test-image: $(VENV)/dev.stamp ## follow the Dockerfile in a root of its own and run what it makes (as root, with debootstrap)
 	$(BIN)/python -m pytest -m image tests/image
 
-check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract, the Dockerfile
+check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract and reference, the Dockerfile
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet tests/test_imports.py tests/test_repository.py
 	$(BIN)/python -m service openapi | diff -u openapi.yaml -
+	$(BIN)/python -m service settings | diff -u service/web/guide/configuration.md -
 	$(BIN)/hadolint Dockerfile
 
 fmt: $(VENV)/dev.stamp ## format the code and apply the linter's safe fixes
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-openapi: $(VENV)/dev.stamp ## write openapi.yaml from the code
+openapi: $(VENV)/dev.stamp ## write openapi.yaml and the reference of the settings from the code
 	$(BIN)/python -m service openapi > openapi.yaml.new
 	mv openapi.yaml.new openapi.yaml
+	$(BIN)/python -m service settings > service/web/guide/configuration.md.new
+	mv service/web/guide/configuration.md.new service/web/guide/configuration.md
 
 bench: $(VENV)/dev.stamp ## run the benchmarks, peers side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(VENV)/dev.stamp ## lock what pyproject.toml asks for (UPGRADE=--upgrade: the newest in range)
 	$(COMPILE) --output-file requirements.lock
-	$(COMPILE) --extra dev --constraints requirements.lock --output-file requirements-dev.lock
+	$(COMPILE) --extra otel --constraints requirements.lock --output-file requirements-otel.lock
+	$(COMPILE) --extra dev --extra otel --constraints requirements-otel.lock --output-file requirements-dev.lock
 	$(COMPILE) --extra spark --constraints requirements-dev.lock --output-file requirements-spark.lock
 
 clean: ## remove what was installed and cached; the ledger's data stays

@@ -8,6 +8,7 @@ import typer
 import yaml
 
 from service import auditing, key_commands, logs
+from service.configuration import reference
 from service.errors import ServiceError
 from service.ledger.database import open_database
 from service.ledger.migrate import migrate as migrate_database
@@ -47,6 +48,12 @@ def openapi() -> None:
     from service.app import openapi_document  # noqa: PLC0415 - the other commands start faster without
 
     sys.stdout.write(yaml.safe_dump(openapi_document(), sort_keys=False, allow_unicode=True, width=120))
+
+
+@app.command("settings")
+def list_settings() -> None:
+    """Print the reference of all settings, as Markdown."""
+    sys.stdout.write(reference())
 
 
 @demo_app.callback()

@@ -136,6 +136,14 @@ class TooLarge(ServiceError):
     """The request exceeds a size limit."""
 
 
+class TooManyRequests(ServiceError):
+    """Somebody asks more often than is allowed; trying again after ``retry_after`` seconds is safe."""
+
+    def __init__(self, detail: str, retry_after: int) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
 class Unavailable(ServiceError):
     """The ledger cannot answer now; trying again after ``retry_after`` seconds is safe."""
 

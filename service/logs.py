@@ -10,6 +10,7 @@ from typing import TextIO, cast
 import structlog
 
 _PROCESSORS: list[structlog.typing.Processor] = [
+    structlog.contextvars.merge_contextvars,  # the request's id, in whatever is said within it
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]

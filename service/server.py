@@ -4,14 +4,20 @@ import gc
 import signal
 import sys
 
+import structlog
 import uvicorn
+from starlette.types import ASGIApp
 
+from service import __version__
 from service.app import create_app
+from service.connections import Limits, limited
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret, check_secret, load_secret
 from service.ledger.keys import ensure_first_key
 from service.ledger.migrate import prepare
-from service.settings import Settings
+from service.settings import Settings, shown
+
+_log = structlog.get_logger("service.server")
 
 
 def open_installation(settings: Settings) -> tuple[Database, Secret]:
@@ -50,13 +56,28 @@ def serve(settings: Settings, host: str, port: int) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-    uvicorn.run(
-        create_app(settings, database, secret),
+    app = create_app(settings, database, secret)
+    _log.info("start", version=__version__, settings=shown(settings))
+    try:
+        uvicorn.Server(configuration(settings, app, host, port)).run()
+    finally:
+        _log.info("stop")
+
+
+def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
+    """How uvicorn serves."""
+    limits = Limits(settings.max_connections, settings.header_seconds, settings.answer_seconds)
+    return uvicorn.Config(
+        app,
         host=host,
         port=port,
+        http=limited(limits),
+        ws="none",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
         forwarded_allow_ips=settings.trusted_proxies,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+        reset_contextvars=True,  # what is bound to a request is not to the next one of its connection
     )

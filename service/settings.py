@@ -3,10 +3,10 @@
 import ipaddress
 import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -16,6 +16,11 @@ from service.errors import StartupRefused
 _DRIVERS = ("sqlite", "postgresql+psycopg")
 _SHORTEST_KEY = 32  # characters: nobody guesses a random one
 _Count = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
+
+RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
+_Rate = Annotated[str, Field(pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_UNITS)}))$")]
 
 
 class Settings(BaseSettings):
@@ -54,6 +59,16 @@ class Settings(BaseSettings):
     max_arrow_bytes: _Count = Field(
         2**30, description="Largest Arrow stream, in bytes, as it comes and when it is decompressed."
     )
+    max_json_bytes_at_once: _Count | None = Field(
+        None,
+        description="Bytes of JSON bodies that are in memory at once; a request for which there is no room is answered"
+        " with 503. By default 16 times the largest.",
+    )
+    max_arrow_bytes_at_once: _Count | None = Field(
+        None,
+        description="The same of Arrow streams, each of which takes up to three times its bytes. By default 4 times the"
+        " largest.",
+    )
     max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
     max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")
@@ -91,6 +106,42 @@ class Settings(BaseSettings):
         description="The claim that names the person, of whom each must have one name, for ever; named as the role"
         " claim.",
     )
+    max_connections: _Count = Field(
+        1000, description="Connections at once; who comes beyond them is answered with 503, but for probes and metrics."
+    )
+    keep_alive_seconds: _Count = Field(5, description="Seconds that a connection stays open without a request.")
+    header_seconds: _Seconds = Field(10.0, description="Seconds that a request's headers may take to come.")
+    body_seconds: _Seconds = Field(
+        30.0,
+        description="Seconds that a body may take to come, and one more for every body_bytes_per_second of it.",
+    )
+    body_bytes_per_second: _Count = Field(10_000, description="What a slow body must come at in the long run.")
+    answer_seconds: _Seconds = Field(
+        60.0, description="Seconds after which a connection ends whose client takes nothing of its answer."
+    )
+    key_rate: _Rate = Field(
+        "off",
+        description="Requests of one key to one replica, such as 600/minute (or second, hour), beyond which the answer"
+        " is 429. They may come all at once.",
+    )
+    failure_rate: _Rate = Field(
+        "1000/minute",
+        description="Requests without a valid key from one address, likewise; beyond it only keys that were valid"
+        " before are looked at.",
+    )
+    hsts_seconds: Annotated[int, Field(ge=0)] = Field(
+        0, description="max-age of Strict-Transport-Security; 0 sends none. Only where every client comes over TLS."
+    )
+    metrics_accounts: Annotated[tuple[str, ...], NoDecode, Field(max_length=_MOST_ACCOUNTS)] = Field(
+        (),
+        description="Accounts, with commas between them, whose budgets /metrics shows to everybody who can reach it; at"
+        f" most {_MOST_ACCOUNTS}.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Send traces of requests and transactions by OpenTelemetry, as OTEL_EXPORTER_OTLP_ENDPOINT and the"
+        " other standard variables say. Takes requirements-otel.lock.",
+    )
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
         "info", description="Least severe level that is logged."
     )
@@ -123,6 +174,19 @@ class Settings(BaseSettings):
             raise ValueError("expected SERVICE_OIDC_ISSUER and SERVICE_OIDC_AUDIENCE together")
         return self
 
+    @field_validator("metrics_accounts", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+    @field_validator("max_json_bytes_at_once", "max_arrow_bytes_at_once")
+    @classmethod
+    def _room_for_one(cls, value: int | None, read: ValidationInfo) -> int | None:
+        largest = str(read.field_name).removesuffix("_at_once")
+        if value is not None and value < read.data.get(largest, 0):
+            raise ValueError(f"expected at least SERVICE_{largest.upper()}, or a body of that size would never fit")
+        return value
+
     @field_validator("bootstrap_key")
     @classmethod
     def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
@@ -144,6 +208,16 @@ class Settings(BaseSettings):
         if url.drivername == "sqlite" and url.database in (None, "", ":memory:"):
             raise ValueError("expected a file: a ledger in memory would forget what was spent")
         return value
+
+    @property
+    def resolved_json_bytes_at_once(self) -> int:
+        """How many bytes of JSON may be in memory at once."""
+        return self.max_json_bytes_at_once or 16 * self.max_json_bytes
+
+    @property
+    def resolved_arrow_bytes_at_once(self) -> int:
+        """How many bytes of Arrow streams may be in memory at once."""
+        return self.max_arrow_bytes_at_once or 4 * self.max_arrow_bytes
 
     @property
     def resolved_database_url(self) -> str:
@@ -175,6 +249,15 @@ def is_confidential(url: str) -> bool:
     except ValueError:
         return False
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url)))
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """The settings as a log may have them: of a secret that it is set, of a URL what holds no password."""
+    values = settings.model_dump(mode="json")
+    values["bootstrap_key"] = settings.bootstrap_key is not None
+    url = make_url(settings.resolved_database_url)
+    values["database_url"] = url.set(query={}).render_as_string(hide_password=True)
+    return values
 
 
 def read_settings() -> Settings:

@@ -46,6 +46,7 @@ _LAYERS = {
     "published": _layer("errors", "postprocess", packages={"numpy"}, pure=True),
     "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
+    "configuration": _layer("settings"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
     "api": _layer(
         "__init__",
@@ -60,17 +61,37 @@ _LAYERS = {
         web=True,
     ),
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
-    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
+    "connections": _layer("api", packages={"h11", "uvicorn"}, web=True),
+    "tracing": _layer(
+        "__init__", "api", "ledger", packages={"fastapi", "opentelemetry", "starlette", "structlog"}, web=True
+    ),
+    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", "tracing", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
     "key_commands": _layer("ledger", "logs", "server", "settings", packages={"sqlalchemy", "typer"}),
-    "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
+    "server": _layer(
+        *("__init__", "app", "connections", "ledger", "settings"),
+        packages={"starlette", "structlog", "uvicorn"},
+        web=True,
+    ),
     "__main__": _layer(
-        *("app", "audit", "auditing", "demo", "errors", "key_commands", "ledger", "logs", "reproduce", "server"),
-        "settings",
+        *(
+            "app",
+            "audit",
+            "auditing",
+            "configuration",
+            "demo",
+            "errors",
+            "key_commands",
+            "ledger",
+            "logs",
+            "reproduce",
+            "server",
+            "settings",
+        ),
         packages={"numpy", "typer", "yaml"},
     ),
 }

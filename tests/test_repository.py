@@ -15,7 +15,14 @@ _WEB = _ROOT / "service" / "web"
 _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
     *("README.md", "benchmarks", "compose.yaml", "deploy", "examples", "migrations", "openapi.yaml", "pyproject.toml"),
-    *("requirements-dev.lock", "requirements-spark.lock", "requirements.lock", "service", "tests"),
+    *(
+        "requirements-dev.lock",
+        "requirements-otel.lock",
+        "requirements-spark.lock",
+        "requirements.lock",
+        "service",
+        "tests",
+    ),
 }
 # In pieces, since this file is searched as well.
 _HOSTS = [".".join(name) for name in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"))]
@@ -66,7 +73,9 @@ def test_the_search_knows_a_registry_when_it_sees_one(address: str) -> None:
     assert _ADDRESS.search(f"install from {address} only")
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock", "requirements-spark.lock"])
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "requirements-dev.lock", "requirements-otel.lock", "requirements-spark.lock"]
+)
 def test_every_locked_requirement_has_a_version_and_hashes(lock: str) -> None:
     requirements = _lock(lock)
     assert [line for line in requirements if not _LOCKED.fullmatch(line)] == []  # nor an option or address of any sort

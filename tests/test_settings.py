@@ -53,6 +53,19 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "OIDC_ACCOUNTS_CLAIM": "accounts",
         "OIDC_PRINCIPAL_CLAIM": "/person/id",
         "LOG_LEVEL": "WARNING",
+        "MAX_JSON_BYTES_AT_ONCE": "3000",
+        "MAX_ARROW_BYTES_AT_ONCE": "4000",
+        "MAX_CONNECTIONS": "50",
+        "KEEP_ALIVE_SECONDS": "6",
+        "HEADER_SECONDS": "1.5",
+        "BODY_SECONDS": "2.5",
+        "BODY_BYTES_PER_SECOND": "100",
+        "ANSWER_SECONDS": "3.5",
+        "KEY_RATE": "600/minute",
+        "FAILURE_RATE": "10/hour",
+        "HSTS_SECONDS": "31536000",
+        "METRICS_ACCOUNTS": "people, households,",
+        "TRACING": "true",
     }
     assert {name.lower() for name in stated} == set(Settings.model_fields)
     for name, value in stated.items():
@@ -71,6 +84,11 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.oidc_role_claim, settings.oidc_accounts_claim) == ("groups", "accounts")
     assert settings.oidc_principal_claim == "/person/id"
     assert settings.oidc_roles == {"office": "steward", "staff": "auditor"}
+    assert (settings.resolved_json_bytes_at_once, settings.resolved_arrow_bytes_at_once) == (3000, 4000)
+    assert (settings.max_connections, settings.keep_alive_seconds, settings.body_bytes_per_second) == (50, 6, 100)
+    assert (settings.header_seconds, settings.body_seconds, settings.answer_seconds) == (1.5, 2.5, 3.5)
+    assert (settings.key_rate, settings.failure_rate, settings.hsts_seconds) == ("600/minute", "10/hour", 31536000)
+    assert (settings.metrics_accounts, settings.tracing) == (("people", "households"), True)
 
 
 def test_every_field_is_described() -> None:
@@ -108,6 +126,15 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("MAX_PLAN_DEPTH", "0", "greater than or equal to 1"),
         ("WRITER_THREADS", "0", "greater than or equal to 1"),
         ("SHUTDOWN_SECONDS", "0", "greater than or equal to 1"),
+        ("MAX_JSON_BYTES_AT_ONCE", "1000", "at least SERVICE_MAX_JSON_BYTES"),
+        ("MAX_ARROW_BYTES_AT_ONCE", "1000", "at least SERVICE_MAX_ARROW_BYTES"),
+        ("HEADER_SECONDS", "nan", "finite"),
+        ("KEY_RATE", "600", "should match pattern"),
+        ("KEY_RATE", "0/minute", "should match pattern"),
+        ("FAILURE_RATE", "1/fortnight", "should match pattern"),
+        ("HSTS_SECONDS", "-1", "greater than or equal to 0"),
+        ("METRICS_ACCOUNTS", ",".join(f"a{n}" for n in range(101)), "at most 100"),
+        ("TRACING", "perhaps", "valid boolean"),
         ("LOG_LEVEL", "loud", "'debug', 'info', 'warning', 'error' or 'critical'"),
         ("OIDC_ISSUER", "http://login.example", "https"),
         ("OIDC_ISSUER", "http://127.0.0.1.example", "https"),

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import problems
 from service.api.oidc import Tokens, is_token
+from service.api.throttle import Throttle
 from service.errors import Forbidden, ServiceError, Unauthenticated
 from service.ledger import clock
 from service.ledger.database import Database
@@ -22,24 +23,38 @@ _THREADS = 8  # a pool of their own: a request is authenticated although all oth
 class Authentication:
     """ASGI middleware: below /v1 nothing is routed, parsed or validated without a valid key."""
 
-    def __init__(self, app: ASGIApp, database: Database, uses: Uses, tokens: Tokens | None) -> None:
-        self.app, self.database, self.uses, self.tokens = app, database, uses, tokens
+    def __init__(self, app: ASGIApp, database: Database, uses: Uses, tokens: Tokens | None, throttle: Throttle) -> None:
+        self.app, self.database, self.uses = app, database, uses
+        self.tokens, self.throttle = tokens, throttle
         self.threads = ThreadPoolExecutor(_THREADS, "authentication")
         # SQLite answers from memory in a tenth of the time that a thread takes to be woken twice.
         self.inline = database.kind == "sqlite"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401, or pass the request on with its principal."""
+        """Answer 401 or 429, or pass the request on with its principal."""
         if scope["type"] == "http" and (scope["path"] == "/v1" or scope["path"].startswith("/v1/")):
             try:
-                principal = await self._principal(_bearer(scope))
+                await self._admit(scope)
             except ServiceError as error:
                 await problems.of_error(error, scope["path"])(scope, receive, send)
                 return
-            scope.setdefault("state", {})["principal"] = principal
         await self.app(scope, receive, send)
 
+    async def _admit(self, scope: Scope) -> None:
+        """Find out whose request it is, unless it comes too often."""
+        address, token = (scope.get("client") or ("",))[0], _token(scope)
+        self.throttle.before(address, token)
+        try:
+            principal = await self._principal(token)
+        except Unauthenticated:
+            self.throttle.failed(address)
+            raise
+        scope.setdefault("state", {})["principal"] = principal
+        self.throttle.passed(token, principal.key_id or principal.name)
+
     async def _principal(self, token: str) -> Principal:
+        if not token:
+            raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
         if self.tokens is not None and is_token(token):
             return await self.tokens.principal(token)
         if self.inline:
@@ -56,12 +71,11 @@ class Authentication:
         return principal
 
 
-def _bearer(scope: Scope) -> str:
+def _token(scope: Scope) -> str:
+    """The bearer token; empty where there is none, or more than one."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
-    if scheme.lower() != "bearer" or not token:
-        raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
-    return token.strip()
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 async def current_principal(request: Request) -> Principal:

@@ -1,6 +1,7 @@
 """What handlers are given: the database, and for changing requests their identity and their threads."""
 
 import asyncio
+import contextvars
 import functools
 import json
 import re
@@ -82,7 +83,8 @@ def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
     @functools.wraps(handler)
     async def run(*args: Any, **named: Any) -> Any:
         change = next(value for value in named.values() if isinstance(value, Change))
-        work = functools.partial(handler, *args, **named)
+        # With what is bound to the request: its id for log lines, the trace that it belongs to.
+        work = functools.partial(contextvars.copy_context().run, handler, *args, **named)
         return await asyncio.get_running_loop().run_in_executor(change.threads, work)
 
     return run

@@ -1,31 +1,50 @@
-"""What surrounds every request: its id, its log line, its size limit, the headers of its answer."""
+"""What surrounds every request: its id, its log line, its figures, the headers of its answer."""
 
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import problems
-from service.api.body import media_type
+from service.api.metrics import Metrics
+from service.errors import Unavailable
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and answered however busy it is
+BEYOND_LIMIT = "beyond_limit"  # in the state of requests on connections that are more than there may be
 _log = structlog.get_logger("service.request")
 
 _PAGE_POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " frame-ancestors 'none'; base-uri 'none'"
 )
-_PAGE_HEADERS = ((b"content-security-policy", _PAGE_POLICY.encode()), (b"referrer-policy", b"no-referrer"))
+_PAGE_HEADERS = (
+    (b"content-security-policy", _PAGE_POLICY.encode()),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (b"referrer-policy", b"no-referrer"),
+)
+# Of what is no page nothing is run; a picture has its styles within it.
+_OTHER_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
+_OTHER_HEADERS = ((b"content-security-policy", _OTHER_POLICY), (b"referrer-policy", b"no-referrer"))
 
 
 class Surroundings:
-    """ASGI middleware: X-Request-Id echoed or made, security headers, one log line without bodies or query strings."""
+    """ASGI middleware: X-Request-Id echoed or made, security headers, one log line without bodies or query strings.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    An error that nothing below expected is answered here, so that its answer has all of that too.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, hsts_seconds: int) -> None:
+        self.app, self.metrics = app, metrics
+        always = [(b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin")]
+        if hsts_seconds:
+            always.append((b"strict-transport-security", b"max-age=%d" % hsts_seconds))
+        self.page_headers, self.other_headers = (*always, *_PAGE_HEADERS), (*always, *_OTHER_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on and see its answer out."""
@@ -35,80 +54,77 @@ class Surroundings:
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
-        started, status = time.perf_counter(), 500
+        # Never unbound: the server tells of a crash after this, and its task ends with the request.
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        started, status = time.perf_counter(), 0
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = message["headers"]
-                is_page = any(name == b"content-type" and value.startswith(b"text/html") for name, value in headers)
-                cache = b"no-store" if scope["path"].startswith("/v1") else b"no-cache"
-                message["headers"] = [
-                    *headers,
-                    (b"x-request-id", request_id.encode("latin-1")),
-                    (b"x-content-type-options", b"nosniff"),
-                    (b"cache-control", cache),
-                    *(_PAGE_HEADERS if is_page else ()),
-                ]
+                message["headers"] = self._headers(scope["path"], request_id, message["headers"])
             await send(message)
 
+        full = BEYOND_LIMIT in scope["state"] and scope["path"] not in PROBES
+        self.metrics.in_progress += 1
         try:
-            await self.app(scope, receive, send_with_headers)
+            await (_no_room if full else self.app)(scope, receive, send_with_headers)
+        except Exception:
+            if not status:
+                await _failure(scope)(scope, receive, send_with_headers)
+            raise
         finally:
-            milliseconds = round((time.perf_counter() - started) * 1000, 1)
-            _log.info(
-                "request",
-                request_id=request_id,
-                method=scope["method"],
-                path=scope["path"],
-                status=status,
-                milliseconds=milliseconds,
-            )
+            self.metrics.in_progress -= 1
+            self._tell(scope, status or 500, time.perf_counter() - started)
+
+    def _headers(self, path: str, request_id: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        given = dict(headers)
+        is_page = given.get(b"content-type", b"").startswith(b"text/html")
+        own = (
+            (b"x-request-id", request_id.encode("latin-1")),
+            (b"cache-control", b"no-store" if path.startswith("/v1") else b"no-cache"),
+            *(self.page_headers if is_page else self.other_headers),
+        )
+        return [*headers, *(header for header in own if header[0] not in given)]
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        state, method = scope["state"], scope["method"]
+        route, problem = template_of(scope), state.get("problem")
+        self.metrics.observe(method if method in _METHODS else "other", route or "none", status, seconds, problem)
+        more: dict[str, Any] = {}
+        principal = state.get("principal")
+        if principal is not None:
+            more["principal"], more["key"] = principal.name, principal.key_id
+        if "account" in scope.get("path_params", ()):
+            more["account"] = scope["path_params"]["account"]
+        if problem is not None:
+            more["problem"] = problem
+        if status in (401, 429):
+            more["client"] = (scope.get("client") or ("unknown",))[0]
+        tell = _log.debug if scope["path"] in PROBES and status == 200 else _log.info
+        tell(
+            "request",
+            method=method,
+            route=route,
+            path=scope["path"],
+            status=status,
+            milliseconds=round(seconds * 1000, 1),
+            **more,
+        )
 
 
-class SizeLimit:
-    """ASGI middleware: a body beyond its media type's limit is answered with 413, announced or not."""
-
-    def __init__(self, app: ASGIApp, limits: Mapping[str, int], otherwise: int) -> None:
-        self.app, self.limits, self.otherwise = app, limits, otherwise
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the body while it is read."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        limit = self.limits.get(media_type(scope), self.otherwise)
-        if announced.isdigit() and int(announced) > limit:
-            await self._refuse(limit, scope, receive, send)
-            return
-        received, answered = 0, False
-
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                raise _BodyTooLarge
-            return message
-
-        async def watched(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            await send(message)
-
-        try:
-            await self.app(scope, counted, watched)
-        except _BodyTooLarge:
-            if not answered:
-                await self._refuse(limit, scope, receive, send)
-
-    async def _refuse(self, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
-        response = problems.problem("too_large", f"expected a body of at most {limit} bytes", scope["path"])
-        response.headers["Connection"] = "close"  # the rest of the body is not read
-        await response(scope, receive, send)
+def template_of(scope: Scope) -> str | None:
+    """The template of the address that a request came to, or what is mounted there; None where there is nothing."""
+    return getattr(scope.get("route"), "path", None) or scope.get("root_path") or None
 
 
-class _BodyTooLarge(Exception):
-    pass
+async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:
+    answer = problems.of_error(Unavailable("the service has as many connections as it may"), scope["path"])
+    answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
+
+
+def _failure(scope: Scope) -> problems.Problem:
+    answer = problems.problem("internal", problems.KINDS["internal"].explanation, scope["path"])
+    answer.headers["Connection"] = "close"  # the server closes it after an error
+    return answer

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from service import errors
 from service.api.plans import NODE_TYPES
@@ -76,6 +77,20 @@ KINDS: dict[str, Kind] = {
     "idempotency_conflict": Kind(
         422, "The Idempotency-Key was used before", "It came with another request. Use a new key for a new request."
     ),
+    "bad_request": Kind(
+        400, "This is no HTTP request", "The request line or the headers break the rules of HTTP/1.1, or are too long."
+    ),
+    "too_slow": Kind(
+        408,
+        "The request came too slowly",
+        "Its headers or its body did not come in the time that the service waits. Nothing was charged.",
+    ),
+    "too_many_requests": Kind(
+        429,
+        "Too many requests",
+        "A key, or an address whose keys are not valid, asks more often than the service is set up to answer. Nothing"
+        " was charged. Try again after the seconds that Retry-After says.",
+    ),
     "unavailable": Kind(
         503,
         "The ledger cannot answer now",
@@ -98,21 +113,37 @@ _CODES: dict[type[ServiceError], str] = {
     errors.IdempotencyConflict: "idempotency_conflict",
     errors.UnsupportedMediaType: "unsupported_media_type",
     errors.TooLarge: "too_large",
+    errors.TooManyRequests: "too_many_requests",
     errors.Unavailable: "unavailable",
 }
 _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
 
 
-def problem(code: str, detail: str, instance: str, **fields: Any) -> Response:
+class Problem(Response):
+    """A problem as an answer, which leaves its code where log lines and metrics find it."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, code: str, body: dict[str, Any], headers: dict[str, str] | None) -> None:
+        super().__init__(json.dumps(body), KINDS[code].status, headers)
+        self.code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        scope.setdefault("state", {})["problem"] = self.code
+        await super().__call__(scope, receive, send)
+
+
+def problem(code: str, detail: str, instance: str, **fields: Any) -> Problem:
     """An answer of the given code; ``instance`` is the path, as it is after percent-decoding."""
     kind = KINDS[code]
     body = {"type": f"/problems/{code}", "title": kind.title, "status": kind.status, "detail": detail}
     body |= {"instance": quote(instance, safe="/:@!$&'()*+,;=~"), **fields}
     headers = {"WWW-Authenticate": "Bearer"} if kind.status == HTTPStatus.UNAUTHORIZED else None
-    return Response(json.dumps(body), kind.status, headers, MEDIA_TYPE)
+    return Problem(code, body, headers)
 
 
-def of_error(error: ServiceError, instance: str) -> Response:
+def of_error(error: ServiceError, instance: str) -> Problem:
     """The answer to something that the service refused."""
     code = _CODES[type(error)]
     match error:
@@ -129,7 +160,7 @@ def of_error(error: ServiceError, instance: str) -> Response:
             return problem(code, str(error), instance, missing=list(missing))
         case errors.AccountClosed(account=account) | errors.LedgerRolledBack(account=account):
             return problem(code, str(error), instance, account=account)
-        case errors.Unavailable(retry_after=seconds):
+        case errors.TooManyRequests(retry_after=seconds) | errors.Unavailable(retry_after=seconds):
             response = problem(code, str(error), instance)
             response.headers["Retry-After"] = str(seconds)
             return response
@@ -147,7 +178,7 @@ def _overrun(failure: Overrun) -> dict[str, Any]:
     }
 
 
-def validation(faults: Iterable[Fault], instance: str) -> Response:
+def validation(faults: Iterable[Fault], instance: str) -> Problem:
     """The answer to a request that has no meaning."""
     listed = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
     places = ", ".join(fault["pointer"] or "the body" for fault in listed[:3])
@@ -173,17 +204,9 @@ def install(app: FastAPI) -> None:
             response.headers["Allow"] = ", ".join(_allowed(app, request)) or "GET, HEAD"
         return response
 
-    def failed(request: Request, _: Exception) -> Response:
-        response = problem("internal", KINDS["internal"].explanation, request.scope["path"])
-        # It is sent from outside the middleware that adds headers, and the server closes the connection after it.
-        response.headers["X-Request-Id"] = request.state.request_id
-        response.headers["Connection"] = "close"
-        return response
-
     app.add_exception_handler(ServiceError, refused)
     app.add_exception_handler(RequestValidationError, meaningless)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, failed)
 
 
 def _allowed(app: FastAPI, request: Request) -> list[str]:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert
 from service.errors import AccountClosed
 from service.ledger import accounts, budgets, clock, journal, spending
 from service.ledger.accounts import AccountRecord, Line
-from service.ledger.database import Database, batch
+from service.ledger.database import Database, batch, tally
 from service.ledger.idempotency import Request
 from service.ledger.journal import Head, has_entry
 from service.ledger.once import Answer, once, rehearse
@@ -287,6 +287,8 @@ class _Rows:
     def write(self, connection: Connection, account_ids: Sequence[int]) -> None:
         """Insert all of it."""
         connection.execute(_INSERT_RELEASE, batch(self._releases))
+        for state, number in Counter(release["state"] for release in self._releases).items():
+            tally(connection, "releases", state, number)
         if self._tags:
             connection.execute(_INSERT_TAGS, self._tags)
         journal.write(connection, self._entries)

@@ -9,18 +9,18 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, Row, Select, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from service.errors import StartupRefused, Unavailable
 from service.ledger.failures import RETRIED, Kind, failure_of, refusal, sqlite_failure
@@ -49,6 +49,11 @@ SELECT pg_advisory_xact_lock({lock}),
 _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connection's present wait is noted
+_TALLY = "tally"  # where a connection's present transaction counts what it does
+_NOTHING = nullcontext()
+
+Tally = Counter[tuple[str, str]]
+"""How often something was done, by what it is and of which kind."""
 
 # Unless the URL says otherwise: a server that vanished is noticed in half a minute and not in hours.
 _POSTGRESQL_OPTIONS = {
@@ -89,6 +94,13 @@ def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int =
     raise StartupRefused("expected the URL of an SQLite file, without options, or of a PostgreSQL database")
 
 
+class Connections(NamedTuple):
+    """The connections of a pool."""
+
+    in_use: int
+    idle: int
+
+
 class Database:
     """A database with its pools and the queues in front of them; safe to share between threads."""
 
@@ -99,12 +111,29 @@ class Database:
         self.lock_timeout = lock_timeout  # seconds that a transaction waits in all, in the queue and for locks
         self.writers = Queue(writers)
         self.readers = Queue(_READERS)
+        # What each transaction happens in, by whether it reads or writes.
+        self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         self._writer, self._reader, self._asker = writer, reader, asker
+        self._counted: Tally = Counter()
+        self._counting = threading.Lock()
 
     def close(self) -> None:
         """Close the connections that are not in use; those in use close when they are given back."""
         for engine in (self._writer, self._reader, self._asker):
             engine.dispose()
+
+    def counted(self) -> Tally:
+        """What was tallied in transactions that this process committed."""
+        with self._counting:
+            return self._counted.copy()
+
+    def connections(self) -> dict[str, Connections]:
+        """The pools, and how many of their connections are in use."""
+        pools = {"writers": self._writer.pool, "readers": self._reader.pool, "askers": self._asker.pool}
+        return {
+            name: Connections(cast("QueuePool", pool).checkedout(), cast("QueuePool", pool).checkedin())
+            for name, pool in pools.items()
+        }
 
     def ask(self, statement: Select[*R], parameters: dict[str, str]) -> Row[*R] | None:
         """The one row of a statement, or None; a statement alone sees one moment without a transaction around it.
@@ -128,7 +157,7 @@ class Database:
         Raises:
             Unavailable: the database does not answer, or all readers are busy for too long.
         """
-        with self.readers.place(time.monotonic() + self.lock_timeout):
+        with self.around("read"), self.readers.place(time.monotonic() + self.lock_timeout):
             connection = self._snapshot()
             try:
                 yield connection
@@ -154,9 +183,9 @@ class Database:
         """
         deadline = time.monotonic() + self.lock_timeout
         lock = secrets.randbits(63)
-        unknown: list[T] = []  # the values of attempts that broke at their commit
+        unknown: list[tuple[T, Tally]] = []  # of attempts that broke at their commit
         lost = False
-        with self.writers.place(deadline):
+        with self.around("write"), self.writers.place(deadline):
             for pause in _PAUSES:
                 if lost:
                     time.sleep(pause)
@@ -164,22 +193,29 @@ class Database:
                 try:
                     with self._writer.connect() as connection:
                         self._begin_write(connection, deadline, lock)
-                        for earlier in unknown:
+                        for earlier, counts in unknown:
                             if landed(connection, earlier):
-                                return earlier
+                                return self._count(earlier, counts)
+                        done: Tally = Counter()
+                        connection.info[_TALLY] = done
                         value = work(connection)
                         self._require_transaction(connection)
                         committing = True
                         connection.commit()
-                        return value
+                        return self._count(value, done)
                 except SQLAlchemyError as error:
                     failure = failure_of(error)
                 lost = lost or failure.kind is Kind.LOST
                 if committing and failure.kind is Kind.LOST:
-                    unknown.append(value)
+                    unknown.append((value, done))
                 if failure.kind not in RETRIED and not (lost and failure.kind is Kind.UNREACHABLE):
                     break
         raise refusal(failure, unknown=bool(unknown))
+
+    def _count(self, value: T, done: Tally) -> T:
+        with self._counting:
+            self._counted.update(done)
+        return value
 
     def _snapshot(self) -> Connection:
         begin = _READ_SQLITE if self.kind == "sqlite" else _READ_POSTGRESQL
@@ -221,6 +257,13 @@ class Database:
             sound = isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INTRANS
         if not sound:
             raise RuntimeError("a statement failed and the work went on; nothing was committed")
+
+
+def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
+    """Count something that this write transaction does; it counts once that is committed."""
+    counts: Tally | None = connection.info.get(_TALLY)
+    if counts is not None:
+        counts[what, of] += number
 
 
 def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:

@@ -20,7 +20,7 @@ from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.branches import WHOLE, Fork, forks_above, refuse_other_branch, take_branches, way_to
 from service.ledger.charges import Prepared, charge
-from service.ledger.database import Database
+from service.ledger.database import Database, tally
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head, has_entry
@@ -245,6 +245,8 @@ def store(
             created_at=at,
         )
     )
+    tally(connection, "draws")
+    tally(connection, "values", number=len(sealed.noisy))
     take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
     content: dict[str, object] = {
         "draw": draw_id,

@@ -160,6 +160,20 @@ def give_back(database: Database, job_id: str, worker: str) -> bool:
     return _changed(database, _held(job_id, worker).values(**values))
 
 
+def unfinished(database: Database) -> dict[str, int]:
+    """How many jobs wait, and how many run on any replica."""
+    row = database.ask(_UNFINISHED, {})
+    return {"queued": 0, "running": 0} if row is None else {"queued": row.queued, "running": row.running}
+
+
+_UNFINISHED = select(
+    *(
+        select(func.count()).select_from(Job).where(Job.state == state).scalar_subquery().label(state)
+        for state in ("queued", "running")
+    )
+)
+
+
 def _changed(database: Database, statement: Any) -> bool:
     """Whether a conditional update found its row. Where it is in doubt it runs again, to the same end."""
 

@@ -8,6 +8,7 @@ before it was changed.
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import Connection, bindparam, insert, select
 
 from service.errors import LedgerRolledBack
-from service.ledger.database import batch
+from service.ledger.database import batch, tally
 from service.ledger.tables import Account, Entry
 
 Kind = Literal[
@@ -193,6 +194,8 @@ def write(connection: Connection, rows: Sequence[Row]) -> None:
     The accounts' rows are left to the caller, who changes head and totals in one statement.
     """
     connection.execute(_INSERT, batch(rows))
+    for kind, number in Counter(row["kind"] for row in rows).items():
+        tally(connection, "entries", str(kind), number)
 
 
 def append(

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
+from service.server import configuration
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
 
 
@@ -57,7 +58,7 @@ def served(app: FastAPI) -> Iterator[Client]:
 @contextlib.contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
     """The address of an application that a real server runs in a thread."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, server_header=False))
+    server = uvicorn.Server(configuration(app.state.settings, app, "127.0.0.1", 0))
     ready = threading.Event()
     main_loop = server.main_loop
 

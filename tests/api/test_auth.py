@@ -106,7 +106,6 @@ def test_nothing_else_is_open(keyless: Client) -> None:
         "/v1x",
         "/admin",
         "/redoc",
-        "/metrics",
         "/static",
         "/static/../app.py",
         "/static/%2e%2e/%2e%2e/app.py",

@@ -1,0 +1,115 @@
+"""What a body may take: bytes, bytes of all bodies at once, and time to come in."""
+
+import asyncio
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api import problems
+from service.api.body import media_type
+from service.api.problems import Problem
+from service.errors import Unavailable
+
+_RETRY = 10  # seconds after which an upload that found no room may come again
+
+
+class Allowance:
+    """How large a body may be, and how many bytes of such bodies there may be in memory at once."""
+
+    def __init__(self, largest: int, at_once: int) -> None:
+        self.largest, self.at_once = largest, at_once
+        self.taken = 0  # bytes of bodies that are being received, worked on or answered now
+
+    def take(self, size: int) -> bool:
+        """Take room for so many bytes more, if there is."""
+        fits = self.taken + size <= self.at_once
+        self.taken += size if fits else 0
+        return fits
+
+
+class BodyLimits:
+    """ASGI middleware: a body that is too large, too slow, or one too many at once is answered and not read on.
+
+    Announced or not: a length that was announced is taken at once, whatever comes beyond it as it comes. A body has
+    ``seconds`` to come in, and a second more for every ``rate`` bytes of it.
+    """
+
+    def __init__(
+        self, app: ASGIApp, allowances: Mapping[str, Allowance], otherwise: Allowance, seconds: float, rate: int
+    ) -> None:
+        self.app, self.allowances, self.otherwise = app, allowances, otherwise
+        self.seconds, self.rate = seconds, rate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the body while it is read, and give its room back when it is answered."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        allowance = self.allowances.get(media_type(scope), self.otherwise)
+        body = _Body(allowance, scope["path"], receive, send, self.seconds, self.rate)
+        try:
+            body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
+            await self.app(scope, body.received, body.sent)
+        except _Refused as refused:
+            if not body.answered:
+                refused.answer.headers["Connection"] = "close"  # the rest of the body is not read
+                await refused.answer(scope, receive, send)
+        finally:
+            allowance.taken -= body.taken
+
+
+class _Body:
+    """The body of one request: what came of it, and what it took of its allowance."""
+
+    def __init__(
+        self, allowance: Allowance, path: str, receive: Receive, send: Send, seconds: float, rate: int
+    ) -> None:
+        self.allowance, self.path = allowance, path
+        self.receive, self.send = receive, send
+        self.seconds, self.rate = seconds, rate
+        self.size = self.taken = 0
+        self.started: float | None = None  # when its first part was waited for
+        self.whole = self.answered = False
+
+    def announced(self, length: bytes) -> None:
+        """Take the room that a Content-Length asks for."""
+        if length.isdigit():
+            self._take(int(length))
+
+    async def received(self) -> Message:
+        """The next part, in time and within the allowance."""
+        if self.whole:  # from here on it is waited for the end of the connection
+            return await self.receive()
+        now = asyncio.get_running_loop().time()
+        self.started = now if self.started is None else self.started
+        try:
+            async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
+                message = await self.receive()
+        except TimeoutError:
+            detail = f"expected the body within {self.seconds:g} s and a second for every {self.rate} bytes"
+            raise _Refused(problems.problem("too_slow", detail, self.path)) from None
+        self.size += len(message.get("body", b""))
+        self._take(self.size)
+        self.whole = not message.get("more_body", False)
+        return message
+
+    async def sent(self, message: Message) -> None:
+        """Pass the answer on."""
+        self.answered = True
+        await self.send(message)
+
+    def _take(self, size: int) -> None:
+        if size > self.allowance.largest:
+            detail = f"expected a body of at most {self.allowance.largest} bytes"
+            raise _Refused(problems.problem("too_large", detail, self.path))
+        if size > self.taken:
+            if not self.allowance.take(size - self.taken):
+                full = Unavailable("there is no room for this body beside those of other requests now", _RETRY)
+                raise _Refused(problems.of_error(full, self.path))
+            self.taken = size
+
+
+class _Refused(Exception):
+    def __init__(self, answer: Problem) -> None:
+        super().__init__()
+        self.answer = answer

@@ -1,0 +1,206 @@
+"""What Prometheus is told: counts, times and states; no count of a table, and nobody's name but what was asked for.
+
+Each application has a registry of its own. What the ledger counts anyway is read from it when it is asked.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, PlatformCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from service import __version__
+from service.api.body_limits import Allowance
+from service.errors import NotFound, ServiceError
+from service.ledger import accounts, clock, jobs
+from service.ledger.accounts import AccountRecord
+from service.ledger.database import Database
+from service.ledger.settling import present
+from service.privacy.filter import remaining
+from service.privacy.numbers import double_down
+
+router = APIRouter(include_in_schema=False)
+
+_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads that say how many tasks wait for one of them."""
+
+    @property
+    def waiting(self) -> int:
+        """How many do now."""
+        return self._work_queue.qsize()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is looked at when the figures are asked for."""
+
+    database: Database
+    writers: Threads
+    bodies: dict[str, Allowance]  # by what they are
+    accounts: tuple[str, ...]  # whose budgets are shown
+
+
+@dataclass
+class Metrics:
+    """The figures of one application."""
+
+    observed: Observed
+    in_progress: int = 0  # requests, changed on the event loop alone
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    scrapes: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+
+    def __post_init__(self) -> None:
+        """Register them all."""
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        Gauge("ledger_build", "1, with the version.", ["version"], registry=self.registry).labels(__version__).set(1)
+        self._requests = Histogram(
+            "ledger_http_request_duration_seconds",
+            "Requests, from their headers to the end of their answers.",
+            ["method", "route", "status"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._refusals = Counter(
+            "ledger_refusals",
+            "Requests that were answered with a problem, by its code.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._observers: dict[tuple[str, str, int], Callable[[float], None]] = {}
+        self.registry.register(_States(self))
+
+    def observe(self, method: str, route: str, status: int, seconds: float, problem: str | None) -> None:
+        """Count a request; method and route are of those that the application has."""
+        observer = self._observers.get((method, route, status))
+        if observer is None:
+            observer = self._requests.labels(method, route, str(status)).observe
+            self._observers[method, route, status] = observer
+        observer(seconds)
+        if problem is not None:
+            self._refusals.labels(problem).inc()
+
+
+class _States(Collector):
+    """What is so now, and what the ledger has counted."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: else registering would ask the database."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Look at all of it."""
+        observed = self._metrics.observed
+        progress = self._metrics.in_progress
+        yield _gauge("ledger_http_requests_in_progress", "Requests that are being answered.", [], [([], progress)])
+        yield from _counted(observed.database)
+        yield from _bodies(observed.bodies)
+        yield from _waiting(observed)
+        yield from _stored(observed)
+
+
+def _gauge(name: str, text: str, labels: list[str], values: Iterable[tuple[list[str], float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family
+
+
+def _counted(database: Database) -> Iterator[Metric]:
+    """What was committed by this process, by the database's own count."""
+    counted = database.counted()
+    entries = CounterMetricFamily(
+        "ledger_journal_entries", "Entries in all journals, those of accounts above included.", labels=["kind"]
+    )
+    releases = CounterMetricFamily("ledger_releases", "Releases that were registered.", labels=["state"])
+    for (name, of), number in counted.items():
+        if name == "entries":
+            entries.add_metric([of], number)
+        elif name == "releases":
+            releases.add_metric([of], number)
+    yield entries
+    yield releases
+    draws, values = counted["draws", ""], counted["values", ""]
+    yield CounterMetricFamily("ledger_draws", "Draws that were stored.", value=draws)
+    yield CounterMetricFamily("ledger_draw_values", "Noisy values in them.", value=values)
+
+
+def _bodies(bodies: dict[str, Allowance]) -> Iterator[Metric]:
+    sizes = [([of], float(body.taken)) for of, body in bodies.items()]
+    yield _gauge("ledger_body_bytes", "Bytes of bodies of requests that are being answered.", ["media"], sizes)
+    limits = [([of], float(body.at_once)) for of, body in bodies.items()]
+    yield _gauge("ledger_body_bytes_limit", "The most that there may be.", ["media"], limits)
+
+
+def _waiting(observed: Observed) -> Iterator[Metric]:
+    database = observed.database
+    connections = [
+        ([name, state], float(number))
+        for name, pool in database.connections().items()
+        for state, number in (("in_use", pool.in_use), ("idle", pool.idle))
+    ]
+    yield _gauge("ledger_database_connections", "Connections to the database.", ["pool", "state"], connections)
+    queues = [
+        (["writer_threads"], float(observed.writers.waiting)),
+        (["writers"], float(database.writers.waiting)),
+        (["readers"], float(database.readers.waiting)),
+    ]
+    yield _gauge("ledger_waiting", "Who waits: for a writer's thread, or to begin a transaction.", ["queue"], queues)
+
+
+def _stored(observed: Observed) -> Iterator[Metric]:
+    """What only the database knows; where it does not answer, or has no tables, the rest is told all the same."""
+    jobs_by_state: dict[str, int] = {}
+    shown: list[AccountRecord] = []
+    with suppress(ServiceError, RuntimeError):
+        jobs_by_state = jobs.unfinished(observed.database)
+        shown = _accounts(observed)
+    yield _gauge(
+        "ledger_database_up", "1 where the database answers, and is migrated.", [], [([], float(bool(jobs_by_state)))]
+    )
+    states = [([state], float(number)) for state, number in jobs_by_state.items()]
+    yield _gauge("ledger_jobs", "Experiments of all replicas that are not done.", ["state"], states)
+    labels = ["account", "definition"]
+    caps = [([one.name, one.budget.definition.value], double_down(one.budget.cap)) for one in shown]
+    yield _gauge("ledger_budget", "The cap on an account's loss, in nats.", labels, caps)
+    left = [
+        (of, double_down(remaining(one.budget, one.weights, one.totals)))
+        for one, (of, _) in zip(shown, caps, strict=True)
+    ]
+    yield _gauge("ledger_budget_remaining", "What is left of it, rounded down.", labels, left)
+
+
+def _accounts(observed: Observed) -> list[AccountRecord]:
+    """The accounts whose budgets are shown, as far as they are there."""
+    if not observed.accounts:
+        return []
+    now, shown = clock.now(), list[AccountRecord]()
+    with observed.database.read() as connection:
+        for name in observed.accounts:
+            with suppress(NotFound):
+                shown.append(present(connection, accounts.read_account(connection, name), now).account)
+    return shown
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """The figures, in Prometheus' text format or OpenMetrics."""
+    state: Metrics = request.app.state.metrics
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    text = await to_thread.run_sync(encode, state.registry, limiter=state.scrapes)
+    return Response(text, media_type=None, headers={"Content-Type": media_type})

@@ -1,0 +1,47 @@
+"""The reference of the settings, from the settings themselves: what ``python -m service settings`` prints."""
+
+from typing import Any
+
+from service.settings import Settings
+
+_INTRODUCTION = """\
+# Configuration
+
+The service reads its environment once, when it starts. Every variable has a default; an empty one counts as unset, and
+one that the service does not know is ignored. A value that cannot be used ends the start, with the name of its variable
+and what was expected. `python -m service settings` prints this page.
+
+| variable | value | default | meaning |
+|---|---|---|---|
+"""
+
+
+def reference() -> str:
+    """All settings as Markdown."""
+    properties = Settings.model_json_schema()["properties"]
+    return _INTRODUCTION + "".join(_row(name, stated) for name, stated in properties.items())
+
+
+def _row(name: str, stated: dict[str, Any]) -> str:
+    cells = (f"`SERVICE_{name.upper()}`", _kind(stated), _default(stated.get("default")), stated["description"])
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _kind(stated: dict[str, Any]) -> str:
+    """What a value may be."""
+    (given,) = [one for one in stated.get("anyOf", [stated]) if one.get("type") != "null"]
+    if "enum" in given:
+        return ", ".join(f"`{value}`" for value in given["enum"])
+    least = f" from {given['minimum']}" if "minimum" in given else ""
+    most = f" to {given['maximum']}" if "maximum" in given else ""
+    above = f" above {given['exclusiveMinimum']}" if "exclusiveMinimum" in given else ""
+    names = {"integer": "whole number", "boolean": "`true` or `false`", "array": "list", "string": "text"}
+    names |= {"path": "path", "password": "secret"}
+    kind = names.get(given.get("format", "")) or names.get(given["type"]) or "number"
+    return f"{kind}{least}{most}{above}"
+
+
+def _default(value: object) -> str:
+    if value is None or value == []:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"

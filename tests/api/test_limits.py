@@ -1,0 +1,308 @@
+"""Limits over a real socket: slow clients, too many of them, too much at once, too many wrong keys."""
+
+import contextlib
+import json
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from service.api.throttle import Meter, Rate
+from service.ledger.database import open_database
+from service.ledger.installation import Secret
+from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
+from tests.api.conftest import serving
+from tests.api.streams import MEDIA_TYPE, NEARLY_NONE, counts, noisy_of, register
+
+_HEAD = (
+    "POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+    "Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+)
+_ROOM = {"definition": "pure", "epsilon": 10**9}
+_BODY = json.dumps({"plan": pure(1)}).encode()
+
+Serve = Callable[..., tuple[FastAPI, Client]]
+
+
+@pytest.fixture
+def serve(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[Serve]:
+    """Serves the application with the settings that are given, and gives a steward who calls it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**settings: Any) -> tuple[FastAPI, Client]:
+            path = tmp_path / "limits.db"
+            shutil.copyfile(_sqlite_template, path)
+            app = application(open_database(f"sqlite:///{path}"), secret, **settings)
+            address = stack.enter_context(serving(app))
+            return app, stack.enter_context(Client(base_url=address, headers=bearer(STEWARD), timeout=60))
+
+        yield start
+
+
+@contextlib.contextmanager
+def _line(client: Client) -> Iterator[socket.socket]:
+    """A connection on which anything can be said."""
+    where = client.base_url
+    with socket.create_connection((where.host, where.port), timeout=30) as line:
+        yield line
+
+
+def _wait_until(so: Callable[[], bool]) -> None:
+    """The server's side of what the client's has seen already."""
+    deadline = time.monotonic() + 30
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _head(key: str = STEWARD, length: int = len(_BODY)) -> bytes:
+    return _HEAD.format(key=key, length=length).encode()
+
+
+def _rest(line: socket.socket) -> bytes:
+    """All that comes until the other side hangs up."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := line.recv(1 << 16):
+            said += part
+    return said
+
+
+def _problem(said: bytes) -> tuple[int, Any, bytes]:
+    """The status, the problem and the headers of the only answer on a connection that is over."""
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head.lower()
+    return int(head.split()[1]), json.loads(body), head.lower()
+
+
+def test_headers_that_do_not_come(serve: Serve) -> None:
+    _, client = serve(header_seconds=0.4)
+    for begun in (b"", b"GET /heal", _head()[:-2]):
+        with _line(client) as line:
+            line.sendall(begun)
+            status, problem, head = _problem(_rest(line))
+        assert (status, problem["type"]) == (408, "/problems/too_slow")
+        assert b"connection: close" in head
+
+
+def test_headers_that_come_in_drops_have_no_more_time(serve: Serve) -> None:
+    """Each drop would start a timer of idleness anew."""
+    _, client = serve(header_seconds=0.5)
+    with _line(client) as line:
+        line.settimeout(0.05)
+        drops, said = iter(_head() * 20), b""
+        while not said:
+            line.sendall(bytes([next(drops)]))
+            with contextlib.suppress(TimeoutError):
+                said = line.recv(1 << 16)
+    assert b"408" in said.split(b"\r\n")[0]
+
+
+def test_a_second_request_on_a_connection_has_the_same_limit(serve: Serve) -> None:
+    _, client = serve(header_seconds=0.4, keep_alive_seconds=60)
+    with _line(client) as line:
+        line.sendall(_head() + _BODY)
+        first = b""
+        while b'"best"' not in first:
+            first += line.recv(1 << 16)
+        assert first.startswith(b"HTTP/1.1 200")
+        line.sendall(b"GET /healthz HT")
+        assert _problem(_rest(line))[0] == 408
+
+
+def test_an_idle_connection_is_closed(serve: Serve) -> None:
+    _, client = serve(keep_alive_seconds=1, header_seconds=60)
+    with _line(client) as line:
+        line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert _rest(line).endswith(b'{"status":"alive"}')
+
+
+def test_a_body_that_does_not_come(serve: Serve) -> None:
+    app, client = serve(body_seconds=0.4)
+    for begun in (b"", _BODY[:10]):
+        with _line(client) as line:
+            line.sendall(_head() + begun)
+            status, problem, head = _problem(_rest(line))
+        assert (status, problem["type"]) == (408, "/problems/too_slow")
+        assert b"connection: close" in head
+    _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+
+
+def test_a_body_may_come_slowly_if_it_comes(serve: Serve) -> None:
+    """Each byte earns a tenth of a second here, so a body takes longer than it could in all."""
+    _, client = serve(body_seconds=0.3, body_bytes_per_second=10)
+    with _line(client) as line:
+        line.sendall(_head())
+        for start in range(0, len(_BODY), 5):
+            time.sleep(0.1)
+            line.sendall(_BODY[start : start + 5])
+        assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_the_rest_of_a_refused_body_is_not_waited_for(serve: Serve) -> None:
+    """It was answered with 401; uvicorn alone would take whatever comes, for ever."""
+    _, client = serve(header_seconds=0.4, keep_alive_seconds=60)
+    with _line(client) as line:
+        line.sendall(_head(key="wrong", length=10**7))
+        assert line.recv(1 << 16).startswith(b"HTTP/1.1 401")
+        line.settimeout(0.05)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                line.sendall(b" ")
+                with contextlib.suppress(TimeoutError):
+                    if not line.recv(1):
+                        break
+    json_of(client.get("/healthz"))
+
+
+def test_an_answer_that_nobody_takes(serve: Serve) -> None:
+    app, client = serve(answer_seconds=0.4)
+    open_account(client, budget=_ROOM)
+    made = register(client, counts(range(2_000_000)), mechanism=NEARLY_NONE)  # 14 MB, more than the kernel keeps
+    drawn = f"/v1/accounts/people/draws/{made.headers['X-Draw']}"
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.settimeout(30)
+        line.connect((client.base_url.host, client.base_url.port))
+        line.sendall(f"GET {drawn} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\n\r\n".encode())
+        assert line.recv(100).startswith(b"HTTP/1.1 200")
+        _wait_until(lambda: app.state.metrics.in_progress == 0)
+        assert len(_rest(line)) < 8_000_000
+    json_of(client.get("/healthz"))
+
+
+def test_connections_beyond_the_limit(serve: Serve) -> None:
+    _, client = serve(max_connections=2, header_seconds=60)
+    with _line(client), _line(client), _line(client) as third:
+        third.sendall(_head() + _BODY)
+        status, problem, head = _problem(_rest(third))
+        assert (status, problem["type"]) == (503, "/problems/unavailable")
+        assert b"retry-after:" in head
+        assert b"x-request-id:" in head
+        with _line(client) as probe:  # who asks whether it lives is told
+            probe.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert probe.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    with _line(client) as line:
+        line.sendall(_head() + _BODY)
+        assert line.recv(1 << 16).startswith(b"HTTP/1.1")
+
+
+@pytest.mark.parametrize("said", [b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET / HTTP/1.1\r\nHost x\r\n\r\n"])
+def test_what_is_no_http_is_a_problem_too(serve: Serve, said: bytes) -> None:
+    _, client = serve()
+    with _line(client) as line:
+        line.sendall(said)
+        status, problem, head = _problem(_rest(line))
+    assert (status, problem["type"]) == (400, "/problems/bad_request")
+    assert b"\r\nserver:" not in head
+
+
+def test_headers_that_are_too_long(serve: Serve) -> None:
+    _, client = serve()
+    with _line(client) as line:
+        line.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100_000)
+        assert _problem(_rest(line))[0] == 400
+
+
+def test_streams_that_do_not_fit_beside_each_other(serve: Serve) -> None:
+    """The first announces what it needs and takes its time; the second finds no room, the small ones do."""
+    content = counts([1] * 1000)
+    app, client = serve(max_arrow_bytes=10_000, max_arrow_bytes_at_once=15_000)
+    open_account(client, budget=_ROOM)
+    allowance = app.state.metrics.observed.bodies["arrow"]
+    head = (
+        "POST /v1/accounts/people/draws?name=x&mechanism=%7B%7D HTTP/1.1\r\nHost: x\r\n"
+        f"Authorization: Bearer {STEWARD}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    with _line(client) as line:
+        line.sendall(head.encode())
+        _wait_until(lambda: allowance.taken == len(content))
+        for body in (content, iter([content])):  # announced, and not
+            refused = register(client, body)
+            assert "room" in problem_of(refused, "unavailable")["detail"]
+            assert int(refused.headers["Retry-After"]) > 0
+        assert len(noisy_of(register(client, counts([1, 2, 3])))) == 3
+        json_of(client.post("/v1/compositions", json={"plan": pure(1)}))
+    _wait_until(lambda: allowance.taken == 0)
+    assert len(noisy_of(register(client, content))) == 1000
+
+
+def test_room_is_given_back_however_a_request_ends(serve: Serve) -> None:
+    app, client = serve(max_json_bytes=1000, max_json_bytes_at_once=1000)
+    body = json.dumps({"plan": pure(1)}).ljust(1000)
+    headers = {"Content-Type": "application/json"}
+    for content, status in ((body, 200), (body + " ", 413), ("{".ljust(1000), 422), (body, 200)):
+        assert client.post("/v1/compositions", content=content, headers=headers).status_code == status
+        _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+
+
+def test_wrong_keys_from_one_address(serve: Serve) -> None:
+    _, client = serve(failure_rate="5/hour")
+    other = make_key(client, "auditor")
+    wrong = [client.get("/v1/accounts", headers=bearer(f"wrong-{number}")) for number in range(8)]
+    assert [answer.status_code for answer in wrong] == [401] * 5 + [429] * 3
+    problem_of(wrong[-1], "too_many_requests")
+    assert 600 < int(wrong[-1].headers["Retry-After"]) <= 720  # an hour has five of them
+    json_of(client.get("/v1/accounts"))  # who was known before goes on
+    problem_of(client.get("/v1/accounts", headers=other), "too_many_requests")  # it might be a guess
+    json_of(client.get("/healthz"))
+
+
+def test_requests_of_one_key(serve: Serve) -> None:
+    _, client = serve(key_rate="10/hour")
+    other = make_key(client, "auditor")
+    with ThreadPoolExecutor(4) as threads:
+        statuses = sorted(threads.map(lambda _: client.get("/v1/accounts").status_code, range(20)))
+    assert statuses == [200] * 9 + [429] * 11
+    refused = client.get("/v1/accounts")
+    problem_of(refused, "too_many_requests")
+    assert 300 < int(refused.headers["Retry-After"]) <= 360
+    json_of(client.get("/v1/accounts", headers=other))
+
+
+def test_a_meter_lets_through_what_its_rate_says() -> None:
+    """Against the definition: in no window of its length are there more than twice as many, after a rest as many."""
+    now = 0.0
+    meter = Meter(Rate(4, 10), clock=lambda: now)
+    taken: list[float] = []
+    for step in range(400):
+        now = step * 0.25
+        if meter.wait("a") == 0:
+            meter.count("a")
+            taken.append(now)
+    assert taken[:4] == [0, 0.25, 0.5, 0.75]  # all at once
+    later = [moment for moment in taken if moment >= 10]
+    assert all(one == pytest.approx(2.5) for one in map(lambda a, b: b - a, later, later[1:]))
+    assert meter.wait("b") == 0
+
+
+def test_a_meter_tells_when_to_come_again() -> None:
+    now = 100.0
+    meter = Meter(Rate(2, 10), clock=lambda: now)
+    for _ in range(2):
+        assert meter.wait("a") == 0
+        meter.count("a")
+    assert meter.wait("a") == pytest.approx(5)
+    now = 105.0
+    assert meter.wait("a") == 0
+
+
+def test_a_meter_forgets_who_is_at_rest_and_never_grows_beyond_its_bound() -> None:
+    now = 0.0
+    meter = Meter(Rate(1, 10), clock=lambda: now)
+    for number in range(10_000):
+        meter.count(str(number))
+    now = 5.0
+    meter.count("one more")
+    assert len(meter._due) == 10_000
+    assert meter.wait("one more") > 0
+    assert meter.wait("9999") > 0
+    now = 11.0
+    meter.count("another")
+    assert set(meter._due) == {"one more", "another"}
