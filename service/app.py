@@ -23,6 +23,7 @@ from service.api import (
     draws,
     empirical,
     histograms,
+    history,
     jobs,
     keys,
     noise,
@@ -44,6 +45,7 @@ from service.settings import Settings
 _TITLE = "Privacy-budget ledger"
 _ROUTERS = (
     accounts.router,
+    history.router,
     releases.router,
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
