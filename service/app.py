@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -88,7 +89,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = ThreadPoolExecutor(settings.writer_threads, "writer")
-    app.state.workers = Workers(database, settings.job_workers)
+    app.state.workers = Workers(database, settings.job_workers, timedelta(days=settings.job_retention_days))
     app.state.probes = CapacityLimiter(2)
     for router in _ROUTERS:
         app.include_router(router)

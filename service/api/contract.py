@@ -143,10 +143,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
         if "requestBody" in operation:
             statuses |= {413: "too_large", 415: "unsupported_media_type"}
-        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) == (
-            "/v1/jobs/{job}",
-            "delete",
-        ):
+        if path.startswith("/v1/accounts") and method in ("post", "patch"):
             statuses[409] = "conflict"
     for status, code in sorted(statuses.items()):
         answers[str(status)] = {
