@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -22,6 +23,7 @@ from service.api import (
     draws,
     empirical,
     histograms,
+    history,
     jobs,
     keys,
     metrics,
@@ -57,6 +59,7 @@ _ROUTERS = (
     pages.health,
     metrics.router,
     accounts.router,
+    history.router,
     tabulations.streams,
     tabulations.router,
     histograms.router,
@@ -97,7 +100,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = Threads(settings.writer_threads, "writer")
-    app.state.workers = Workers(database, settings.job_workers)
+    app.state.workers = Workers(database, settings.job_workers, timedelta(days=settings.job_retention_days))
     app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
     app.state.probes = CapacityLimiter(2)
     _add_routes(app)

@@ -14,13 +14,14 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from service.errors import ServiceError
-from service.ledger import jobs
+from service.ledger import clock, jobs
 from service.ledger.database import Database
 from service.ledger.jobs import JobRecord
 
@@ -37,8 +38,8 @@ _log = structlog.get_logger("service.jobs")
 class Workers:
     """Threads that wait on processes; as many jobs run at once."""
 
-    def __init__(self, database: Database, number: int) -> None:
-        self._database, self._number = database, number
+    def __init__(self, database: Database, number: int, retention: timedelta) -> None:
+        self._database, self._number, self._retention = database, number, retention
         self._arrivals = 0  # of jobs, as far as this server knows
         self._changed = threading.Condition()
 
@@ -75,10 +76,17 @@ class Workers:
                 if job is not None:
                     self._work(job, name, stopping)
                     continue
+                self._forget()
             except (ServiceError, OSError, RuntimeError, ValueError) as error:
                 # No database, no memory for a process: what was running is found again when its lease has run out.
                 _log.warning("job", error=type(error).__name__)
             self._wait(before, stopping)
+
+    def _forget(self) -> None:
+        """Delete what ended longer ago than jobs are kept."""
+        forgotten = jobs.forget(self._database, clock.later(clock.now(), -self._retention))
+        if forgotten:
+            _log.info("jobs forgotten", number=forgotten)
 
     def _wait(self, before: int, stopping: threading.Event) -> None:
         """Until there is a new job since then, or for a while."""

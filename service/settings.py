@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")
     writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
     job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
+    job_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
+        365, description="Days after which a job that has ended is deleted with its result."
+    )
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
     trusted_proxies: str = Field(
         "127.0.0.1,::1",

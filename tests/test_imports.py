@@ -68,6 +68,7 @@ _LAYERS = {
     "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", "tracing", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
+    "audit_safetab": _layer("audit", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
@@ -81,6 +82,7 @@ _LAYERS = {
         *(
             "app",
             "audit",
+            "audit_safetab",
             "auditing",
             "configuration",
             "demo",

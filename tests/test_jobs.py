@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ def embedded(_sqlite_template: Path, tmp_path: Path) -> Iterator[Database]:
 
 
 @contextmanager
-def _working(database: Database) -> Iterator[Workers]:
-    running = Workers(database, 1)
+def _working(database: Database, retention: timedelta = timedelta(days=1)) -> Iterator[Workers]:
+    running = Workers(database, 1, retention)
     with running.working():
         yield running
 
@@ -129,13 +130,36 @@ def test_a_cancelled_job_ends_its_process(embedded: Database, program: Callable[
         slow = _submit(embedded)
         running.wake()
         _once(embedded, slow, lambda job: job.progress == 0.25)
-        cancelled = embedded.write(lambda connection: jobs.cancel(connection, slow), landed=lambda *_: False)
-        assert cancelled.state == "cancelled"
+        assert jobs.end(embedded, slow).state == "cancelled"
         program(_ECHO)  # the one worker is free for it only when the first process is gone
         next_one = _submit(embedded)
         running.wake()
         assert _once(embedded, next_one, _ended).state == "succeeded"
     assert _read(embedded, slow).state == "cancelled"
+
+
+def test_what_ended_long_ago_is_forgotten_by_the_workers(embedded: Database, program: Callable[[str], None]) -> None:
+    program(_ECHO)
+    with _working(embedded) as running:
+        old, new = _submit(embedded), _submit(embedded)
+        running.wake()
+        for job_id in (old, new):
+            assert _once(embedded, job_id, _ended).state == "succeeded"
+        dated = text("UPDATE jobs SET created_at = :past, ended_at = :past WHERE id = :id")
+        values = {"past": "2020-01-01T00:00:00.000000Z", "id": old}
+        embedded.write(lambda c: c.execute(dated, values), landed=lambda *_: False)
+        deadline = time.monotonic() + 30
+        while _exists(embedded, old):
+            assert time.monotonic() < deadline
+            running.wake()
+            time.sleep(0.02)
+    assert _exists(embedded, new)
+
+
+def _exists(database: Database, job_id: str) -> bool:
+    with database.read() as connection:
+        found = connection.execute(text("SELECT 1 FROM jobs WHERE id = :id"), {"id": job_id}).first()
+    return found is not None
 
 
 def test_a_stopped_server_gives_its_job_back_and_the_next_start_runs_it(

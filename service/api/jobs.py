@@ -1,4 +1,4 @@
-"""Experiments as jobs: put in the queue, looked at, cancelled."""
+"""Experiments as jobs: put in the queue, listed, looked at, cancelled, deleted."""
 
 import json
 import secrets
@@ -6,7 +6,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples, pictures
@@ -14,8 +14,9 @@ from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.empirical import BiasBody, EventBody, Point, Smoothing, read_confidence, setting_of
-from service.api.empirical_figures import loss_figure
+from service.api.empirical_figures import loss_picture
 from service.api.exact import LARGEST_INTEGER, Exact
+from service.api.paging import Cursor, Limit, page, read_cursor
 from service.api.problems import KINDS
 from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, Algorithm
 from service.empirical.notation import experiment_of
@@ -142,6 +143,25 @@ class JobBody(BaseModel):
     protected: Literal[False]
 
 
+class JobOutline(BaseModel):
+    """A job without its result."""
+
+    id: str
+    parameters: Parameters
+    state: State
+    progress: float
+    problem: JobProblem | None
+    created_at: str
+    ended_at: str | None
+
+
+class JobPage(BaseModel):
+    """A page of jobs."""
+
+    items: list[JobOutline]
+    next_cursor: str | None
+
+
 JobPath = Annotated[str, Path(description="The job's id.", examples=[examples.JOB_ID])]
 
 
@@ -169,10 +189,31 @@ def run_experiment(body: RunExperiment, change: Changing, request: Request) -> R
     return response
 
 
+@router.get("/jobs", response_model=JobPage)
+def list_jobs(
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
+) -> Response:
+    """List one's own jobs.
+
+    Oldest first, without their results. A job that has ended is kept for a year, unless the installation says
+    otherwise (SERVICE_JOB_RETENTION_DAYS).
+    """
+    require(principal, "steward")
+    after, _, last_id = read_cursor(cursor).partition(" ")
+    with database.read() as connection:
+        found = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state)
+    last = f"{found[-1].created_at} {found[-1].id}" if found else None
+    return ok(page([_outline(job) for job in found], limit, last))
+
+
 @router.get(
     "/jobs/{job}",
     response_model=JobBody,
-    responses=pictures.responses("The job; a result as SVG in the form of figure SA2."),
+    responses=pictures.responses("The job; a result as SVG or PNG in the form of figure SA2."),
 )
 def read_job(job: JobPath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
     """Read a job.
@@ -182,21 +223,22 @@ def read_job(job: JobPath, request: Request, database: CurrentDatabase, principa
     require(principal, "steward")
     with database.read() as connection:
         found = jobs.read_job(connection, job)
-    if found.result is not None and pictures.wants_picture(request):
-        return pictures.svg(loss_figure(found.result, None))
+    kind = pictures.wanted(request)
+    if found.result is not None and kind is not None:
+        return loss_picture(found.result, None, kind)
     return ok(job_body(found))
 
 
 @router.delete("/jobs/{job}", response_model=JobBody)
 @in_writers
-def cancel_job(job: JobPath, change: Changing) -> Response:
-    """Cancel a job.
+def end_job(job: JobPath, change: Changing) -> Response:
+    """Cancel a job, or delete it.
 
-    Whether it waits or runs. One that has ended keeps its result: 409.
+    One that waits or runs is cancelled, and can be read still. One that has ended is deleted with its result, and
+    answered for the last time.
     """
     require(change.principal, "steward")
-    cancelled = change.database.write(lambda connection: jobs.cancel(connection, job), landed=lambda *_: False)
-    return ok(job_body(cancelled))
+    return ok(job_body(jobs.end(change.database, job)))
 
 
 def job_body(job: JobRecord) -> dict[str, Any]:
@@ -212,6 +254,11 @@ def job_body(job: JobRecord) -> dict[str, Any]:
             "instance": f"/v1/jobs/{job.id}",
         }
     return body | {"protected": False}
+
+
+def _outline(job: JobRecord) -> dict[str, Any]:
+    body = job_body(job)
+    return {name: body[name] for name in JobOutline.model_fields}
 
 
 def _parameters(body: RunExperiment) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
-from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, delete, func, insert, or_, select, tuple_, update
 
-from service.errors import Conflict, NotFound, Unavailable
+from service.errors import NotFound, Unavailable
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
@@ -22,10 +22,12 @@ from service.ledger.once import Answer, once
 from service.ledger.tables import Job
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+STATES: tuple[State, ...] = get_args(State)
 
 LEASE = timedelta(seconds=30)
 MOST_ATTEMPTS = 3  # a job that takes its server down with it is not run for ever
 MOST_WAITING = 100
+_FORGOTTEN_AT_ONCE = 100
 
 _COLUMNS = (Job.id, Job.parameters, Job.state, Job.permille, Job.result, Job.problem, Job.created_at, Job.ended_at)
 _BROKEN_OFF = json.dumps({"code": "internal", "detail": f"the server ended {MOST_ATTEMPTS} times while the job ran"})
@@ -94,22 +96,65 @@ def read_job(connection: Connection, job_id: str) -> JobRecord:
     return _record(row)
 
 
-def cancel(connection: Connection, job_id: str) -> JobRecord:
-    """End a job that waits or runs; a cancelled one stays as it is.
+def list_jobs(
+    connection: Connection, principal: str, after: tuple[str, str], limit: int, state: State | None
+) -> list[JobRecord]:
+    """A page of a principal's jobs, oldest first; ``after`` is the time and the id of the last one before."""
+    query = (
+        select(*_COLUMNS)
+        .where(
+            Job.state.in_(STATES if state is None else (state,)),  # all of them are found by the index on states, too
+            tuple_(Job.created_at, Job.id) > after,
+            Job.principal == principal,
+        )
+        .order_by(Job.created_at, Job.id)
+        .limit(limit)
+    )
+    return [_record(row) for row in connection.execute(query)]
+
+
+def end(database: Database, job_id: str) -> JobRecord:
+    """Cancel a job that waits or runs; forget one that has ended. It is returned as it is, or last was.
 
     Raises:
         NotFound: there is no such job.
-        Conflict: it has ended with a result or a failure.
     """
-    job = read_job(connection, job_id)
-    if job.state in ("succeeded", "failed"):
-        raise Conflict(f"the job has {job.state}")
-    connection.execute(
-        update(Job)
-        .where(Job.id == job_id, Job.state.in_(("queued", "running")))
-        .values(state="cancelled", ended_at=clock.now(), worker=None, leased_until=None)
-    )
-    return read_job(connection, job_id)
+
+    def work(connection: Connection) -> JobRecord:
+        row = connection.execute(_selected(job_id).with_for_update()).one_or_none()
+        if row is None:
+            raise NotFound("job", job_id)
+        if row.ended_at is not None:
+            connection.execute(delete(Job).where(Job.id == job_id))
+            return _record(row)
+        connection.execute(_ended(job_id, None, "cancelled"))
+        return read_job(connection, job_id)
+
+    def landed(connection: Connection, job: JobRecord) -> bool:
+        found = connection.execute(_selected(job_id)).one_or_none()
+        return found is None or _record(found) == job  # forgotten, or cancelled at this very time
+
+    return database.write(work, landed=landed)
+
+
+def forget(database: Database, before: str) -> int:
+    """Delete jobs that ended before a time, with their results; how many, at most so many as one transaction takes."""
+
+    def work(connection: Connection) -> int:
+        ids = [row.id for row in connection.execute(_outdated(before).with_for_update(skip_locked=True))]
+        connection.execute(delete(Job).where(Job.id.in_(ids)))
+        return len(ids)
+
+    with database.read() as connection:  # without a write transaction, which would wait in the queue of the charges
+        if connection.execute(_outdated(before)).first() is None:
+            return 0
+    return database.write(work, landed=lambda *_: False)
+
+
+def _outdated(before: str) -> Select[str]:
+    """Nothing ends before it is made, so that the index on states and times of making finds them."""
+    ended = Job.state.in_(("succeeded", "failed", "cancelled"))
+    return select(Job.id).where(ended, Job.created_at < before, Job.ended_at < before).limit(_FORGOTTEN_AT_ONCE)
 
 
 def take(database: Database, worker: str) -> JobRecord | None:
@@ -224,7 +269,7 @@ def _selected(job_id: str) -> Any:
     return select(*_COLUMNS).where(Job.id == job_id)
 
 
-def _record(row: Row[Any]) -> JobRecord:
+def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
     result, problem = (None if text is None else json.loads(text) for text in (row.result, row.problem))
     return JobRecord(
         row.id,

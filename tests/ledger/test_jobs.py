@@ -1,12 +1,11 @@
 """The queue of jobs: taken once, oldest first; held by leases; ended once."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from service.errors import Conflict, IdempotencyConflict, NotFound, Unavailable
+from service.errors import IdempotencyConflict, NotFound, Unavailable
 from service.ledger import jobs
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
@@ -23,10 +22,6 @@ def _submit(database: Database, number: int = 0, key: str | None = None) -> str:
 def _read(database: Database, job_id: str) -> JobRecord:
     with database.read() as connection:
         return jobs.read_job(connection, job_id)
-
-
-def _cancel(database: Database, job_id: str) -> JobRecord:
-    return database.write(lambda connection: jobs.cancel(connection, job_id), landed=lambda *_: False)
 
 
 def _let_the_lease_run_out(database: Database, job_id: str) -> None:
@@ -125,31 +120,91 @@ def test_a_cancelled_job_is_over(database: Database, running: bool) -> None:
     job_id = _submit(database)
     if running:
         _taken(database)
-    assert _cancel(database, job_id).state == "cancelled"
-    assert _cancel(database, job_id).ended_at == _read(database, job_id).ended_at
+    cancelled = jobs.end(database, job_id)
+    assert (cancelled.state, cancelled) == ("cancelled", _read(database, job_id))
     assert jobs.take(database, "w") is None
     assert not jobs.finish(database, job_id, "w", {})
     assert _read(database, job_id).state == "cancelled"
 
 
-@pytest.mark.parametrize("end", ["succeeded", "failed"])
-def test_a_job_that_has_ended_cannot_be_cancelled(database: Database, end: str) -> None:
-    job_id = _submit(database)
+def _end(database: Database, job_id: str, state: str) -> None:
+    match state:
+        case "succeeded":
+            assert jobs.finish(database, job_id, "w", {"found": 1})
+        case "failed":
+            assert jobs.fail(database, job_id, "w", "validation", "")
+        case _:
+            jobs.end(database, job_id)
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
+def test_a_job_that_has_ended_is_deleted(database: Database, state: str) -> None:
+    job_id, other = _submit(database), _submit(database, 1)
     _taken(database)
-    ended: Any = (
-        jobs.finish(database, job_id, "w", {}) if end == "succeeded" else jobs.fail(database, job_id, "w", "", "")
-    )
-    assert ended
-    with pytest.raises(Conflict, match=end):
-        _cancel(database, job_id)
-    assert _read(database, job_id).state == end
+    _end(database, job_id, state)
+    last = _read(database, job_id)
+    assert last.state == state
+    assert jobs.end(database, job_id) == last
+    for again in (_read, jobs.end):
+        with pytest.raises(NotFound):
+            again(database, job_id)
+    assert _read(database, other).state == "queued"
+
+
+def _dated(database: Database, job_id: str, created_at: str, ended_at: str | None) -> None:
+    statement = text("UPDATE jobs SET created_at = :created, ended_at = :ended WHERE id = :id")
+    values = {"created": created_at, "ended": ended_at, "id": job_id}
+    database.write(lambda c: c.execute(statement, values), landed=lambda *_: False)
+
+
+def test_what_ended_before_a_time_is_forgotten_and_nothing_else(database: Database) -> None:
+    ids = {}
+    for state in ("succeeded", "failed", "cancelled"):
+        ids[state] = _submit(database)
+        _taken(database)
+        _end(database, ids[state], state)
+        _dated(database, ids[state], _PAST, "2020-01-02T00:00:00.000000Z")
+    ids["late"] = _submit(database)
+    _taken(database)
+    _end(database, ids["late"], "succeeded")
+    _dated(database, ids["late"], _PAST, "2020-01-03T00:00:00.000000Z")
+    ids["running"] = _submit(database)
+    _taken(database)
+    ids["queued"] = _submit(database)
+    for name in ("running", "queued"):
+        _dated(database, ids[name], _PAST, None)
+    assert jobs.forget(database, "2020-01-02T00:00:00.000000Z") == 0
+    assert jobs.forget(database, "2020-01-02T00:00:00.000001Z") == 3
+    assert jobs.forget(database, "2020-01-02T00:00:00.000001Z") == 0
+    for name in ("late", "running", "queued"):
+        assert _read(database, ids[name]).id == ids[name]
+    with pytest.raises(NotFound):
+        _read(database, ids["succeeded"])
+
+
+def test_jobs_are_listed_by_pages_in_order_and_to_who_asked(database: Database) -> None:
+    mine = [_submit(database, number) for number in range(5)]
+    jobs.submit(database, Request("bob", None, ""), {"number": 9}, lambda job: job.id)
+    _taken(database)
+    for number, job_id in enumerate(mine):  # some were made at the same time
+        _dated(database, job_id, f"2020-01-01T00:00:00.00000{number // 2}Z", None)
+    expected = [job_id for pair in (mine[:2], mine[2:4], mine[4:]) for job_id in sorted(pair)]
+    found: list[JobRecord] = []
+    with database.read() as connection:
+        for _ in range(3):
+            last = (found[-1].created_at, found[-1].id) if found else ("", "")
+            found += jobs.list_jobs(connection, "ann", last, 2, None)
+        running = jobs.list_jobs(connection, "ann", ("", ""), 10, "running")
+        assert jobs.list_jobs(connection, "nobody", ("", ""), 10, None) == []
+    assert [job.id for job in found] == expected
+    assert [job.id for job in running] == mine[:1]
 
 
 def test_an_unknown_job(database: Database) -> None:
     with pytest.raises(NotFound):
         _read(database, "nothing")
     with pytest.raises(NotFound):
-        _cancel(database, "nothing")
+        jobs.end(database, "nothing")
 
 
 def test_the_same_request_makes_one_job(database: Database) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from service.ledger import accounts, clock, draws, journal, opening, releases, spending
+from service.ledger import accounts, clock, course, draws, jobs, journal, opening, releases, spending
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.settling import present
@@ -68,10 +68,21 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
     with pytest.raises(Exception, match="cap on rho"):
         charge(database, {"type": "geometric", "epsilon": "9"})
     (due,) = reserve(database, _PLAN)
+    _run_jobs(database)
     later()
     _read(database, due)
     charge(database, _PLAN)  # which lets it expire
     assert release_of(database, due).state == "expired"
+
+
+def _run_jobs(database: Database) -> None:
+    first, second = (jobs.submit(database, ANN, {}, lambda job: job.id).body for _ in range(2))
+    assert jobs.take(database, "w") is not None
+    assert jobs.renew(database, first, "w", 0.5)
+    assert jobs.finish(database, first, "w", {})
+    jobs.end(database, second)
+    jobs.end(database, second)
+    assert jobs.forget(database, clock.later(clock.now(), timedelta(days=1))) == 1
 
 
 def _read(database: Database, release: str) -> None:
@@ -84,6 +95,9 @@ def _read(database: Database, release: str) -> None:
         accounts.list_accounts(connection, "", 10, None)
         accounts.list_accounts(connection, "", 10, frozenset({"people"}))
         journal.entries(connection, account.id, 1, 10)
+        course.course_of(connection, account, 10)
+        jobs.list_jobs(connection, "ann", ("", ""), 10, None)
+        jobs.list_jobs(connection, "ann", ("", ""), 10, "queued")
         journal.hash_before(connection, account.id, 2)
         draws.list_draws(connection, release, 0, 10, 100)
         for tag in (None, "t"):
