@@ -1,9 +1,12 @@
 """The pages' routes, in the order in which they are tried."""
 
-from service.pages import open as without_key, start
+from service.pages import account, journal, open as without_key, releases, start
 
 ROUTERS = (
     start.router,
+    account.router,
+    journal.router,
+    releases.router,
     without_key.router,
 )
 static = without_key.static
