@@ -31,6 +31,7 @@ class Entry(NamedTuple):
 
 NAVIGATION = (
     Entry("/", "Accounts", "auditor"),
+    Entry("/keys", "Keys", "steward"),
     Entry("/docs", "HTTP interface"),
 )
 
