@@ -1,6 +1,8 @@
 """The application as a browser without a window meets it: with cookies, and asking for HTML."""
 
+import contextlib
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
-from tests.api.calls import STEWARD, Client, application, bearer
+from tests.api.calls import STEWARD, Client, application, bearer, client_of
 from tests.api.conftest import still
 from tests.browser.ledger import fill
 from tests.pages.visits import sign_in
@@ -18,12 +20,27 @@ from tests.pages.visits import sign_in
 __all__ = ["still"]
 
 
-@pytest.fixture
-def app(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> FastAPI:
-    """The application over a database of the test's own, with some accounts and releases."""
-    path = tmp_path / "ledger.db"
+_SECRET = Secret(bytes(range(32)))
+
+
+@pytest.fixture(scope="session")
+def _filled(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with some accounts and releases, filled once and copied for each test."""
+    path = tmp_path_factory.mktemp("filled") / "ledger.db"
     shutil.copyfile(_sqlite_template, path)
-    return application(open_database(f"sqlite:///{path}"), secret)
+    with client_of(application(open_database(f"sqlite:///{path}"), _SECRET)) as client:
+        fill(client)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+@pytest.fixture
+def app(_filled: Path, tmp_path: Path) -> FastAPI:
+    """The application over a copy of it."""
+    path = tmp_path / "ledger.db"
+    shutil.copyfile(_filled, path)
+    return application(open_database(f"sqlite:///{path}"), _SECRET)
 
 
 @pytest.fixture
@@ -37,13 +54,11 @@ def visitor(app: FastAPI) -> Iterator[Client]:
 @pytest.fixture
 def api(app: FastAPI, visitor: Client) -> Client:
     """A steward's program, of the same application."""
-    client = TestClient(app, headers=bearer(STEWARD))
-    fill(client)
-    return client
+    return TestClient(app, headers=bearer(STEWARD))
 
 
 @pytest.fixture
-def steward(api: Client, visitor: Client) -> Client:
+def steward(visitor: Client) -> Client:
     """Somebody who has signed in with the first steward's key."""
     sign_in(visitor)
     return visitor
