@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     job_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
         365, description="Days after which a job that has ended is deleted with its result."
     )
+    session_hours: Annotated[int, Field(ge=1, le=168)] = Field(
+        8, description="Hours after which whoever signed in on the web pages has to sign in again."
+    )
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
     trusted_proxies: str = Field(
         "127.0.0.1,::1",

@@ -95,6 +95,7 @@ class AccountBody(BaseModel):
     unit: str
     neighbouring: Neighbouring
     budget: BudgetModel
+    remaining: Remaining
     state: Literal["open", "closed"]
     description: str
     parent: str | None
@@ -121,6 +122,7 @@ class Balance(BaseModel):
     reserved: GuaranteeBody
     remaining: Remaining
     releases: int = Field(description="How many are committed or held, of the account and of those under it.")
+    tags: list[str] = Field(description="What spent or reserved carries, and can be asked for by.")
     head: HeadBody
 
 
@@ -148,6 +150,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "unit": account.unit,
         "neighbouring": account.neighbouring.value,
         "budget": budget_body(account),
+        "remaining": remaining_body(account),
         "state": account.state,
         "description": account.description,
         "parent": account.parent,
@@ -199,8 +202,9 @@ def list_accounts(
     """
     with database.read() as connection:
         found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts)
-    last = found[-1].name if found else None
-    return ok(page([account_body(account) for account in found], limit, last))
+        now = clock.now()
+        shown = [account_body(present(connection, account, now).account) for account in found]
+    return ok(page(shown, limit, found[-1].name if found else None))
 
 
 @router.get("/{account}", response_model=AccountBody)
@@ -211,7 +215,8 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        return ok(account_body(accounts.read_account(connection, account)))
+        found = accounts.read_account(connection, account)
+        return ok(account_body(present(connection, found, clock.now()).account))
 
 
 @router.patch("/{account}", response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT_CHANGE))
@@ -290,6 +295,7 @@ def read_balance(
             "reserved": guarantee_body(_history(reserved, found.neighbouring, deltas, tag)),
             "remaining": remaining_body(found),
             "releases": found.releases,
+            "tags": spending.tags_of([*spent, *reserved]),
             "head": head_body(found.head),
         }
     )

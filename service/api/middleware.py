@@ -26,7 +26,8 @@ _PAGE_HEADERS = (
     (b"content-security-policy", _PAGE_POLICY.encode()),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"),
-    (b"referrer-policy", b"no-referrer"),
+    # Not no-referrer: browsers would then not say of a form which site it comes from.
+    (b"referrer-policy", b"same-origin"),
 )
 # Of what is no page nothing is run; a picture has its styles within it.
 _OTHER_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"

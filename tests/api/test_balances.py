@@ -9,6 +9,7 @@ import pytest
 from tests.api.calls import Client, concentrated, head_of, json_of, open_account, pointers_of, pure, release
 
 _NAMES = ("hispanic", "state")
+_VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
 
 
 def _balance(client: Client, query: str = "", account: str = "people") -> Any:
@@ -42,6 +43,16 @@ def test_a_balance_composes_all_releases(client: Client) -> None:
     assert balance["remaining"] == {"definition": "pure", "epsilon": 8.75}
     assert {statement["via"] for statement in balance["spent"]["approximate"]} >= {"zcdp", "rdp", "pure"}
     assert {statement["delta"] for statement in balance["spent"]["approximate"]} == {1e-6}
+
+
+def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) -> None:
+    open_account(client)
+    release(client, concentrated("0.1", tags=["state"]), tags=["pl94"])
+    inner = {"type": "choice", "parts": [concentrated("0.1", tags=["county"]), concentrated("0.2")]}
+    held = release(client, {"type": "repeat", "count": 2, "part": inner, "tags": ['a"b']}, reserve_for="P1D")
+    assert _balance(client)["tags"] == ['a"b', "county", "pl94", "state"]
+    json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/void", json=_VOID))
+    assert _balance(client)["tags"] == ["pl94", "state"]
 
 
 def test_a_balance_is_an_odometer_and_never_called_adaptive(embedded: Client) -> None:
