@@ -1,0 +1,110 @@
+"""Markdown files of the repository as parts of pages: formulas as MathML, headings with anchors, no script and no style.
+
+The text is the service's own. HTML in it is not passed through, all the same.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from posixpath import normpath
+from typing import Any, NamedTuple
+
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from mdit_py_plugins.anchors import anchors_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+_FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
+
+
+class Section(NamedTuple):
+    """A heading of the second or third level: the anchor, the text, and how deep it is."""
+
+    anchor: str
+    title: str
+    level: int
+
+
+class Document(NamedTuple):
+    """A file as a part of a page.
+
+    Attributes:
+        title: of its first heading, which is not in ``html``; empty where it has none.
+        html: all else.
+        sections: its headings in order.
+        links: the files that it links to, as addresses, in order.
+    """
+
+    title: str
+    html: str
+    sections: Sequence[Section]
+    links: Sequence[str]
+
+
+def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
+    """A file's text.
+
+    Args:
+        text: Markdown, with tables and formulas between dollars.
+        folder: the file's own, which its links to other files start from.
+        address: of another file's page, from its path without ``.md``.
+    """
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    reader.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, renderer=_formula)
+    reader.use(anchors_plugin, min_level=2, max_level=3)
+    reader.core.ruler.push("classes", _classes)
+    reader.add_render_rule("fence", _listing)
+    reader.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>\n')
+    reader.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    tokens = reader.parse(text)
+    links = _addressed(tokens, folder, address)
+    title = ""
+    if tokens and tokens[0].tag == "h1":
+        title, tokens = _text(tokens[1]), tokens[3:]
+    headings = [(token, inline) for token, inline in zip(tokens, tokens[1:], strict=False) if token.tag in ("h2", "h3")]
+    sections = [
+        Section(str(token.attrs["id"]), _text(inline), int(token.tag[1]))
+        for token, inline in headings
+        if token.type == "heading_open"
+    ]
+    return Document(title, reader.renderer.render(tokens, reader.options, {}), sections, links)
+
+
+def _text(inline: Token) -> str:
+    return "".join(child.content for child in inline.children or ())
+
+
+def _formula(latex: str, options: dict[str, Any]) -> str:
+    return convert(latex, display="block" if options["display_mode"] else "inline")
+
+
+def _classes(state: StateCore) -> None:
+    """Columns are aligned by a class: a style in the page would be refused by its Content-Security-Policy."""
+    for token in state.tokens:
+        if token.attrs.pop("style", None) == "text-align:right":
+            token.attrs["class"] = "number"
+
+
+def _listing(
+    _: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
+) -> str:
+    """Code that can be scrolled by the keyboard; the first word of its info says what it is."""
+    kind = tokens[place].info.partition(" ")[0]
+    return f'<pre class="{escape(kind)}" tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
+
+
+def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], str]) -> list[str]:
+    """Links to other files become links to their pages."""
+    links = []
+    for token in tokens:
+        for child in token.children or ():
+            found = _FILE.fullmatch(str(child.attrs.get("href", "")))
+            if found:
+                link = address(normpath(f"{folder}/{found['path']}"))
+                child.attrs["href"] = link + (found["anchor"] or "")
+                links.append(link)
+    return links
