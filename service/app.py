@@ -22,12 +22,13 @@ from service.api import (
     curves,
     draws,
     empirical,
+    health,
     histograms,
     jobs,
     keys,
     noise,
-    pages,
     postprocessing,
+    principal,
     problems,
     releases,
     safetab,
@@ -39,6 +40,8 @@ from service.api.middleware import SizeLimit, Surroundings
 from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
+from service.pages import refusals, routes
+from service.pages.refusals import ProblemPages
 from service.settings import Settings
 
 _TITLE = "Privacy-budget ledger"
@@ -62,8 +65,9 @@ _ROUTERS = (
     empirical.router,
     jobs.router,
     keys.router,
+    principal.router,
     trust.router,
-    pages.health,
+    health.router,
 )
 
 
@@ -90,13 +94,16 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.state.probes = CapacityLimiter(2)
     for router in _ROUTERS:
         app.include_router(router)
-    app.include_router(pages.router)
-    app.mount("/static", pages.static)
+    for router in routes.ROUTERS:
+        app.include_router(router)
+    app.mount("/static", routes.static)
     problems.install(app)
+    refusals.install(app)
     app.add_middleware(
         SizeLimit, limits={arrow.MEDIA_TYPE: settings.max_arrow_bytes}, otherwise=settings.max_json_bytes
     )
     app.add_middleware(Authentication, database=database)
+    app.add_middleware(ProblemPages)
     app.add_middleware(Surroundings)
     app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way
     return app

@@ -87,7 +87,7 @@ def test_every_problem_has_its_page(client: TestClient, code: str) -> None:
     page = client.get(f"/problems/{code}")
     assert page.status_code == 200
     assert html.escape(KINDS[code].title) in page.text
-    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,9 @@ _LAYERS = {
         "settings",
         web=True,
     ),
+    "pages": _layer("__init__", "api", "errors", "ledger", packages={"cryptography", "jinja2"}, web=True),
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
-    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", web=True),
+    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "pages", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),

@@ -14,11 +14,8 @@ from service.api.body import media_type
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _log = structlog.get_logger("service.request")
 
-_PAGE_POLICY = (
-    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
-    " frame-ancestors 'none'; base-uri 'none'"
-)
-_PAGE_HEADERS = ((b"content-security-policy", _PAGE_POLICY.encode()), (b"referrer-policy", b"no-referrer"))
+# Not no-referrer: browsers would then not say of a form which site it comes from.
+_PAGE_HEADERS = ((b"referrer-policy", b"same-origin"),)
 
 
 class Surroundings:
@@ -43,12 +40,13 @@ class Surroundings:
                 status = message["status"]
                 headers = message["headers"]
                 is_page = any(name == b"content-type" and value.startswith(b"text/html") for name, value in headers)
+                is_kept = any(name == b"cache-control" for name, _ in headers)
                 cache = b"no-store" if scope["path"].startswith("/v1") else b"no-cache"
                 message["headers"] = [
                     *headers,
                     (b"x-request-id", request_id.encode("latin-1")),
                     (b"x-content-type-options", b"nosniff"),
-                    (b"cache-control", cache),
+                    *(() if is_kept else ((b"cache-control", cache),)),
                     *(_PAGE_HEADERS if is_page else ()),
                 ]
             await send(message)

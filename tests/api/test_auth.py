@@ -166,6 +166,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/empirical/experiments"): (_STEWARD, examples.EXPERIMENT),
     ("GET", "/v1/jobs/{job}"): (_STEWARD, None),
     ("DELETE", "/v1/jobs/{job}"): (_STEWARD, None),
+    ("GET", "/v1/principal"): (_ANYBODY, None),
     ("GET", "/v1/keys"): (_STEWARD, None),
     ("POST", "/v1/keys"): (_STEWARD, {"name": "n", "role": "auditor"}),
     ("DELETE", "/v1/keys/{key}"): (_STEWARD, None),
