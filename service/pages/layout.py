@@ -31,6 +31,7 @@ class Entry(NamedTuple):
 
 NAVIGATION = (
     Entry("/", "Accounts", "auditor"),
+    Entry("/guide", "Guide"),
     Entry("/docs", "HTTP interface"),
 )
 

@@ -1,4 +1,4 @@
-"""Markdown files of the repository as parts of pages: formulas as MathML, headings with anchors, no script and no style.
+"""Markdown files of the repository as parts of pages: formulas as MathML, headings with anchors, no script or style.
 
 The text is the service's own. HTML in it is not passed through, all the same.
 """
@@ -6,6 +6,7 @@ The text is the service's own. HTML in it is not passed through, all the same.
 import re
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import pairwise
 from posixpath import normpath
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
@@ -40,7 +42,7 @@ class Document(NamedTuple):
     """
 
     title: str
-    html: str
+    html: Markup
     sections: Sequence[Section]
     links: Sequence[str]
 
@@ -58,20 +60,21 @@ def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
     reader.use(anchors_plugin, min_level=2, max_level=3)
     reader.core.ruler.push("classes", _classes)
     reader.add_render_rule("fence", _listing)
-    reader.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>\n')
+    reader.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
     reader.add_render_rule("table_close", lambda *_: "</table></div>\n")
     tokens = reader.parse(text)
     links = _addressed(tokens, folder, address)
     title = ""
     if tokens and tokens[0].tag == "h1":
         title, tokens = _text(tokens[1]), tokens[3:]
-    headings = [(token, inline) for token, inline in zip(tokens, tokens[1:], strict=False) if token.tag in ("h2", "h3")]
+    headings = [(token, inline) for token, inline in pairwise(tokens) if token.tag in ("h2", "h3")]
     sections = [
         Section(str(token.attrs["id"]), _text(inline), int(token.tag[1]))
         for token, inline in headings
         if token.type == "heading_open"
     ]
-    return Document(title, reader.renderer.render(tokens, reader.options, {}), sections, links)
+    html = Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704 - of the service's own text
+    return Document(title, html, sections, links)
 
 
 def _text(inline: Token) -> str:
@@ -89,9 +92,7 @@ def _classes(state: StateCore) -> None:
             token.attrs["class"] = "number"
 
 
-def _listing(
-    _: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
-) -> str:
+def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
     """Code that can be scrolled by the keyboard; the first word of its info says what it is."""
     kind = tokens[place].info.partition(" ")[0]
     return f'<pre class="{escape(kind)}" tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
