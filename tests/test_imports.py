@@ -59,7 +59,7 @@ _LAYERS = {
         "settings",
         web=True,
     ),
-    "pages": _layer("__init__", "api", "errors", "ledger", packages={"cryptography", "jinja2"}, web=True),
+    "pages": _layer("__init__", "api", "errors", "ledger", web=True),
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
     "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "pages", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
