@@ -1,15 +1,15 @@
 """Examples in Markdown files: listings that run, and what the next listing says that they print.
 
 A listing runs where its info says so (``python run``, ``console run``, ``r run``). The listing after it, ``output``,
-is what it prints; ``output noise`` where counts in it are noisy. A file's listings run from top to bottom with
-``SERVICE`` and ``KEY`` in their environment; Python's share their names.
+is what it prints; ``output noise`` where counts in it are noisy. A file's listings run from top to bottom in the
+repository's root, with ``SERVICE`` and ``KEY`` in the environment; Python's share their names.
 """
 
 import contextlib
 import io
-import os
 import re
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,32 +72,30 @@ def examples_of(path: Path) -> list[Example]:
 class Session:
     """Where a file's examples run, on a service."""
 
-    def __init__(self, address: str, key: str) -> None:
+    def __init__(self, address: str) -> None:
         self.address, self.names = address, dict[str, Any]()
-        self.environment = os.environ | {"SERVICE": address, "KEY": key, "R_DEFAULT_INTERNET_TIMEOUT": "60"}
+        self.clients: set[httpx.Client] = set()
 
     def __enter__(self) -> "Session":
-        """With the environment of the examples."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close what Python's examples opened."""
-        for value in self.names.values():
-            if isinstance(value, httpx.Client):
-                value.close()
+        for client in self.clients:
+            client.close()
 
     def run(self, example: Example) -> str:
         """What it prints."""
         code = example.code.replace(_ADDRESS, self.address)
         if example.language == "python":
             output = io.StringIO()
-            with contextlib.redirect_stdout(output):
+            with contextlib.redirect_stdout(output), warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # short programs leave files to the interpreter
                 exec(compile(code, "example", "exec"), self.names)
+            self.clients |= {value for value in self.names.values() if isinstance(value, httpx.Client)}
             return output.getvalue()
         done = subprocess.run(
             [*_COMMANDS[example.language], code],
-            cwd=ROOT,
-            env=self.environment,
             capture_output=True,
             text=True,
             timeout=120,
