@@ -20,6 +20,8 @@ from markupsafe import Markup
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
+_PRIMED = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0203[23];)</mi></msup>")
+_NAMED = re.compile(r"(<mi>(?:log|ln|sinh|cosh|tanh)</mi>)(?=<m(?:i|n|row|frac|sup|sub)\b)")
 _FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
 
 
@@ -56,10 +58,11 @@ def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
         address: of another file's page, from its path without ``.md``.
     """
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
-    reader.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, renderer=_formula)
+    reader.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, renderer=_inline)
     reader.use(anchors_plugin, min_level=2, max_level=3)
     reader.core.ruler.push("classes", _classes)
     reader.add_render_rule("fence", _listing)
+    reader.add_render_rule("math_block", _display)
     reader.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
     reader.add_render_rule("table_close", lambda *_: "</table></div>\n")
     tokens = reader.parse(text)
@@ -81,8 +84,18 @@ def _text(inline: Token) -> str:
     return "".join(child.content for child in inline.children or ())
 
 
-def _formula(latex: str, options: dict[str, Any]) -> str:
-    return convert(latex, display="block" if options["display_mode"] else "inline")
+def _inline(latex: str, _: dict[str, Any]) -> str:
+    return _mathml(latex, "inline")
+
+
+def _mathml(latex: str, display: str) -> str:
+    """The converter's, but for two things that browsers would set badly.
+
+    A prime is raised by its own shape: as a superscript of a superscript's size it vanishes. A function's name is a
+    little apart from an argument without parentheses.
+    """
+    primed = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
+    return _NAMED.sub(r'\1<mspace width="0.17em" />', primed)
 
 
 def _classes(state: StateCore) -> None:
@@ -96,6 +109,11 @@ def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: Op
     """Code that can be scrolled by the keyboard; the first word of its info says what it is."""
     kind = tokens[place].info.partition(" ")[0]
     return f'<pre class="{escape(kind)}" tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
+
+
+def _display(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
+    """A formula on lines of its own; it too can be wider than a small screen."""
+    return f'<div class="math block" tabindex="0">{_mathml(tokens[place].content.strip(), "block")}</div>\n'
 
 
 def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], str]) -> list[str]:

@@ -36,6 +36,12 @@ def test_formulas_are_mathml() -> None:
     assert "5 $ or 6 $" in html
 
 
+def test_primes_and_names_of_functions_are_set_apart() -> None:
+    html = _render("$K''(0)$ and $\\log x$ and $\\log(x)$").html
+    assert "<mrow><mi>K</mi><mo>&#x02033;</mo></mrow>" in html
+    assert html.count("<mspace") == 1
+
+
 def test_tables_and_listings_scroll_by_the_keyboard_and_carry_no_style() -> None:
     html = _render("| a | b |\n|---|--:|\n| 1 | 2 |\n\n```python run\nx = '<b>'\n```\n").html
     assert '<div class="scroll" tabindex="0"><table>' in html
