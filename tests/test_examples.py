@@ -1,9 +1,7 @@
-"""The worked examples with Arrow, run as they are printed; that on Spark where Spark is."""
+"""The worked example on Spark, where Spark is."""
 
-import contextlib
 import csv
 import importlib.util
-import io
 import os
 import re
 import shutil
@@ -11,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -27,32 +24,6 @@ def running() -> Iterator[tuple[str, str]]:
     """The address of a service and its steward's key."""
     with local_service() as (url, key):
         yield url, key
-
-
-def _printed_in_the_readme(heading: str) -> tuple[str, str]:
-    """The program and the output of a section."""
-    text = (_ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(rf"^## {heading}$.*?```python\n(.*?)```\n\n```text\n(.*?)```", text, flags=re.S | re.M)
-    assert found is not None
-    return found[1], found[2]
-
-
-def test_the_readmes_county_counts_through_arrow(running: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    program, printed = _printed_in_the_readme("County counts through Arrow")
-    address, key = running
-    monkeypatch.setenv("KEY", key)
-    monkeypatch.chdir(_ROOT)
-    output = io.StringIO()
-    names: dict[str, Any] = {}
-    with contextlib.redirect_stdout(output):
-        exec(compile(program.replace("http://127.0.0.1:8000", address), "README.md", "exec"), names)
-    names["service"].close()
-    changing = re.compile(r"draw \S+|'noisy': -?\d+")
-    assert changing.sub("", output.getvalue()) == changing.sub("", printed)
-    noisy = [int(number) for number in re.findall(r"'noisy': (-?\d+)", output.getvalue() + printed)]
-    with _COUNTIES.open(encoding="utf-8") as file:
-        true = [int(row["population"]) for row in csv.DictReader(file)][:3]
-    assert all(abs(one - other) < 50 for one, other in zip(noisy, true * 2, strict=True))  # beyond it: below e^-25
 
 
 @pytest.mark.skipif(

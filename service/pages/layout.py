@@ -32,6 +32,7 @@ class Entry(NamedTuple):
 NAVIGATION = (
     Entry("/", "Accounts", "auditor"),
     Entry("/keys", "Keys", "steward"),
+    Entry("/guide", "Guide"),
     Entry("/docs", "HTTP interface"),
 )
 

@@ -1,6 +1,6 @@
 """The pages' routes, in the order in which they are tried."""
 
-from service.pages import account, journal, keys, open as without_key, releases, start
+from service.pages import account, guide, journal, keys, open as without_key, releases, start
 
 ROUTERS = (
     start.router,
@@ -8,6 +8,7 @@ ROUTERS = (
     journal.router,
     releases.router,
     keys.router,
+    guide.router,
     without_key.router,
 )
 static = without_key.static

@@ -113,6 +113,11 @@ def test_safetab_reproduces_its_paper_with_its_shortfall() -> None:
     assert coverage(Law(sigma_squared=sigma_squared), 6) == pytest.approx(0.9670, abs=5e-5)
 
 
+def test_safetabs_gaussian_form_falls_short_at_wide_margins() -> None:
+    assert coverage(Law(sigma_squared=safetab_sigma_squared(2632)), 2632) > 0.95
+    assert coverage(Law(sigma_squared=safetab_sigma_squared(2633)), 2633) < 0.95
+
+
 @pytest.mark.parametrize(
     ("margin", "epsilon", "rho"), [(6, 4.2796, 0.5333), (11, 2.4964, 0.1587), (50, 0.5874, 0.00768)]
 )

@@ -1,0 +1,68 @@
+"""The guide and the problems' pages: Markdown files of the repository, open without a key, rendered once."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from fastapi import APIRouter, Request, Response
+
+from service.api.problems import KINDS
+from service.errors import NotFound
+from service.pages.layout import WEB, page
+from service.pages.markdown import Document, render
+
+_INDEX = "/guide"
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/guide")
+def contents(request: Request) -> Response:
+    """What the guide has."""
+    return _chapter(request, _INDEX)
+
+
+@router.get("/guide/{name}")
+def chapter(request: Request, name: str) -> Response:
+    """A page of the guide."""
+    return _chapter(request, f"{_INDEX}/{name}")
+
+
+@router.get("/problems")
+def problems(request: Request) -> Response:
+    """All codes of problems."""
+    return page(request, "explanations.html", {"kinds": KINDS})
+
+
+@router.get("/problems/{code}")
+def problem(request: Request, code: str) -> Response:
+    """What a problem's type means, when it happens and what to do."""
+    kind = KINDS.get(code)
+    if kind is None:
+        raise NotFound("problem", code)
+    return page(request, "explanation.html", {"code": code, "kind": kind, "document": document(f"problems/{code}")})
+
+
+def _chapter(request: Request, address: str) -> Response:
+    listed = chapters()
+    if address not in listed:
+        raise NotFound("page of the guide", address.rpartition("/")[2])
+    return page(request, "guide.html", {"document": listed[address], "chapters": listed})
+
+
+@cache
+def chapters() -> Mapping[str, Document]:
+    """The guide's pages by address, in the order in which the first one links to them."""
+    first = document("guide/index")
+    linked = dict.fromkeys(link for link in first.links if link.startswith(f"{_INDEX}/"))
+    return {_INDEX: first} | {link: document(link.removeprefix("/")) for link in linked}
+
+
+@cache
+def document(name: str) -> Document:
+    """A file below ``web``, named without ``.md``."""
+    return render((WEB / f"{name}.md").read_text("utf-8"), name.partition("/")[0], address_of)
+
+
+def address_of(name: str) -> str:
+    """A file's page."""
+    return _INDEX if name == "guide/index" else f"/{name}"

@@ -1,0 +1,129 @@
+"""Markdown files of the repository as parts of pages: formulas as MathML, headings with anchors, no script or style.
+
+The text is the service's own. HTML in it is not passed through, all the same.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import pairwise
+from posixpath import normpath
+from typing import Any, NamedTuple
+
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
+from mdit_py_plugins.anchors import anchors_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+_PRIMED = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0203[23];)</mi></msup>")
+_NAMED = re.compile(r"(<mi>(?:log|ln|sinh|cosh|tanh)</mi>)(?=<m(?:i|n|row|frac|sup|sub)\b)")
+_FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
+
+
+class Section(NamedTuple):
+    """A heading of the second or third level: the anchor, the text, and how deep it is."""
+
+    anchor: str
+    title: str
+    level: int
+
+
+class Document(NamedTuple):
+    """A file as a part of a page.
+
+    Attributes:
+        title: of its first heading, which is not in ``html``; empty where it has none.
+        html: all else.
+        sections: its headings in order.
+        links: the files that it links to, as addresses, in order.
+    """
+
+    title: str
+    html: Markup
+    sections: Sequence[Section]
+    links: Sequence[str]
+
+
+def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
+    """A file's text.
+
+    Args:
+        text: Markdown, with tables and formulas between dollars.
+        folder: the file's own, which its links to other files start from.
+        address: of another file's page, from its path without ``.md``.
+    """
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    reader.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, renderer=_inline)
+    reader.use(anchors_plugin, min_level=2, max_level=3)
+    reader.core.ruler.push("classes", _classes)
+    reader.add_render_rule("fence", _listing)
+    reader.add_render_rule("math_block", _display)
+    reader.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
+    reader.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    tokens = reader.parse(text)
+    links = _addressed(tokens, folder, address)
+    title = ""
+    if tokens and tokens[0].tag == "h1":
+        title, tokens = _text(tokens[1]), tokens[3:]
+    headings = [(token, inline) for token, inline in pairwise(tokens) if token.tag in ("h2", "h3")]
+    sections = [
+        Section(str(token.attrs["id"]), _text(inline), int(token.tag[1]))
+        for token, inline in headings
+        if token.type == "heading_open"
+    ]
+    html = Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704 - of the service's own text
+    return Document(title, html, sections, links)
+
+
+def _text(inline: Token) -> str:
+    return "".join(child.content for child in inline.children or ())
+
+
+def _inline(latex: str, _: dict[str, Any]) -> str:
+    return _mathml(latex, "inline")
+
+
+def _mathml(latex: str, display: str) -> str:
+    """The converter's, but for two things that browsers would set badly.
+
+    A prime is raised by its own shape: as a superscript of a superscript's size it vanishes. A function's name is a
+    little apart from an argument without parentheses.
+    """
+    primed = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
+    return _NAMED.sub(r'\1<mspace width="0.17em" />', primed)
+
+
+def _classes(state: StateCore) -> None:
+    """Columns are aligned by a class: a style in the page would be refused by its Content-Security-Policy."""
+    for token in state.tokens:
+        if token.attrs.pop("style", None) == "text-align:right":
+            token.attrs["class"] = "number"
+
+
+def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
+    """Code that can be scrolled by the keyboard; the first word of its info says what it is."""
+    kind = tokens[place].info.partition(" ")[0]
+    return f'<pre class="{escape(kind)}" tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
+
+
+def _display(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
+    """A formula on lines of its own; it too can be wider than a small screen."""
+    return f'<div class="math block" tabindex="0">{_mathml(tokens[place].content.strip(), "block")}</div>\n'
+
+
+def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], str]) -> list[str]:
+    """Links to other files become links to their pages."""
+    links = []
+    for token in tokens:
+        for child in token.children or ():
+            found = _FILE.fullmatch(str(child.attrs.get("href", "")))
+            if found:
+                link = address(normpath(f"{folder}/{found['path']}"))
+                child.attrs["href"] = link + (found["anchor"] or "")
+                links.append(link)
+    return links

@@ -1,0 +1,99 @@
+"""The guide and the problems' pages: open, whole, and without a link that leads nowhere."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import urldefrag, urljoin
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.api.problems import KINDS
+from service.app import create_app
+from service.ledger import accounts
+from service.ledger.database import open_database
+from service.ledger.installation import Secret
+from service.pages.guide import chapters
+from service.settings import Settings
+from tests.api.calls import Client, problem_of
+from tests.documents import WEB, listings
+
+_PAGES = [*chapters(), "/problems", *(f"/problems/{code}" for code in KINDS)]
+
+
+def _page(client: Client, path: str) -> str:
+    answer = client.get(path, headers={"Authorization": ""}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8"), path
+    return answer.text
+
+
+def _without_code(page: str) -> str:
+    return re.sub(r"<(pre|code)\b.*?</\1>", "", page, flags=re.S)
+
+
+@pytest.mark.parametrize("path", _PAGES)
+def test_a_page_is_open_and_keeps_to_its_policy(still: Client, path: str) -> None:
+    page = _page(still, path)
+    assert "default-src 'none'" in still.get(path).headers["content-security-policy"]
+    assert re.findall(r"<(?:script|style|iframe)|\s(?:style|on\w+)=", _without_code(page)) == []
+    assert re.findall(r'(?:src|href)="(?!/|#)[^"]*"', page) == []  # nothing of another host
+    assert page.count("<h1>") == 1
+
+
+@pytest.mark.parametrize("path", _PAGES)
+def test_every_link_leads_to_a_place(still: Client, path: str) -> None:
+    for link in re.findall(r'<a href="([^"]+)"', _page(still, path)):
+        target, anchor = urldefrag(urljoin(path, link))
+        if not target.startswith(("/guide", "/problems")):
+            continue
+        reached = _page(still, target)
+        assert not anchor or f'id="{anchor}"' in reached, link
+
+
+@pytest.mark.parametrize("path", _PAGES)
+def test_formulas_are_mathml_and_leave_no_latex(still: Client, path: str) -> None:
+    page = _without_code(_page(still, path))
+    assert "$" not in page
+    assert "\\" not in page
+    assert "**" not in page
+
+
+def test_some_pages_have_formulas_and_some_sections(still: Client) -> None:
+    assert _page(still, "/guide/mechanisms").count("<math ") > 50
+    assert 'href="#geometric"' in _page(still, "/guide/mechanisms")
+    assert re.search(r'<a href="/guide/errata" aria-current="page">', _page(still, "/guide/errata"))
+
+
+def test_every_file_of_the_guide_is_in_its_contents() -> None:
+    files = {path.stem for path in (WEB / "guide").glob("*.md")}
+    assert {path.rpartition("/")[2] for path in chapters()} - {"guide"} == files - {"index"}
+    assert [path for path, chapter in chapters().items() if not chapter.title] == []
+
+
+@pytest.mark.parametrize("path", ["/guide/nothing", "/guide/index", "/guide/", "/guide/..%2Fproblems", "/problems/"])
+def test_what_the_guide_has_not(still: Client, path: str) -> None:
+    problem_of(still.get(path, follow_redirects=False), "not_found")
+
+
+def test_the_index_of_problems_names_them_all(still: Client) -> None:
+    page = _page(still, "/problems")
+    assert re.findall(r'href="/problems/(\w+)"', page) == list(KINDS)
+
+
+def _shown(code: str) -> object:
+    (example,) = [text for words, text, _ in listings(WEB / "problems" / f"{code}.md") if words == ["json"]]
+    return json.loads(example)
+
+
+def test_the_example_of_an_unavailable_service_is_its_answer(tmp_path: Path, secret: Secret) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'empty.db'}")
+    with TestClient(create_app(Settings(), database, secret)) as client:
+        assert client.get("/readyz").json() == _shown("unavailable")
+
+
+def test_the_example_of_a_failure_is_the_services_answer(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(accounts, "list_accounts", crash)
+    assert embedded.get("/v1/accounts").json() == _shown("internal")
