@@ -55,7 +55,7 @@ async def parse_form(request: Request) -> FormData:
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, request.stream()).parse()
         if kind == "multipart/form-data":
-            parser = MultiPartParser(request.headers, request.stream(), max_files=1)
+            parser = MultiPartParser(request.headers, request.stream(), max_files=2)
             parser.spool_max_size = request.app.state.settings.max_json_bytes
             return await parser.parse()
     except MultiPartException as error:
