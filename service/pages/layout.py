@@ -1,7 +1,6 @@
-"""What all pages have in common: the templates' environment, the header, the navigation, how figures are written."""
+"""What all pages have in common: the templates' environment, the header, the navigation."""
 
 import uuid
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from service import __version__
+from service.pages import figures
 from service.pages.session import csrf_token, session_of
 
 WEB = Path(__file__).parent.parent / "web"
@@ -71,26 +71,6 @@ def may(role: str | None, least: str) -> bool:
     return role is not None and _ROLES.index(role) >= _ROLES.index(least)
 
 
-def up(value: float | None, digits: int = 4) -> str:
-    """A figure that bounds from above, rounded up to so many digits; infinite where there is none."""
-    return "infinite" if value is None else _rounded(value, digits, ROUND_CEILING)
-
-
-def down(value: float | None, digits: int = 4) -> str:
-    """A figure that bounds from below, rounded down."""
-    return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> str:
-    rounded = Context(prec=digits, rounding=rounding).plus(Decimal(repr(value))).normalize()
-    return f"{rounded:f}" if rounded == 0 or -5 < rounded.adjusted() < 7 else f"{rounded:e}".replace("e+", "e")
-
-
-def moment(text: str) -> str:
-    """A moment of the ledger, to the second, in UTC."""
-    return text[:19].replace("T", " ") + " UTC"
-
-
 def _environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(WEB / "templates"),
@@ -99,8 +79,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"up": up, "down": down, "moment": moment}
-    made.globals["may"] = may
+    made.filters |= {"up": figures.up, "down": figures.down, "moment": figures.moment, "budget": figures.budget_text}
+    made.globals |= {
+        "may": may,
+        "usage": figures.usage,
+        "cost_in": figures.cost_in,
+        "best_epsilon": figures.best_epsilon,
+    }
     return made
 
 

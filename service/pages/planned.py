@@ -4,25 +4,23 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.pages.layout import down, up
+from service.pages.figures import cost_in, down, up
 from service.pages.planning import MECHANISMS, Form, Proposal, digest_of
 
 
-def cap_of(budget: Mapping[str, Any]) -> Any:
-    """A budget's figure, or what remains of it."""
-    return budget["rho" if budget["definition"] == "zcdp" else "epsilon"]
+def _cap_of(budget: Mapping[str, Any]) -> float:
+    return float(budget["rho" if budget["definition"] == "zcdp" else "epsilon"])
 
 
-def cost_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> float | None:
+def charge_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> float | None:
     """A cost in a budget's definition, by itself; None is infinite. Its own order and delta are the last asked for."""
-    definition = budget["definition"]
-    if definition in ("pure", "zcdp"):
-        found = cost[definition]
-        return None if found is None else float(cap_of(found | {"definition": definition}))
-    if definition == "rdp":
-        (figure,) = cost["rdp"]
-        return _float(figure["epsilon"])
-    return _epsilon(cost["best"][-1]["adaptive"])
+    match budget["definition"]:
+        case "rdp":
+            return _float(cost["rdp"][-1]["epsilon"])
+        case "approximate":
+            return _epsilon(cost["best"][-1]["adaptive"])
+        case _:
+            return cost_in(dict(budget), dict(cost))[0]
 
 
 def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
@@ -33,28 +31,26 @@ def _float(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def sides_of(
-    proposals: Sequence[Proposal], account: Mapping[str, Any], balance: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The proposals beside each other, the cheapest marked where there is one."""
-    shown = [_side(proposal, account, balance) for proposal in proposals]
+    shown = [_side(proposal, account) for proposal in proposals]
     finite = [side["cost"] for side in shown if side["cost"] is not None]
     cheapest = min(finite, default=None)
     alone = len(shown) > 1 and finite.count(cheapest) == 1
     return [side | {"cheaper": alone and side["cost"] == cheapest} for side in shown]
 
 
-def _side(proposal: Proposal, account: Mapping[str, Any], balance: Mapping[str, Any]) -> dict[str, Any]:
+def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
     best = proposal.cost["best"][0]
     return {
         "mechanism": proposal.mechanism,
         "title": MECHANISMS[proposal.mechanism],
-        "cost": cost_in(account["budget"], proposal.cost),
+        "cost": charge_in(account["budget"], proposal.cost),
         "adaptive": _epsilon(best["adaptive"]),
         "fixed": _epsilon(best["fixed"]),
         "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),
         "digest": digest_of(account["name"], proposal.plan),
-    } | _fit(proposal.rehearsal, account["name"], cap_of(balance["remaining"]))
+    } | _fit(proposal.rehearsal, account["name"], _cap_of(account["remaining"]))
 
 
 def _fit(rehearsal: Mapping[str, Any] | None, account: str, before: float) -> dict[str, Any]:
@@ -70,7 +66,7 @@ def _fit(rehearsal: Mapping[str, Any] | None, account: str, before: float) -> di
     if rehearsal is None:
         return unknown
     if "type" not in rehearsal:
-        after = cap_of(rehearsal["remaining"])
+        after = _cap_of(rehearsal["remaining"])
         return unknown | {"fits": True, "left": after, "taken": _percent(before - after, before)}
     if rehearsal["type"] != "/problems/budget_exceeded":
         return unknown | {"fits": False, "refusal": rehearsal}

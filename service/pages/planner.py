@@ -29,7 +29,7 @@ from service.pages.planning import (
     without_row,
 )
 from service.pages.proposals import (
-    Chosen,
+    Account,
     Wrong,
     ask_plan,
     choose,
@@ -53,9 +53,9 @@ class _Desk(NamedTuple):
 
     visit: Visit
     form: Form
-    chosen: Chosen | None
+    chosen: Account | None
 
-    def account(self) -> Chosen:
+    def account(self) -> Account:
         if self.chosen is None:
             raise Wrong({"account": _NO_ACCOUNT})
         return self.chosen
@@ -140,9 +140,9 @@ async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
 
 async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
     """The page with a plan of each mechanism."""
-    chosen = desk.account()
-    proposals = [await propose(desk.visit, desk.form, chosen, mechanism) for mechanism in MECHANISMS]
-    found: dict[str, Any] = {"sides": sides_of(proposals, chosen.account, chosen.balance)}
+    account = desk.account()
+    proposals = [await propose(desk.visit, desk.form, account, mechanism) for mechanism in MECHANISMS]
+    found: dict[str, Any] = {"sides": sides_of(proposals, account)}
     if desk.form.kind == "tables":
         found["noise"] = noise_rows(desk.form, proposals)
     else:
@@ -162,12 +162,12 @@ async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) ->
     """Register the plan that was looked at, once however often the button is pressed, and show the release."""
     if not once:
         raise InvalidInput.at("/once", _NO_BUTTON)
-    visit, form, chosen = desk.visit, desk.form, desk.account()
-    _, _, plan = await ask_plan(visit, form, chosen, mechanism)
-    account = chosen.account["name"]
-    if digest_of(account, plan) != shown:
+    visit, form, account = desk.visit, desk.form, desk.account()
+    _, _, plan = await ask_plan(visit, form, account, mechanism)
+    name = account["name"]
+    if digest_of(name, plan) != shown:
         return await _show_plans(desk, notice=_CHANGED)
-    path = address("accounts", account, "releases")
+    path = address("accounts", name, "releases")
     try:
         release = await send(visit, "POST", path, release_of(form, plan), once=f"{once}-{mechanism}")
     except Refused as refused:
@@ -177,4 +177,4 @@ async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) ->
         if refused.status in (409, 422):
             return await _show_plans(desk, status=refused.status, refusal=refused.problem)
         raise
-    return RedirectResponse(f"/accounts/{account}/releases/{release['id']}", 303)
+    return RedirectResponse(f"/accounts/{name}/releases/{release['id']}", 303)

@@ -198,10 +198,15 @@ def _tags(geography: str) -> dict[str, Any]:
 
 
 def composition_of(form: Form, plan: Mapping[str, Any], account: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for the cost under the account's relation, at its own order where it has one."""
+    """What is asked for the cost under the account's relation, at its own order or delta where it has one."""
     body = {"plan": plan, "neighbouring": account["neighbouring"], "deltas": [form["delta"]]}
-    budget = account["budget"]
-    return body | ({"orders": [budget["alpha"]]} if budget["definition"] == "rdp" else {})
+    match account["budget"]:
+        case {"definition": "rdp", "alpha": alpha}:
+            return body | {"orders": [alpha]}
+        case {"definition": "approximate", "delta": delta}:
+            return body | {"deltas": [form["delta"], delta]}
+        case _:
+            return body
 
 
 def release_of(form: Form, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from service.pages.calls import Refused, Visit, address, get, send
 from service.pages.layout import may
@@ -19,15 +19,9 @@ from service.pages.planning import (
     questions,
 )
 
+Account = Mapping[str, Any]
 _USUAL_DELTA = "1e-10"
 _MOST_LISTED = 1000
-
-
-class Chosen(NamedTuple):
-    """The account to plan for, with what is left of it."""
-
-    account: Mapping[str, Any]
-    balance: Mapping[str, Any]
 
 
 class Wrong(Exception):
@@ -50,52 +44,52 @@ async def open_accounts(visit: Visit) -> list[str]:
         query["cursor"] = found["next_cursor"]
 
 
-async def choose(visit: Visit, name: str) -> Chosen | None:
+async def choose(visit: Visit, name: str) -> Account | None:
     """An account by its name; None where there is none that the key reaches."""
     if not name:
         return None
     try:
-        account = await get(visit, address("accounts", name))
-        return Chosen(account, await get(visit, address("accounts", name, "balance")))
+        account: Account = await get(visit, address("accounts", name))
     except Refused as refused:
         if refused.status not in (403, 404):
             raise
         return None
+    return account
 
 
-def with_delta(form: Form, chosen: Chosen | None) -> Form:
+def with_delta(form: Form, account: Account | None) -> Form:
     """The delta at which costs are shown: where none was typed the account's own, if it has one."""
     if form["delta"]:
         return form
-    budget = {} if chosen is None else chosen.account["budget"]
+    budget = {} if account is None else account["budget"]
     own = budget["delta"] if budget.get("definition") == "approximate" else _USUAL_DELTA
     return replace(form, fields={**form.fields, "delta": own})
 
 
-async def propose(visit: Visit, form: Form, chosen: Chosen, mechanism: Mechanism) -> Proposal:
+async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> Proposal:
     """A plan of one mechanism with all that is shown of it.
 
     Raises:
         Wrong: something typed has no meaning.
     """
-    asked, answers, plan = await ask_plan(visit, form, chosen, mechanism)
+    asked, answers, plan = await ask_plan(visit, form, account, mechanism)
     try:
-        cost = await send(visit, "POST", address("compositions"), composition_of(form, plan, chosen.account))
-        rehearsal = await _rehearse(visit, chosen, {"name": "plan", "plan": plan, "delta": form["delta"]})
+        cost = await send(visit, "POST", address("compositions"), composition_of(form, plan, account))
+        rehearsal = await _rehearse(visit, account, {"name": "plan", "plan": plan, "delta": form["delta"]})
     except Refused as refused:
         raise Wrong(faults_of(refused, partial(field_of_release, form))) from None
     return Proposal(mechanism, plan, asked, answers, cost, rehearsal)
 
 
 async def ask_plan(
-    visit: Visit, form: Form, chosen: Chosen, mechanism: Mechanism
+    visit: Visit, form: Form, account: Account, mechanism: Mechanism
 ) -> tuple[list[Question], list[Mapping[str, Any]], dict[str, Any]]:
     """The plan that meets the targets, with the questions and answers that it is made of.
 
     Raises:
         Wrong: something typed has no meaning; all faults of all questions together.
     """
-    asked = questions(form, mechanism, chosen.account["neighbouring"])
+    asked = questions(form, mechanism, account["neighbouring"])
     answers: list[Mapping[str, Any]] = []
     faults: dict[str, str] = {}
     for question in asked:
@@ -108,11 +102,11 @@ async def ask_plan(
     return asked, answers, plan_of(form, asked, answers)
 
 
-async def _rehearse(visit: Visit, chosen: Chosen, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+async def _rehearse(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The dry run's answer or problem; None where the key may not register and so may not ask."""
     if not may(visit.session.role, "pipeline"):
         return None
-    path = address("accounts", chosen.account["name"], "releases")
+    path = address("accounts", account["name"], "releases")
     try:
         answer: Mapping[str, Any] = await send(visit, "POST", path, body, query={"dry_run": "true"})
     except Refused as refused:

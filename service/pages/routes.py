@@ -1,9 +1,12 @@
 """The pages' routes, in the order in which they are tried."""
 
-from service.pages import empirical, open as without_key, planner, start
+from service.pages import account, empirical, journal, open as without_key, planner, releases, start
 
 ROUTERS = (
     start.router,
+    account.router,
+    journal.router,
+    releases.router,
     planner.router,
     empirical.router,
     without_key.router,

@@ -11,7 +11,7 @@ function number() {
   [...rows.children].forEach((row, place) => {
     row.querySelector(".label").textContent = place + 1;
     row.querySelector(".remove").value = `remove-${place}`;
-    row.querySelector(".remove .unseen").textContent = ` row ${place + 1}`;
+    row.querySelector(".remove .hidden").textContent = ` row ${place + 1}`;
   });
 }
 
