@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
+from service.errors import NotFound
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.forms import read_form, text_of
 from service.pages.layout import page
@@ -17,8 +18,13 @@ MOST_TAGS = 20
 _POINTS = 60
 _WAITING = 20
 _ROWS = 50
-_SVG = "image/svg+xml"
-_STATES = ("proposed", "reserved", "committed", "voided", "expired")
+_QUICK = 20_000  # entries that a history follows in a moment
+_PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
+    "spending": ("history", {"points": 1000}),
+    "profile": ("balance", {"picture": "profile"}),
+    "rdp": ("balance", {"picture": "rdp"}),
+}
+_STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
 
 
 @router.get("")
@@ -42,16 +48,16 @@ async def change_state(account: AccountStep, visit: SignedIn) -> Response:
 async def _overview(visit: Visit, account: str, refused: Refused | None = None) -> Response:
     path = address("accounts", account)
     found = await get(visit, path)
-    balance, history, proposed, reserved = await asyncio.gather(
+    followed = found["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
+    balance, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
-        get(visit, f"{path}/history", {"points": _POINTS}),
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
     )
     shown = {
         "account": found,
         "balance": balance,
-        "history": history,
+        "history": await get(visit, f"{path}/history", {"points": _POINTS}) if followed else None,
         "waiting": [*proposed["items"], *reserved["items"]],
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "done": visit.request.query_params.get("done"),
@@ -59,27 +65,24 @@ async def _overview(visit: Visit, account: str, refused: Refused | None = None) 
     return page(visit.request, "account.html", shown | refusal(refused), status=refused.status if refused else 200)
 
 
-@router.get("/history.svg")
-async def history_picture(account: AccountStep, visit: SignedIn) -> Response:
-    """The burn-down."""
-    return Relayed(visit, f"{address('accounts', account)}/history", {"points": 1000}, accept=_SVG)
-
-
-@router.get("/balance.svg")
-async def balance_picture(account: AccountStep, visit: SignedIn) -> Response:
-    """The privacy profile and the RDP curve of what is spent."""
-    return Relayed(visit, f"{address('accounts', account)}/balance", accept=_SVG)
+@router.get("/pictures/{which}.svg")
+async def picture(account: AccountStep, which: Annotated[str, Path()], visit: SignedIn) -> Response:
+    """What the page shows, drawn by the contract."""
+    if which not in _PICTURES:
+        raise NotFound("picture", which)
+    resource, query = _PICTURES[which]
+    return Relayed(visit, f"{address('accounts', account)}/{resource}", query, accept="image/svg+xml")
 
 
 @router.get("/releases")
 async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     """Its releases with what each costs."""
     path, asked = address("accounts", account), visit.request.query_params
-    state = asked.get("state") if asked.get("state") in _STATES else None
-    query = {"limit": _ROWS, "cursor": asked.get("cursor"), "state": state, "tag": asked.get("tag") or None}
+    state, tag = asked.get("state", ""), asked.get("tag", "")
+    query = {"limit": _ROWS, "cursor": asked.get("cursor"), "state": state or None, "tag": tag or None}
     found, listed = await asyncio.gather(get(visit, path), get(visit, f"{path}/releases", query))
     shown = {"account": found, "releases": listed["items"], "next_cursor": listed["next_cursor"], "states": _STATES}
-    return page(visit.request, "releases.html", shown | {"state": state or "", "tag": asked.get("tag", "")})
+    return page(visit.request, "releases.html", shown | {"state": state, "tag": tag})
 
 
 @router.get("/tags")

@@ -146,11 +146,15 @@ class Relayed(Response):
             if message["type"] == "http.response.start":
                 kept = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
                 if self.download is not None and message["status"] == 200:
-                    kept.append((b"content-disposition", f"attachment; filename*=UTF-8''{quote(self.download)}".encode()))
+                    kept.append(
+                        (b"content-disposition", f"attachment; filename*=UTF-8''{quote(self.download)}".encode())
+                    )
                 message = {**message, "headers": [*kept, (b"cache-control", b"no-store")]}
             await send(message)
 
-        await scope["app"](_scope(scope, self.key, "GET", self.path, self.query, {"accept": self.accept}), receive, relay)
+        await scope["app"](
+            _scope(scope, self.key, "GET", self.path, self.query, {"accept": self.accept}), receive, relay
+        )
 
 
 def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, headers: Mapping[str, str]) -> Scope:

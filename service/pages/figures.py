@@ -4,7 +4,13 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-_NAMES = {"pure": "pure differential privacy", "zcdp": "zero-concentrated", "rdp": "Rényi", "approximate": "approximate"}
+_NAMES = {
+    "pure": "pure differential privacy",
+    "zcdp": "zero-concentrated",
+    "rdp": "Rényi",
+    "approximate": "approximate",
+}
+_RELATIONS = {"add_remove": "adding or removing one record", "replace_one": "replacing one record"}
 _SYMBOLS = {"pure": "ε", "zcdp": "ρ", "rdp": "ε", "approximate": "ε"}
 
 
@@ -49,22 +55,40 @@ def budget_text(budget: dict[str, Any]) -> str:
             text = f"ε = {budget['epsilon']}"
     declared = budget.get("declared_delta" if budget["definition"] == "approximate" else "delta")
     beside = f", declared δ up to {declared}" if declared not in (None, "0") else ""
-    return f"{text} ({_NAMES[budget['definition']]}){beside}"
+    return f"{text} ({_NAMES[budget['definition']]}{beside})"
 
 
-def cost_in(budget: dict[str, Any], cost: dict[str, Any]) -> tuple[float | None, str | None]:
-    """What a guarantee comes to in a budget's own notion, and its share of the cap in percent, where these add up."""
+def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
+    """The share of a budget's cap that a guarantee takes, in percent, where losses add up in the budget's notion."""
     match budget["definition"]:
         case "zcdp":
-            figure = cost["zcdp"] and cost["zcdp"]["rho"]
+            figure, cap = rho_of(cost), Fraction(budget["rho"])
         case "pure":
-            figure = cost["pure"] and cost["pure"]["epsilon"]
+            figure, cap = epsilon_of(cost), Fraction(budget["epsilon"])
         case _:
-            return None, None
-    cap = Fraction(budget["rho" if budget["definition"] == "zcdp" else "epsilon"])
-    if figure is None or not cap:
-        return figure, None
-    return figure, f"{min(100.0, float(100 * Fraction(repr(figure)) / cap)):.4g}"
+            return None
+    return None if figure is None or not cap else up(min(Fraction(100), 100 * figure / cap), 3)
+
+
+def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
+    """The pure epsilon of a guarantee, exactly where that is given; None: infinite."""
+    return _exactly(cost["pure"], "epsilon")
+
+
+def rho_of(cost: dict[str, Any]) -> Fraction | None:
+    """The rho of a guarantee, likewise."""
+    return _exactly(cost["zcdp"], "rho")
+
+
+def _exactly(figure: dict[str, Any] | None, name: str) -> Fraction | None:
+    if figure is None:
+        return None
+    return Fraction(figure.get(f"{name}_exact") or repr(figure[name]))
+
+
+def relation_text(neighbouring: str) -> str:
+    """By what neighbouring tables differ."""
+    return _RELATIONS[neighbouring]
 
 
 def best_epsilon(cost: dict[str, Any]) -> dict[str, Any] | None:

@@ -79,11 +79,19 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"up": figures.up, "down": figures.down, "moment": figures.moment, "budget": figures.budget_text}
+    made.filters |= {
+        "up": figures.up,
+        "down": figures.down,
+        "moment": figures.moment,
+        "budget": figures.budget_text,
+        "relation": figures.relation_text,
+        "epsilon": figures.epsilon_of,
+        "rho": figures.rho_of,
+    }
     made.globals |= {
         "may": may,
         "usage": figures.usage,
-        "cost_in": figures.cost_in,
+        "share_of": figures.share_of,
         "best_epsilon": figures.best_epsilon,
     }
     return made

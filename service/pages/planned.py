@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
-from service.pages.figures import cost_in, down, up
+from service.pages.figures import down, epsilon_of, rho_of, up
 from service.pages.planning import MECHANISMS, Form, Proposal, digest_of
 
 
@@ -12,15 +13,17 @@ def _cap_of(budget: Mapping[str, Any]) -> float:
     return float(budget["rho" if budget["definition"] == "zcdp" else "epsilon"])
 
 
-def charge_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> float | None:
+def charge_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> Fraction | float | None:
     """A cost in a budget's definition, by itself; None is infinite. Its own order and delta are the last asked for."""
     match budget["definition"]:
+        case "pure":
+            return epsilon_of(dict(cost))
+        case "zcdp":
+            return rho_of(dict(cost))
         case "rdp":
             return _float(cost["rdp"][-1]["epsilon"])
-        case "approximate":
-            return _epsilon(cost["best"][-1]["adaptive"])
         case _:
-            return cost_in(dict(budget), dict(cost))[0]
+            return _epsilon(cost["best"][-1]["adaptive"])
 
 
 def _epsilon(statement: Mapping[str, Any] | None) -> float | None:

@@ -1,8 +1,10 @@
 """A plan as a tree to show: each node with what it costs by itself."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from service.pages.calls import Refused, Visit, address, send
@@ -10,6 +12,7 @@ from service.pages.calls import Refused, Visit, address, send
 MOST_NODES = 400
 MOST_PRICED = 120
 
+_LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
 _COMPOSITE = ("type", "name", "tags", "parts", "part", "count", "max_degree", "size")
 _HEADINGS = {
     "sequence": "Sequence: losses add up",
@@ -75,11 +78,16 @@ def _node(stated: dict[str, Any]) -> Node:
     kind = stated["type"]
     if kind in _HEADINGS:
         return Node(_HEADINGS[kind].format_map(stated), "", [], stated.get("tags") or [], stated)
-    parameters = [(name, _written(value)) for name, value in stated.items() if name not in _COMPOSITE and value is not None]
+    parameters = [
+        (name, _written(value)) for name, value in stated.items() if name not in _COMPOSITE and value is not None
+    ]
     return Node(kind, stated.get("name") or "", parameters, stated.get("tags") or [], stated)
 
 
 def _written(value: Any) -> str:
+    """A parameter; long fractions are not for reading."""
+    if isinstance(value, str) and _LONG_FRACTION.fullmatch(value):
+        return f"≈ {float(Fraction(value)):.6g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -49,7 +49,7 @@ def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) ->
     open_account(client)
     release(client, concentrated("0.1", tags=["state"]), tags=["pl94"])
     inner = {"type": "choice", "parts": [concentrated("0.1", tags=["county"]), concentrated("0.2")]}
-    held = release(client, {"type": "repeat", "count": 2, "part": inner, "tags": ["a\"b"]}, reserve_for="P1D")
+    held = release(client, {"type": "repeat", "count": 2, "part": inner, "tags": ['a"b']}, reserve_for="P1D")
     assert _balance(client)["tags"] == ['a"b', "county", "pl94", "state"]
     json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/void", json=_VOID))
     assert _balance(client)["tags"] == ["pl94", "state"]
