@@ -163,8 +163,8 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
     named = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
     return {
         "type": "http",
-        "asgi": outer["asgi"],
-        "http_version": outer["http_version"],
+        "asgi": outer.get("asgi", {"version": "3.0"}),
+        "http_version": outer.get("http_version", "1.1"),
         "method": method,
         "scheme": outer["scheme"],
         "server": outer.get("server"),

