@@ -173,7 +173,7 @@ def test_a_refusal_is_shown_and_nothing_is_lost(client: TestClient, visit: TestC
 
 
 def test_margins_are_widened_until_the_plan_fits(reader: TestClient) -> None:
-    tight = {"account": "pure", "moe": ["2", "3"]}
+    tight: dict[str, Any] = {"account": "pure", "moe": ["2", "3"]}
     buttons = form_of(_press(reader, "plan", **tight), "/plan").buttons
     assert [button for button in buttons if button.startswith("widen")] == ["widen-geometric"]  # pure: no Gaussian
     form = form_of(_press(reader, "widen-geometric", **tight), "/plan")
