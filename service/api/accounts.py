@@ -4,13 +4,15 @@ import json
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from service.api import examples
+from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
+from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
 from service.api.body import StrictRoute
 from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.courses import history_body
 from service.api.exact import Exact, Label, Strict, Text
 from service.api.guarantees import (
     BudgetModel,
@@ -24,6 +26,7 @@ from service.api.guarantees import (
     remaining_body,
 )
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
+from service.api.pictures import wanted
 from service.api.plans import document_of
 from service.errors import InvalidInput
 from service.ledger import accounts, clock, history, journal, opening, spending
@@ -233,24 +236,34 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     return respond(opening.change_account(change.database, change.request, account, what, _rendered, "/budget"))
 
 
-@router.get("/{account}/balance", response_model=Balance)
+@router.get(
+    "/{account}/balance",
+    response_model=Balance,
+    responses=pictures.responses("The balance; a picture of it as SVG or PNG."),
+)
 def read_balance(
     account: AccountPath,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
-    delta: Annotated[Exact, Query(description="At which spent is shown as (epsilon, delta).")] = "1e-10",
+    delta: Annotated[
+        list[Exact], Query(description="At which spent is shown as (epsilon, delta); repeatable.", max_length=100)
+    ] = ["1e-10"],  # noqa: B006 - FastAPI's way; nobody changes it
     tag: Annotated[Label | None, Query(description="Count only what carries this tag.")] = None,
     as_of: Annotated[int | None, Query(ge=1, description="As it was right after this journal entry.")] = None,
+    picture: Annotated[OfBalance, Query(description="Which picture, where one is asked for.")] = "spending",
 ) -> Response:
     """What has been lost, what is held, and what is left.
 
     Of the account and of those under it. spent composes every committed release and reserved every one that is
     held, at full precision; they are accounts of the past, not guarantees under adaptive choice, which is what
     the budget is, so their conversions are marked adaptive: false. A reservation counts until its time is over.
-    With as_of, until the journal says so.
+    With as_of, until the journal says so. With Accept: image/svg+xml or image/png a picture: the course of the budget
+    (of all releases, whatever tag is asked for), or of what is spent the privacy profile, at the deltas of the request
+    or, of one alone, from 1e-12 to 0.3, or the Rényi curve.
     """
     require(principal, "auditor", account)
-    deltas = read_deltas([delta], ["/query/delta"])
+    deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
     with database.read() as connection:
         found = accounts.read_account(connection, account)
         if as_of is not None and as_of > found.head.seq:
@@ -262,6 +275,11 @@ def read_balance(
         else:
             then = history.replay(connection, found, as_of)
             found, spent, reserved = then.account, then.committed, then.reserved
+        if kind is not None and picture == "spending":
+            return spending_picture(history_body(connection, found), kind)
+    if kind is not None and picture != "spending":
+        lost = guarantee_body(_history(spent, found.neighbouring, drawn_at(picture, deltas), tag))
+        return guarantee_picture(lost, picture, f"what {found.name} has spent", kind)
     return ok(
         {
             "account": found.name,

@@ -35,6 +35,7 @@ NAVIGATION = (
     Entry("/", "Accounts", "auditor"),
     Entry("/plan", "Planner", "auditor"),
     Entry("/empirical", "Empirical loss", "steward"),
+    Entry("/keys", "Keys", "steward"),
     Entry("/docs", "HTTP interface"),
 )
 

@@ -1,6 +1,6 @@
 """The pages' routes, in the order in which they are tried."""
 
-from service.pages import account, empirical, journal, open as without_key, planner, releases, start
+from service.pages import account, empirical, journal, keys, open as without_key, planner, releases, start
 
 ROUTERS = (
     start.router,
@@ -9,6 +9,7 @@ ROUTERS = (
     releases.router,
     planner.router,
     empirical.router,
+    keys.router,
     without_key.router,
 )
 static = without_key.static

@@ -10,7 +10,7 @@ from tests.api.calls import STEWARD, Answer
 from tests.pages.visits import sign_in
 
 
-def visitor(client: TestClient, key: str = STEWARD) -> TestClient:
+def signed_in(client: TestClient, key: str = STEWARD) -> TestClient:
     """Somebody who is signed in to the same application, by the cookie alone; what crashes is answered."""
     made = TestClient(
         client.app, headers={"Accept": "text/html"}, follow_redirects=False, raise_server_exceptions=False

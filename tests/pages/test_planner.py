@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.api.calls import Answer, charge, json_of, make_key, open_account, pure
-from tests.pages.forms import Form, form_of, visitor
+from tests.pages.forms import Form, form_of, signed_in
 
 _ROWS = {"table": ["Total", "Age"], "geography": ["State", ""], "moe": ["6", "50"]}
 _USUAL = {"confidence": ["0.95"] * 2, "cells": ["1"] * 2, "sensitivity": ["1"] * 2}
@@ -37,14 +37,14 @@ def client(embedded: TestClient) -> TestClient:
 @pytest.fixture
 def visit(client: TestClient) -> TestClient:
     """The same steward on the pages."""
-    return visitor(client)
+    return signed_in(client)
 
 
 @pytest.fixture(scope="module")
 def reader(still: TestClient) -> TestClient:
     """A steward on the pages of accounts that the tests of a module share, and nobody charges."""
     _open(still)
-    return visitor(still)
+    return signed_in(still)
 
 
 def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> Answer:
@@ -282,7 +282,7 @@ def test_rows_come_and_go_without_losing_what_was_typed(reader: TestClient) -> N
 
 def test_keys_see_what_they_reach(client: TestClient) -> None:
     def key(role: str, **limits: Any) -> TestClient:
-        return visitor(client, make_key(client, role, f"a {role}", **limits)["Authorization"].removeprefix("Bearer "))
+        return signed_in(client, make_key(client, role, f"a {role}", **limits)["Authorization"].removeprefix("Bearer "))
 
     limited = key("pipeline", accounts=["zcdp"])
     assert _invalid(_press(limited, "plan", account="pure")) == ["account"]
@@ -292,7 +292,7 @@ def test_keys_see_what_they_reach(client: TestClient) -> None:
     assert page.status_code == 200
     assert not [button for button in form_of(page, "/plan").buttons if button.startswith("register")]
     # Whoever sends the button all the same is refused by the interface.
-    steward = _press(visitor(client), "plan", account="zcdp")
+    steward = _press(signed_in(client), "plan", account="zcdp")
     digest = form_of(steward, "/plan").fields["shown-geometric"]
     assert _register(auditor, page, "geometric", **{"shown-geometric": digest}).status_code == 403
     assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
