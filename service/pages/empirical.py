@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anyio import to_thread
@@ -20,6 +20,7 @@ router = APIRouter(include_in_schema=False)
 _SETTING = {"bandwidth": "0.1", "percentile": "95", "multiplier": "1", "bootstrap": "200"}
 _OF_NOISE = _SETTING | {"shift": "1", "confidence": "0.95"}
 _OF_RUNS = {"runs_confidence": "0.95", "delta": "0"}
+_RUNS = ("outputs", "neighbouring_outputs")
 _WHOLE = ("bootstrap", "shift")
 _MOST_PLACES = 200  # of the curve as a table
 
@@ -38,12 +39,9 @@ async def measure(visit: SignedIn) -> Response:
     sent = await read_form(visit)
     typed = {name: text_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
-    columns: dict[str, Any] = {}
-    for name in ("residuals", "counts"):
-        if column := await _column(sent, name, faults):
-            columns[name] = column
-    if "residuals" not in columns and "residuals" not in faults:
-        faults["residuals"] = "expected a file or pasted text, one number a line"
+    columns = await _columns(sent, ("residuals", "counts"), faults)
+    if "residuals" not in columns:
+        faults.setdefault("residuals", "expected a file or pasted text, one number a line")
     if faults:
         return _show(visit, typed, faults=faults, status=422)
     question = {**columns, **{name: _read(name, typed[name]) for name in _SETTING}}
@@ -71,10 +69,9 @@ async def compare(visit: SignedIn) -> Response:
     sent = await read_form(visit)
     typed = {name: text_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}
-    columns = {}
-    for name in ("outputs", "neighbouring_outputs"):
-        columns[name] = await _column(sent, name, faults)
-        if not columns[name]:
+    columns = await _columns(sent, _RUNS, faults)
+    for name in _RUNS:
+        if name not in columns:
             faults.setdefault(name, "expected a file, one number a line")
     if faults:
         return _show(visit, typed, faults=faults, status=422)
@@ -102,18 +99,29 @@ def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown:
     return page(visit.request, "empirical.html", context, status=status, policy=PICTURES_WITHIN)
 
 
-async def _column(sent: FormData, name: str, faults: dict[str, str]) -> list[int | float]:
-    """The numbers of a file, or of the text that was pasted in its place; empty where there is neither."""
-    upload = sent.get(name)
-    content = await upload.read() if isinstance(upload, UploadFile) else b""
-    pasted = text_of(sent, f"{name}_pasted")
+async def _columns(sent: FormData, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
+    """The numbers of files, or of texts that were pasted in their place, where there is either."""
     try:
-        if content and pasted:
-            raise InvalidInput.at(f"/{name}", "expected a file or pasted text, got both")
-        return await to_thread.run_sync(read_column, content or pasted.encode(), f"/{name}")
-    except InvalidInput as error:
-        faults[name] = error.faults[0].detail
-        return []
+        contents = {name: await _content(sent, name) for name in names}
+    finally:
+        await sent.close()
+    found: dict[str, Any] = {}
+    for name, parts in contents.items():
+        try:
+            if len(parts) > 1:
+                raise InvalidInput.at(f"/{name}", "expected a file or pasted text, got both")
+            numbers = await to_thread.run_sync(read_column, b"".join(parts), f"/{name}")
+        except InvalidInput as error:
+            faults[name] = error.faults[0].detail
+        else:
+            found |= {name: numbers} if numbers else {}
+    return found
+
+
+async def _content(sent: FormData, name: str) -> list[bytes]:
+    upload = sent.get(name)
+    file = await upload.read() if isinstance(upload, UploadFile) else b""
+    return [part for part in (file, text_of(sent, f"{name}_pasted").encode()) if part]
 
 
 def _read(name: str, text: str) -> str | int:

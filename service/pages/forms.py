@@ -17,7 +17,7 @@ _STALE = "the form is not of this session: open the page again and repeat"
 
 
 async def read_form(visit: Visit) -> FormData:
-    """The form of somebody who is signed in.
+    """The form of somebody who is signed in. Whoever reads files from it closes it.
 
     Raises:
         Forbidden: another site or another session sent it.
@@ -26,6 +26,7 @@ async def read_form(visit: Visit) -> FormData:
     form = await parse_form(visit.request)
     expected = csrf_token(visit.request.app.state.secret, visit.session)
     if not hmac.compare_digest(expected.encode(), text_of(form, "csrf").encode()):
+        await form.close()
         raise Forbidden(_STALE)
     return form
 
