@@ -1,10 +1,13 @@
 """Uploading residuals: known noise, wrong files, and nothing of what was sent in what comes back."""
 
+import re
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from playwright.sync_api import FilePayload, Page, expect
+from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 
-from tests.browser.steps import assert_accessible, screenshot
+from tests.browser.steps import assert_accessible, assert_fits, screenshot, sign_in
 
 EPSILON = 0.5
 

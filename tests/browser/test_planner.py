@@ -34,7 +34,7 @@ def test_from_margins_to_a_release(steward: Page, served: Served) -> None:
     assert_accessible(page)
     screenshot(page, "plan-empty")
     _targets(page)
-    expect(page.locator("#chosen")).to_contain_text("zCDP")
+    expect(page.locator("#chosen")).to_contain_text("zero-concentrated")
     _work_out(page)
     assert_accessible(page)
     screenshot(page, "plan-tables")
@@ -142,7 +142,7 @@ def test_safetab(steward: Page, served: Served) -> None:
     page = steward
     page.goto("/plan?account=nation")
     page.get_by_role("link", name="SafeTab").click()
-    for number, (level, moe) in enumerate({"Nation": "60", "State": "80", "County": "100"}.items(), 1):
+    for number, (level, moe) in enumerate({"Nation": "6", "State": "11", "County": "50"}.items(), 1):
         _fill_row(page, number, **{"Level of population groups": level, "Margin of error": moe})
     _work_out(page)
     expect(page.get_by_role("row", name="rdp, printed formula")).to_contain_text("no")
@@ -189,7 +189,7 @@ def test_the_whole_path_without_javascript_on_a_small_dark_screen(
     page.get_by_role("link", name="Planner").click()
     page.get_by_label("Charge to").select_option("nation")
     page.get_by_role("button", name="Show what is left").click()
-    expect(page.locator("#chosen")).to_contain_text("zCDP")
+    expect(page.locator("#chosen")).to_contain_text("zero-concentrated")
     page.get_by_role("button", name="Add a row").click()
     rows = page.locator("#rows > li")
     expect(rows).to_have_count(4)
