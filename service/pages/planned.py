@@ -70,7 +70,8 @@ def _fit(rehearsal: Mapping[str, Any] | None, account: str, before: float) -> di
         return unknown
     if "type" not in rehearsal:
         after = _cap_of(rehearsal["remaining"])
-        return unknown | {"fits": True, "left": after, "taken": _percent(before - after, before)}
+        taken = _percent(before - after, before)
+        return unknown | {"fits": True, "left": after, "taken": taken, "state": rehearsal["state"]}
     if rehearsal["type"] != "/problems/budget_exceeded":
         return unknown | {"fits": False, "refusal": rehearsal}
     own = [one for one in rehearsal["failures"] if one["account"] == account and one["cap"] != "delta"]

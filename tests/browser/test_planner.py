@@ -41,6 +41,10 @@ def test_from_margins_to_a_release(steward: Page, served: Served) -> None:
     expect(page.get_by_text("cheaper")).to_have_count(1)
     page.get_by_text("The discrete Gaussian plan as JSON").click()
     shown = json.loads(page.get_by_label("The discrete Gaussian plan as JSON").input_value())
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert json.loads(page.evaluate("navigator.clipboard.readText()")) == shown
     page.get_by_label("Name of the release").fill("state and county")
     page.get_by_label("Tags").fill("pl94, first look")
     page.get_by_role("button", name="Register the discrete Gaussian plan").click()
@@ -199,6 +203,7 @@ def test_the_whole_path_without_javascript_on_a_small_dark_screen(
     expect(rows.nth(2).get_by_label("Table")).to_have_value("Small")
     _work_out(page)
     assert_fits(page)
+    assert_accessible(page)
     screenshot(page, "plan-dark-400")
     page.get_by_label("Name of the release").fill("small")
     page.get_by_role("button", name="Register the geometric plan").click()

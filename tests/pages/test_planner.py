@@ -298,6 +298,15 @@ def test_keys_see_what_they_reach(client: TestClient) -> None:
     assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
 
 
+def test_what_needs_approval_is_said_to(client: TestClient, visit: TestClient) -> None:
+    open_account(client, "watched", approval_above="0.01")
+    page = _press(visit, "plan", account="watched")
+    assert page.text.count("once a second steward approves it") == 2
+    assert _register(visit, page, "geometric").status_code == 303
+    (found,) = json_of(client.get("/v1/accounts/watched/releases"))["items"]
+    assert found["state"] == "proposed"
+
+
 def test_closed_accounts_are_not_offered(client: TestClient, visit: TestClient) -> None:
     page = _press(visit, "plan", account="zcdp")
     json_of(client.patch("/v1/accounts/zcdp", json={"state": "closed"}))
