@@ -17,7 +17,7 @@ _STALE = "the form is not of this session: open the page again and repeat"
 
 
 async def read_form(visit: Visit) -> FormData:
-    """The form of somebody who is signed in.
+    """The form of somebody who is signed in. Whoever reads files from it closes it.
 
     Raises:
         Forbidden: another site or another session sent it.
@@ -26,6 +26,7 @@ async def read_form(visit: Visit) -> FormData:
     form = await parse_form(visit.request)
     expected = csrf_token(visit.request.app.state.secret, visit.session)
     if not hmac.compare_digest(expected.encode(), text_of(form, "csrf").encode()):
+        await form.close()
         raise Forbidden(_STALE)
     return form
 
@@ -55,7 +56,7 @@ async def parse_form(request: Request) -> FormData:
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, request.stream()).parse()
         if kind == "multipart/form-data":
-            parser = MultiPartParser(request.headers, request.stream(), max_files=1)
+            parser = MultiPartParser(request.headers, request.stream(), max_files=2)
             parser.spool_max_size = request.app.state.settings.max_json_bytes
             return await parser.parse()
     except MultiPartException as error:

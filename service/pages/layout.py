@@ -19,6 +19,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " frame-ancestors 'none'; base-uri 'none'"
 )
+# Where a picture of what must not be kept stands in the page itself.
+PICTURES_WITHIN = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 
 
 class Entry(NamedTuple):
@@ -31,6 +33,8 @@ class Entry(NamedTuple):
 
 NAVIGATION = (
     Entry("/", "Accounts", "auditor"),
+    Entry("/plan", "Planner", "auditor"),
+    Entry("/empirical", "Empirical loss", "steward"),
     Entry("/keys", "Keys", "steward"),
     Entry("/guide", "Guide"),
     Entry("/docs", "HTTP interface"),
@@ -39,7 +43,14 @@ NAVIGATION = (
 _ROLES = ("auditor", "pipeline", "steward")
 
 
-def page(request: Request, template: str, context: dict[str, Any] | None = None, *, status: int = 200) -> HTMLResponse:
+def page(
+    request: Request,
+    template: str,
+    context: dict[str, Any] | None = None,
+    *,
+    status: int = 200,
+    policy: str = POLICY,
+) -> HTMLResponse:
     """A page: a template with what it shows. It is never kept by a cache, since the next visitor may be another."""
     session = session_of(request)
     role = None if session is None else session.role
@@ -53,7 +64,7 @@ def page(request: Request, template: str, context: dict[str, Any] | None = None,
         "problem": None,
     }
     text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
-    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
     return HTMLResponse(text, status, headers)
 
 

@@ -1,0 +1,161 @@
+"""Empirical privacy loss of an uploaded column of residuals. What is uploaded is asked about, and then forgotten."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Response
+from starlette.datastructures import FormData, UploadFile
+
+from service.errors import Forbidden, InvalidInput
+from service.pages.calls import Refused, SignedIn, Visit, address, ask, send
+from service.pages.columns import MOST_BYTES, MOST_NUMBERS, read_column
+from service.pages.forms import read_form, text_of
+from service.pages.layout import PICTURES_WITHIN, may, page
+
+router = APIRouter(include_in_schema=False)
+
+_SETTING = {"bandwidth": "0.1", "percentile": "95", "multiplier": "1", "bootstrap": "200"}
+_OF_NOISE = _SETTING | {"shift": "1", "confidence": "0.95"}
+_OF_RUNS = {"runs_confidence": "0.95", "delta": "0"}
+_RUNS = ("outputs", "neighbouring_outputs")
+_WHOLE = ("bootstrap", "shift")
+_MOST_PLACES = 200  # of the curve as a table
+
+
+@router.get("/empirical")
+async def start(visit: SignedIn) -> Response:
+    """The forms, with the usual parameters."""
+    if not may(visit.session.role, "steward"):
+        raise Forbidden("expected a key with the role steward: what is shown here is not protected")
+    return _show(visit, {})
+
+
+@router.post("/empirical/noise")
+async def measure(visit: SignedIn) -> Response:
+    """What residuals show: the published estimate with the certified lower bound beside it, and the picture."""
+    sent = await read_form(visit)
+    typed = {name: text_of(sent, name) for name in _OF_NOISE}
+    faults: dict[str, str] = {}
+    columns = await _columns(sent, ("residuals", "counts"), faults)
+    if "residuals" not in columns:
+        faults.setdefault("residuals", "expected a file or pasted text, one number a line")
+    if faults:
+        return _show(visit, typed, faults=faults, status=422)
+    question = {**columns, **{name: _read(name, typed[name]) for name in _SETTING}}
+    bounding = {"residuals": columns["residuals"], "shift": _read("shift", typed["shift"])}
+    estimate = await _answer(visit, "loss", question, faults)
+    bound = await _answer(visit, "lower-bound", bounding | {"confidence": typed["confidence"]}, faults)
+    if estimate is None or bound is None:
+        return _show(visit, typed, faults=faults, status=422)
+    # Drawn without replicates: those of a second request would be others than the ones that are shown.
+    picture = await _picture(visit, question | {"bootstrap": 0})
+    curve = estimate["curve"][:: -(-len(estimate["curve"]) // _MOST_PLACES)]
+    return _show(
+        visit,
+        typed,
+        estimate=estimate | {"curve": curve},
+        bound=bound,
+        picture=picture,
+        with_counts="counts" in columns,
+    )
+
+
+@router.post("/empirical/runs")
+async def compare(visit: SignedIn) -> Response:
+    """What the outputs of runs on two neighbouring inputs prove: a certified lower bound."""
+    sent = await read_form(visit)
+    typed = {name: text_of(sent, name) for name in _OF_RUNS}
+    faults: dict[str, str] = {}
+    columns = await _columns(sent, _RUNS, faults)
+    for name in _RUNS:
+        if name not in columns:
+            faults.setdefault(name, "expected a file, one number a line")
+    if faults:
+        return _show(visit, typed, faults=faults, status=422)
+    question = {**columns, "confidence": typed["runs_confidence"], "delta": typed["delta"]}
+    bound = await _answer(visit, "lower-bound", question, faults, {"confidence": "runs_confidence"})
+    if bound is None:
+        return _show(visit, typed, faults=faults, status=422)
+    return _show(visit, typed, runs_bound=bound)
+
+
+def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown: Any) -> Response:
+    """The page. Of what was sent only the parameters come back."""
+    context: dict[str, Any] = {
+        "typed": {**_OF_NOISE, **_OF_RUNS, **typed},
+        "most_numbers": MOST_NUMBERS,
+        "most_mebibytes": MOST_BYTES >> 20,
+        "faults": {},
+        "estimate": None,
+        "bound": None,
+        "picture": "",
+        "with_counts": False,
+        "runs_bound": None,
+        **shown,
+    }
+    return page(visit.request, "empirical.html", context, status=status, policy=PICTURES_WITHIN)
+
+
+async def _columns(sent: FormData, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
+    """The numbers of files, or of texts that were pasted in their place, where there is either."""
+    try:
+        contents = {name: await _content(sent, name) for name in names}
+    finally:
+        await sent.close()
+    found: dict[str, Any] = {}
+    for name, parts in contents.items():
+        try:
+            if len(parts) > 1:
+                raise InvalidInput.at(f"/{name}", "expected a file or pasted text, got both")
+            numbers = await to_thread.run_sync(read_column, b"".join(parts), f"/{name}")
+        except InvalidInput as error:
+            faults[name] = error.faults[0].detail
+        else:
+            found |= {name: numbers} if numbers else {}
+    return found
+
+
+async def _content(sent: FormData, name: str) -> list[bytes]:
+    upload = sent.get(name)
+    file = await upload.read() if isinstance(upload, UploadFile) else b""
+    return [part for part in (file, text_of(sent, f"{name}_pasted").encode()) if part]
+
+
+def _read(name: str, text: str) -> str | int:
+    """A parameter as it is sent; what is no whole number ``/v1`` refuses at its place."""
+    return int(text) if name in _WHOLE and text.isascii() and text.isdigit() and len(text) < 10 else text
+
+
+async def _answer(
+    visit: Visit, what: str, question: Mapping[str, Any], faults: dict[str, str], names: Mapping[str, str] | None = None
+) -> dict[str, Any] | None:
+    """An answer; None where something in the form has no meaning, which ``faults`` then says by field."""
+    try:
+        answer: dict[str, Any] = await send(visit, "POST", address("empirical", what), question)
+    except Refused as refused:
+        if not refused.faults:
+            raise
+        for pointer, detail in refused.faults.items():
+            name, _, place = pointer.removeprefix("/").partition("/")
+            where = f"number {int(place) + 1} of the column: " if place.isdigit() else ""
+            faults[(names or {}).get(name, name)] = where + detail
+        return None
+    return answer
+
+
+async def _picture(visit: Visit, question: Mapping[str, Any]) -> str:
+    """The picture, within the page: nothing is kept from which it could be drawn when it is asked for later."""
+    answer = await ask(
+        visit.request,
+        visit.session.key,
+        "POST",
+        address("empirical", "loss"),
+        content=json.dumps(question).encode(),
+        headers={"accept": "image/svg+xml"},
+    )
+    if answer.status != 200:
+        raise Refused(json.loads(answer.body))
+    return f"data:image/svg+xml;base64,{base64.b64encode(answer.body).decode()}"

@@ -1,0 +1,180 @@
+"""The planner: margins of error in; plans, their costs and whether they fit out; registered by a button."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
+
+from service.errors import InvalidInput
+from service.pages.calls import Refused, SignedIn, Visit, address, send
+from service.pages.forms import read_form, text_of
+from service.pages.layout import may, page
+from service.pages.planned import level_rows, noise_rows, sides_of
+from service.pages.planning import (
+    COLUMNS,
+    MECHANISMS,
+    Form,
+    Kind,
+    Mechanism,
+    digest_of,
+    empty_form,
+    empty_row,
+    field_of_release,
+    form_of,
+    label_of,
+    release_of,
+    widened,
+    with_row,
+    without_row,
+)
+from service.pages.proposals import (
+    Account,
+    Wrong,
+    ask_plan,
+    choose,
+    faults_of,
+    open_accounts,
+    propose,
+    with_delta,
+)
+
+router = APIRouter(include_in_schema=False)
+
+_CHANGED = (
+    "The form says something else than when the plan was worked out. Nothing was registered: this is the new plan."
+)
+_NO_ACCOUNT = "expected an account that your key reaches"
+_NO_BUTTON = "expected what a button of the page sends"
+
+
+class _Desk(NamedTuple):
+    """What a visitor works on: a form, and the account that it names if there is one."""
+
+    visit: Visit
+    form: Form
+    chosen: Account | None
+
+    def account(self) -> Account:
+        if self.chosen is None:
+            raise Wrong({"account": _NO_ACCOUNT})
+        return self.chosen
+
+
+@router.get("/plan")
+async def start(visit: SignedIn) -> Response:
+    """A form to begin with."""
+    query = visit.request.query_params
+    form = empty_form(_kind(query.get("kind", "tables")), query.get("account", ""))
+    chosen = await choose(visit, form["account"])
+    return await _show(_Desk(visit, with_delta(form, chosen), chosen))
+
+
+@router.get("/plan/account")
+async def show_account(visit: SignedIn) -> Response:
+    """An account's definition and what is left of it: a piece of the page, for its script."""
+    chosen = await choose(visit, visit.request.query_params.get("account", ""))
+    return page(visit.request, "plan-account.html", {"chosen": chosen})
+
+
+@router.post("/plan")
+async def act(visit: SignedIn) -> Response:
+    """Whatever a button of the form asks for."""
+    sent = await read_form(visit)
+    form = form_of(
+        _kind(text_of(sent, "kind")), lambda name: [one for one in sent.getlist(name) if isinstance(one, str)]
+    )
+    chosen = await choose(visit, form["account"])
+    desk = _Desk(visit, with_delta(form, chosen), chosen)
+    action, _, which = text_of(sent, "do").partition("-")
+    try:
+        match action:
+            case "show":
+                return await _show(desk)
+            case "add":
+                return await _show(desk._replace(form=with_row(desk.form)))
+            case "remove" if which.isascii() and which.isdigit():
+                return await _show(desk._replace(form=without_row(desk.form, int(which))))
+            case "plan":
+                return await _show_plans(desk)
+            case "widen":
+                return await _show_plans(await _widen(desk, _mechanism(which)))
+            case "register":
+                return await _register(desk, _mechanism(which), text_of(sent, "once"), text_of(sent, f"shown-{which}"))
+            case _:
+                raise InvalidInput.at("/do", _NO_BUTTON)
+    except Wrong as wrong:
+        return await _show(desk, status=422, faults=wrong.faults)
+
+
+def _kind(text: str) -> Kind:
+    if text not in COLUMNS:
+        raise InvalidInput.at("/kind", f"expected one of {', '.join(COLUMNS)}")
+    return text
+
+
+def _mechanism(text: str) -> Mechanism:
+    if text not in MECHANISMS:
+        raise InvalidInput.at("/do", _NO_BUTTON)
+    return text
+
+
+async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
+    """The page, with as much of a result as there is."""
+    context: dict[str, Any] = {
+        "form": desk.form,
+        "columns": COLUMNS[desk.form.kind],
+        "initial": empty_row(desk.form.kind),
+        "accounts": await open_accounts(desk.visit),
+        "chosen": desk.chosen,
+        "may_register": may(desk.visit.session.role, "pipeline"),
+        "faults": {},
+        "refusal": None,
+        "notice": "",
+        **dict.fromkeys(("sides", "noise", "levels", "analyses"), ()),
+        **shown,
+    }
+    context["labels"] = {name: label_of(desk.form, name) for name in context["faults"]}
+    return page(desk.visit.request, "plan.html", context, status=status)
+
+
+async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
+    """The page with a plan of each mechanism."""
+    account = desk.account()
+    proposals = [await propose(desk.visit, desk.form, account, mechanism) for mechanism in MECHANISMS]
+    found: dict[str, Any] = {"sides": sides_of(proposals, account)}
+    if desk.form.kind == "tables":
+        found["noise"] = noise_rows(desk.form, proposals)
+    else:
+        found["levels"] = level_rows(proposals)
+        found["analyses"] = [proposal.answers[0]["analyses"] for proposal in proposals]
+    return await _show(desk, status=status, **found, **shown)
+
+
+async def _widen(desk: _Desk, mechanism: Mechanism) -> _Desk:
+    """The form with margins of error with which the plan fits, where there are any."""
+    rehearsal = (await propose(desk.visit, desk.form, desk.account(), mechanism)).rehearsal or {}
+    factor = rehearsal.get("noise_multiplier_that_fits")
+    return desk if factor is None else desk._replace(form=widened(desk.form, factor))
+
+
+async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) -> Response:
+    """Register the plan that was looked at, once however often the button is pressed, and show the release."""
+    if not once:
+        raise InvalidInput.at("/once", _NO_BUTTON)
+    visit, form, account = desk.visit, desk.form, desk.account()
+    _, _, plan = await ask_plan(visit, form, account, mechanism)
+    name = account["name"]
+    if digest_of(name, plan) != shown:
+        return await _show_plans(desk, notice=_CHANGED)
+    path = address("accounts", name, "releases")
+    try:
+        release = await send(visit, "POST", path, release_of(form, plan), once=f"{once}-{mechanism}")
+    except Refused as refused:
+        if refused.faults:
+            faults = faults_of(refused, partial(field_of_release, form))
+            return await _show_plans(desk, status=422, faults=faults)
+        if refused.status in (409, 422):
+            return await _show_plans(desk, status=refused.status, refusal=refused.problem)
+        raise
+    return RedirectResponse(f"/accounts/{name}/releases/{release['id']}", 303)

@@ -1,0 +1,283 @@
+"""The planner's form, and what the interface is asked for it: pure functions between the two.
+
+A form holds rows of targets and single fields, all as the text that somebody typed: what has no meaning ``/v1`` says,
+and the place that it names is a field here.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["tables", "safetab"]
+Mechanism = Literal["geometric", "discrete_gaussian"]
+
+MECHANISMS: dict[Mechanism, str] = {"geometric": "geometric", "discrete_gaussian": "discrete Gaussian"}
+MOST_ROWS = 100
+_WHOLE = re.compile(r"[0-9]{1,16}")
+
+
+class Column(NamedTuple):
+    """A field of every row: its name, its label, what stands there at first, and whether digits are typed."""
+
+    name: str
+    label: str
+    initial: str = ""
+    numeric: bool = False
+
+
+COLUMNS: dict[Kind, tuple[Column, ...]] = {
+    "tables": (
+        Column("table", "Table"),
+        Column("geography", "Geography"),
+        Column("moe", "Margin of error", numeric=True),
+        Column("confidence", "Confidence", "0.95", numeric=True),
+        Column("cells", "Cells per record", "1", numeric=True),
+        Column("sensitivity", "Sensitivity", "1", numeric=True),
+    ),
+    "safetab": (Column("level", "Level of population groups"), Column("moe", "Margin of error", numeric=True)),
+}
+_IDENTIFYING = ("table", "geography", "level", "moe")  # a row with none of these is not there
+_SINGLE: dict[Kind, dict[str, str]] = {
+    "tables": {},
+    "safetab": {"stability": "9", "stage_1_fraction": "0.1", "confidence": "0.95", "method": "exact"},
+}
+_ROWS_AT_FIRST = 3
+
+
+@dataclass(frozen=True)
+class Form:
+    """What somebody has typed.
+
+    Attributes:
+        rows: the targets, each a text for every column.
+        fields: the single fields: account, delta, release, tags, reserve_for, and SafeTab's parameters.
+    """
+
+    kind: Kind
+    rows: tuple[Mapping[str, str], ...]
+    fields: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.fields[name]
+
+
+def empty_form(kind: Kind, account: str = "") -> Form:
+    """A form to begin with."""
+    fields = {"account": account, "delta": "", "release": "", "tags": "", "reserve_for": ""} | _SINGLE[kind]
+    return Form(kind, (empty_row(kind),) * _ROWS_AT_FIRST, fields)
+
+
+def form_of(kind: Kind, texts: Callable[[str], Sequence[str]]) -> Form:
+    """What was sent: ``texts`` gives all texts of a name, those of a column in the order of the rows."""
+    columns = {column.name: texts(column.name)[:MOST_ROWS] for column in COLUMNS[kind]}
+    height = max(map(len, columns.values()))
+    rows = tuple(
+        {name: sent[number].strip() if number < len(sent) else "" for name, sent in columns.items()}
+        for number in range(height)
+    )
+    single = empty_form(kind).fields
+    return Form(kind, rows, {name: texts(name)[0].strip() if texts(name) else "" for name in single})
+
+
+def empty_row(kind: Kind) -> dict[str, str]:
+    """A row as it is added."""
+    return {column.name: column.initial for column in COLUMNS[kind]}
+
+
+def with_row(form: Form) -> Form:
+    """One row more."""
+    if len(form.rows) >= MOST_ROWS:
+        return form
+    return replace(form, rows=(*form.rows, empty_row(form.kind)))
+
+
+def without_row(form: Form, number: int) -> Form:
+    """One row less."""
+    return replace(form, rows=form.rows[:number] + form.rows[number + 1 :])
+
+
+def widened(form: Form, factor: float) -> Form:
+    """Margins of error for which every noise scale is at least so many times as large.
+
+    The scale that meets a margin grows faster than the margin plus one, for both mechanisms. The form has been planned
+    before, so every margin is a number.
+    """
+    exact = Fraction(factor)
+    rows = [
+        row | {"moe": str(math.ceil(exact * (int(Fraction(row["moe"])) + 1)) - 1)} if _is_filled(row) else row
+        for row in map(dict, form.rows)
+    ]
+    return replace(form, rows=tuple(rows))
+
+
+def _is_filled(row: Mapping[str, str]) -> bool:
+    return any(row.get(name) for name in _IDENTIFYING)
+
+
+def filled(form: Form) -> list[int]:
+    """The numbers of the rows in which there is something."""
+    return [number for number, row in enumerate(form.rows) if _is_filled(row)]
+
+
+class Question(NamedTuple):
+    """A request to ``/v1``: its path, its body, and the form's rows that its targets come from."""
+
+    path: str
+    body: dict[str, Any]
+    rows: tuple[int, ...]
+
+
+def questions(form: Form, mechanism: Mechanism, neighbouring: str) -> list[Question]:
+    """What is asked for the noise: of tables once for each confidence, since a request has one."""
+    if form.kind == "safetab":
+        return [_safetab(form, mechanism)]
+    by_confidence: dict[str, list[int]] = {}
+    for number in filled(form):
+        by_confidence.setdefault(form.rows[number]["confidence"], []).append(number)
+    return [
+        _allocation(form, mechanism, neighbouring, confidence, rows)
+        for confidence, rows in (by_confidence or {"0.95": []}).items()
+    ]
+
+
+def _allocation(form: Form, mechanism: Mechanism, neighbouring: str, confidence: str, rows: list[int]) -> Question:
+    queries = [_query(form.rows[number], neighbouring) for number in rows]
+    body = {"mechanism": mechanism, "confidence": confidence, "queries": queries}
+    return Question("/v1/calibrations/allocation", body, tuple(rows))
+
+
+def _query(row: Mapping[str, str], neighbouring: str) -> dict[str, Any]:
+    """A record that is replaced can leave as many cells as it enters: twice those that it is counted in."""
+    cells = _whole(row["cells"])
+    if isinstance(cells, int) and neighbouring == "replace_one":
+        cells *= 2
+    name = "/".join(filter(None, (row["geography"], row["table"])))
+    return {"name": name, "moe": row["moe"], "cells": cells, "sensitivity": row["sensitivity"]}
+
+
+def _safetab(form: Form, mechanism: Mechanism) -> Question:
+    rows = filled(form)
+    levels = [{"name": form.rows[number]["level"], "moe": form.rows[number]["moe"]} for number in rows]
+    body = {
+        "mechanism": mechanism,
+        "levels": levels,
+        "stability": _whole(form["stability"]),
+        "stage_1_fraction": form["stage_1_fraction"],
+        "confidence": form["confidence"],
+        "delta": form["delta"],
+        "method": form["method"],
+    }
+    return Question("/v1/plans/safetab", body, tuple(rows))
+
+
+def _whole(text: str) -> int | str:
+    """A whole number as one; anything else as it is, for ``/v1`` to refuse at its place."""
+    return int(text) if _WHOLE.fullmatch(text) else text
+
+
+def plan_of(form: Form, asked: Sequence[Question], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The plan to register: that of SafeTab, or the tables in the order of the form, each tagged by its geography."""
+    if form.kind == "safetab":
+        plan: dict[str, Any] = answers[0]["plan"]
+        return plan
+    parts = {
+        row: query["mechanism"] | _tags(form.rows[row]["geography"])
+        for question, answer in zip(asked, answers, strict=True)
+        for row, query in zip(question.rows, answer["queries"], strict=True)
+    }
+    return {"type": "sequence", "parts": [parts[row] for row in sorted(parts)]}
+
+
+def _tags(geography: str) -> dict[str, Any]:
+    return {"tags": [geography]} if geography else {}
+
+
+def composition_of(form: Form, plan: Mapping[str, Any], account: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked for the cost under the account's relation, at its own order or delta where it has one."""
+    body = {"plan": plan, "neighbouring": account["neighbouring"], "deltas": [form["delta"]]}
+    match account["budget"]:
+        case {"definition": "rdp", "alpha": alpha}:
+            return body | {"orders": [alpha]}
+        case {"definition": "approximate", "delta": delta}:
+            return body | {"deltas": [form["delta"], delta]}
+        case _:
+            return body
+
+
+def release_of(form: Form, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked to register it."""
+    tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
+    body = {"name": form["release"], "plan": plan, "tags": tags, "delta": form["delta"]}
+    return body | ({"reserve_for": form["reserve_for"]} if form["reserve_for"] else {})
+
+
+def digest_of(account: str, plan: Mapping[str, Any]) -> str:
+    """By which a plan that was looked at is known again when it is registered."""
+    return hashlib.sha256(json.dumps([account, plan], sort_keys=True).encode()).hexdigest()
+
+
+_LABELS = {
+    "account": "Account",
+    "delta": "δ",
+    "release": "Name of the release",
+    "tags": "Tags",
+    "reserve_for": "Only hold it for",
+    "stability": "Stability",
+    "stage_1_fraction": "Fraction for step 1",
+    "confidence": "Confidence",
+    "method": "Method",
+}
+
+
+def label_of(form: Form, name: str) -> str:
+    """What a field is called, with its row if it stands in one."""
+    column, _, row = name.rpartition("-")
+    labels = {column.name: column.label for column in COLUMNS[form.kind]}
+    return f"{labels[column]} of row {int(row) + 1}" if column in labels else _LABELS.get(name, "")
+
+
+_FIELDS = {"name": "release", "tags": "tags", "reserve_for": "reserve_for", "delta": "delta", "deltas": "delta"}
+
+
+def field_of_question(form: Form, question: Question, pointer: str) -> str:
+    """The form's field that a place in a question comes from; empty where it is of the whole."""
+    first, *rest = [*pointer.split("/")[1:], ""][:4]
+    if first in ("queries", "levels"):
+        if not rest or not rest[0].isdigit():
+            return f"{COLUMNS[form.kind][0].name}-0"  # none at all
+        column = {"name": COLUMNS[form.kind][0].name}.get(rest[1], rest[1])
+        return f"{column}-{question.rows[int(rest[0])]}"
+    if first == "confidence" and form.kind == "tables":
+        return f"confidence-{question.rows[0]}" if question.rows else ""
+    return first if first in form.fields else ""
+
+
+def field_of_release(form: Form, pointer: str) -> str:
+    """The same for a plan that is priced or registered."""
+    first, *rest = pointer.split("/")[1:] or [""]
+    if first == "plan" and form.kind == "tables" and rest[:1] == ["parts"] and len(rest) > 1:
+        return f"table-{filled(form)[int(rest[1])]}"
+    return _FIELDS.get(first, "")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan with one mechanism, and what ``/v1`` says of it.
+
+    Attributes:
+        answers: to the questions, with the rows of the form that each is about.
+        cost: GUARANTEE under the account's relation.
+        rehearsal: the dry run's answer, or the problem; None where the key may not ask.
+    """
+
+    mechanism: Mechanism
+    plan: Mapping[str, Any]
+    asked: Sequence[Question]
+    answers: Sequence[Mapping[str, Any]]
+    cost: Mapping[str, Any]
+    rehearsal: Mapping[str, Any] | None = field(default=None)

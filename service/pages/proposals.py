@@ -1,0 +1,127 @@
+"""What the planner asks ``/v1``: the account, noise for the targets, its cost, and whether it fits."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from service.pages.calls import Refused, Visit, address, get, send
+from service.pages.layout import may
+from service.pages.planning import (
+    Form,
+    Mechanism,
+    Proposal,
+    Question,
+    composition_of,
+    field_of_question,
+    field_of_release,
+    plan_of,
+    questions,
+)
+
+Account = Mapping[str, Any]
+_USUAL_DELTA = "1e-10"
+_MOST_LISTED = 1000
+
+
+class Wrong(Exception):
+    """What ``/v1`` refuses of a form: what was expected, by field; of the whole, by no name."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__(", ".join(faults))
+        self.faults = dict(faults)
+
+
+async def open_accounts(visit: Visit) -> list[str]:
+    """The names of all open accounts that the key reaches."""
+    names: list[str] = []
+    query: dict[str, str | int] = {"limit": _MOST_LISTED}
+    while True:
+        found = await get(visit, address("accounts"), query)
+        names += [account["name"] for account in found["items"] if account["state"] == "open"]
+        if found["next_cursor"] is None:
+            return names
+        query["cursor"] = found["next_cursor"]
+
+
+async def choose(visit: Visit, name: str) -> Account | None:
+    """An account by its name; None where there is none that the key reaches."""
+    if not name:
+        return None
+    try:
+        account: Account = await get(visit, address("accounts", name))
+    except Refused as refused:
+        if refused.status not in (403, 404):
+            raise
+        return None
+    return account
+
+
+def with_delta(form: Form, account: Account | None) -> Form:
+    """The delta at which costs are shown: where none was typed the account's own, if it has one."""
+    if form["delta"]:
+        return form
+    budget = {} if account is None else account["budget"]
+    own = budget["delta"] if budget.get("definition") == "approximate" else _USUAL_DELTA
+    return replace(form, fields={**form.fields, "delta": own})
+
+
+async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> Proposal:
+    """A plan of one mechanism with all that is shown of it.
+
+    Raises:
+        Wrong: something typed has no meaning.
+    """
+    asked, answers, plan = await ask_plan(visit, form, account, mechanism)
+    try:
+        cost = await send(visit, "POST", address("compositions"), composition_of(form, plan, account))
+        rehearsal = await _rehearse(visit, account, {"name": "plan", "plan": plan, "delta": form["delta"]})
+    except Refused as refused:
+        raise Wrong(faults_of(refused, partial(field_of_release, form))) from None
+    return Proposal(mechanism, plan, asked, answers, cost, rehearsal)
+
+
+async def ask_plan(
+    visit: Visit, form: Form, account: Account, mechanism: Mechanism
+) -> tuple[list[Question], list[Mapping[str, Any]], dict[str, Any]]:
+    """The plan that meets the targets, with the questions and answers that it is made of.
+
+    Raises:
+        Wrong: something typed has no meaning; all faults of all questions together.
+    """
+    asked = questions(form, mechanism, account["neighbouring"])
+    answers: list[Mapping[str, Any]] = []
+    faults: dict[str, str] = {}
+    for question in asked:
+        try:
+            answers.append(await send(visit, "POST", question.path, question.body))
+        except Refused as refused:
+            faults |= faults_of(refused, partial(field_of_question, form, question))
+    if faults:
+        raise Wrong(faults)
+    return asked, answers, plan_of(form, asked, answers)
+
+
+async def _rehearse(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The dry run's answer or problem; None where the key may not register and so may not ask."""
+    if not may(visit.session.role, "pipeline"):
+        return None
+    path = address("accounts", account["name"], "releases")
+    try:
+        answer: Mapping[str, Any] = await send(visit, "POST", path, body, query={"dry_run": "true"})
+    except Refused as refused:
+        if refused.status == 409:
+            return refused.problem
+        raise
+    return answer
+
+
+def faults_of(refused: Refused, field_of: Callable[[str], str]) -> dict[str, str]:
+    """What was refused, by field.
+
+    Raises:
+        Refused: it is not the form's fault.
+    """
+    if not refused.faults:
+        raise refused
+    return {field_of(pointer): detail for pointer, detail in refused.faults.items()}

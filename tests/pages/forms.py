@@ -1,0 +1,66 @@
+"""The forms of pages as a browser would send them, and whoever presses their buttons without one."""
+
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from tests.api.calls import STEWARD, Answer
+from tests.pages.visits import sign_in
+
+
+def signed_in(client: TestClient, key: str = STEWARD) -> TestClient:
+    """Somebody who is signed in to the same application, by the cookie alone; what crashes is answered."""
+    made = TestClient(
+        client.app, headers={"Accept": "text/html"}, follow_redirects=False, raise_server_exceptions=False
+    )
+    sign_in(made, key)
+    return made
+
+
+class Form(HTMLParser):
+    """The fields of the form with an action, as a browser would send them.
+
+    Attributes:
+        fields: all texts of a name, in the order of the page.
+        buttons: the values of the submit buttons named ``do``.
+    """
+
+    def __init__(self, html: str, action: str) -> None:
+        super().__init__()
+        self.fields: dict[str, list[str]] = {}
+        self.buttons: list[str] = []
+        self._action, self._inside, self._select = action, False, ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect what is sent."""
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._inside = given["action"].partition("#")[0] == self._action
+        elif self._inside and tag == "input" and given.get("type") != "file":
+            self.fields.setdefault(given["name"], []).append(given.get("value", ""))
+        elif self._inside and tag == "button" and given.get("name") == "do":
+            self.buttons.append(given["value"])
+        elif self._inside and tag == "select":
+            self._select = given["name"]
+        elif self._select and tag == "option" and (self._select not in self.fields or "selected" in given):
+            self.fields[self._select] = [given.get("value", "")]
+
+    def handle_endtag(self, tag: str) -> None:
+        """The end of what is inside."""
+        if tag == "form":
+            self._inside = False
+        elif tag == "select":
+            self._select = ""
+
+    def with_texts(self, texts: Mapping[str, Any]) -> dict[str, Any]:
+        """What is sent with some fields typed anew; a list is that of a column."""
+        return {**self.fields, **texts}
+
+
+def form_of(answer: Answer, action: str) -> Form:
+    """A form of a page that must be one."""
+    assert answer.headers["content-type"].startswith("text/html"), answer.text
+    return Form(answer.text, action)

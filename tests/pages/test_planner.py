@@ -1,0 +1,331 @@
+"""The planner over HTTP: what it shows, what it refuses, and that a button registers once."""
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.api.calls import Answer, charge, json_of, make_key, open_account, pure
+from tests.pages.forms import Form, form_of, signed_in
+
+_ROWS = {"table": ["Total", "Age"], "geography": ["State", ""], "moe": ["6", "50"]}
+_USUAL = {"confidence": ["0.95"] * 2, "cells": ["1"] * 2, "sensitivity": ["1"] * 2}
+_LEVELS = {"level": ["Nation", "County"], "moe": ["6", "11"]}
+
+
+def _open(client: TestClient) -> None:
+    """An account in each definition."""
+    open_account(client, "pure", {"definition": "pure", "epsilon": "1"})
+    open_account(client, "zcdp", {"definition": "zcdp", "rho": "0.5"})
+    open_account(client, "rdp", {"definition": "rdp", "alpha": "8", "epsilon": "2"})
+    open_account(client, "approximate", {"definition": "approximate", "epsilon": "4", "delta": "1e-6"})
+    open_account(client, "replaced", {"definition": "zcdp", "rho": "0.5"}, neighbouring="replace_one")
+
+
+@pytest.fixture
+def client(embedded: TestClient) -> TestClient:
+    """A steward of the interface."""
+    _open(embedded)
+    return embedded
+
+
+@pytest.fixture
+def visit(client: TestClient) -> TestClient:
+    """The same steward on the pages."""
+    return signed_in(client)
+
+
+@pytest.fixture(scope="module")
+def reader(still: TestClient) -> TestClient:
+    """A steward on the pages of accounts that the tests of a module share, and nobody charges."""
+    _open(still)
+    return signed_in(still)
+
+
+def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> Answer:
+    """The form as it is after typing, and a button of it."""
+    form = form_of(visit.get("/plan", params={"kind": kind}), "/plan")
+    rows = _ROWS | _USUAL if kind == "tables" else _LEVELS
+    sent = form.with_texts(rows | {"do": do} | texts)
+    return visit.post("/plan", data=sent)
+
+
+def _plans(page: Answer) -> dict[str, Any]:
+    """The plans that a page shows as JSON."""
+    found = re.findall(r'<textarea id="plan-(\w+)"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)
+    return {mechanism: json.loads(html.unescape(text)) for mechanism, text in found}
+
+
+def _costs(page: Answer) -> list[str]:
+    row = re.search(r"<tr><th scope=\"row\">Cost.*?</tr>", page.text, re.DOTALL)
+    assert row is not None
+    return re.findall(r"<td>(?:<strong>)?([^<\s]+)", row[0])
+
+
+def _register(visit: TestClient, page: Answer, mechanism: str, **texts: Any) -> Answer:
+    sent = form_of(page, "/plan").with_texts({"do": f"register-{mechanism}", "release": "tables"} | texts)
+    return visit.post("/plan", data=sent)
+
+
+def _invalid(page: Answer) -> list[str]:
+    """The fields that are marked as wrong."""
+    assert page.status_code == 422
+    marked = [tag for tag in re.findall(r"<(?:input|select)[^>]*>", page.text) if 'aria-invalid="true"' in tag]
+    return [found[1] for tag in marked if (found := re.search(r'id="([^"]*)"', tag))]
+
+
+@pytest.mark.parametrize(
+    ("account", "kind"),
+    [
+        *((name, "tables") for name in ("pure", "zcdp", "rdp", "approximate", "replaced")),
+        ("replaced", "safetab"),  # under add_remove the test in the browser has it
+    ],
+)
+def test_what_is_shown_is_what_the_account_is_charged(
+    client: TestClient, visit: TestClient, account: str, kind: str
+) -> None:
+    page = _press(visit, "plan", kind, account=account)
+    assert page.status_code == 200
+    plans, costs = _plans(page), _costs(page)
+    relation = "replace_one" if account == "replaced" else "add_remove"
+    for (mechanism, plan), shown in zip(plans.items(), costs, strict=True):
+        question = {"plan": plan, "neighbouring": relation, "deltas": ["1e-6"], "orders": ["8"]}
+        cost = json_of(client.post("/v1/compositions", json=question))
+        truth = {
+            "pure": (cost["pure"] or {}).get("epsilon"),
+            "rdp": cost["rdp"][0]["epsilon"],
+            "approximate": cost["best"][0]["adaptive"]["epsilon"],
+        }.get(account, cost["zcdp"]["rho"])
+        if truth is None:
+            assert shown == "infinite"
+        else:
+            assert truth <= float(shown) <= truth * 1.001
+        fits = charge(client, plan, account, name="x").status_code == 201
+        assert (f'value="register-{mechanism}"' in page.text) == fits
+
+
+def test_replaced_records_move_twice_as_many_cells(reader: TestClient) -> None:
+    one, two = (_plans(_press(reader, "plan", account=name))["geometric"] for name in ("zcdp", "replaced"))
+    assert [part["cells"] for part in one["parts"]] == [1, 1]
+    assert [part["cells"] for part in two["parts"]] == [2, 2]
+
+
+def test_registering_shows_the_release(client: TestClient, visit: TestClient) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    plan = _plans(page)["geometric"]
+    done = _register(visit, page, "geometric", tags="a, b", reserve_for="P1D")
+    assert done.status_code == 303
+    (found,) = json_of(client.get("/v1/accounts/zcdp/releases"))["items"]
+    assert done.headers["Location"] == f"/accounts/zcdp/releases/{found['id']}"
+    assert (found["name"], found["state"], found["tags"]) == ("tables", "reserved", ["a", "b"])
+    assert found["plan"] == plan
+
+
+def test_a_button_that_is_pressed_again_registers_nothing_more(client: TestClient, visit: TestClient) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    with ThreadPoolExecutor(4) as threads:
+        done = list(threads.map(lambda _: _register(visit, page, "geometric"), range(4)))
+    assert {answer.status_code for answer in done} == {303}
+    assert len({answer.headers["Location"] for answer in done}) == 1
+    assert len(json_of(client.get("/v1/accounts/zcdp/releases"))["items"]) == 1
+    # The other button is another release, and so is a page that was worked out anew.
+    assert _register(visit, page, "discrete_gaussian").headers["Location"] != done[0].headers["Location"]
+    assert _register(visit, _press(visit, "plan", account="zcdp"), "geometric").status_code == 303
+    assert len(json_of(client.get("/v1/accounts/zcdp/releases"))["items"]) == 3
+
+
+def test_the_same_button_with_another_name_is_refused(client: TestClient, visit: TestClient) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    assert _register(visit, page, "geometric").status_code == 303
+    again = _register(visit, page, "geometric", release="another")
+    assert again.status_code == 422
+    assert "The Idempotency-Key was used before" in again.text
+    assert len(json_of(client.get("/v1/accounts/zcdp/releases"))["items"]) == 1
+
+
+@pytest.mark.parametrize("changed", [{"moe": ["7", "50"]}, {"account": "approximate"}, {"cells": ["1", "2"]}])
+def test_what_was_not_looked_at_is_not_registered(
+    client: TestClient, visit: TestClient, changed: dict[str, Any]
+) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    shown = _register(visit, page, "geometric", **changed)
+    assert shown.status_code == 200
+    assert "Nothing was registered" in shown.text
+    for account in ("zcdp", "approximate"):
+        assert json_of(client.get(f"/v1/accounts/{account}/releases"))["items"] == []
+    assert _register(visit, shown, "geometric").status_code == 303
+
+
+def test_a_refusal_is_shown_and_nothing_is_lost(client: TestClient, visit: TestClient) -> None:
+    page = _press(visit, "plan", account="pure", moe=["60", "50"])
+    json_of(charge(client, pure("0.95"), "pure"), 201)
+    refused = _register(visit, page, "geometric", release="late", tags="x")
+    assert refused.status_code == 409
+    assert "The release does not fit the budget" in refused.text
+    fields = form_of(refused, "/plan").fields
+    assert (fields["release"], fields["tags"], fields["moe"]) == (["late"], ["x"], ["60", "50"])
+    assert re.search(r"pure has 0.0(5|4999) of its cap on epsilon left", " ".join(refused.text.split()))
+
+
+def test_margins_are_widened_until_the_plan_fits(reader: TestClient) -> None:
+    tight: dict[str, Any] = {"account": "pure", "moe": ["2", "3"]}
+    buttons = form_of(_press(reader, "plan", **tight), "/plan").buttons
+    assert [button for button in buttons if button.startswith("widen")] == ["widen-geometric"]  # pure: no Gaussian
+    form = form_of(_press(reader, "widen-geometric", **tight), "/plan")
+    assert "register-geometric" in form.buttons
+    assert [int(moe) for moe in form.fields["moe"]] == [5, 7]
+
+
+def test_a_parent_without_room_is_named(client: TestClient, visit: TestClient) -> None:
+    open_account(client, "child", {"definition": "zcdp", "rho": "5"}, parent="zcdp")
+    page = _press(visit, "plan", account="child", moe=["1", "50"])
+    assert "zcdp has 0.5 of its cap on rho left" in " ".join(page.text.split())
+    assert "register-geometric" not in form_of(page, "/plan").buttons
+
+
+@pytest.mark.parametrize(
+    ("typed", "fields"),
+    [
+        ({"account": ""}, ["account"]),
+        ({"account": "nobody's"}, ["account"]),
+        ({"moe": ["NaN", "-1"]}, ["moe-0"]),
+        ({"moe": ["5", "-1"]}, ["moe-1"]),
+        ({"moe": ["5", "1e999"]}, ["moe-1"]),
+        ({"moe": ["1e300", "5"]}, ["moe-0"]),
+        ({"moe": ["", ""]}, ["moe-0", "moe-1"]),
+        ({"confidence": ["0.95", "1"]}, ["confidence-1"]),
+        ({"confidence": ["x", "2"]}, ["confidence-0", "confidence-1"]),
+        ({"cells": ["1.5", "99999999999999999999"]}, ["cells-0", "cells-1"]),
+        ({"sensitivity": ["0.5", "1"]}, ["sensitivity-0"]),
+        ({"table": ["", "Age"], "geography": ["", ""]}, ["table-0"]),
+        ({"table": ["Age", "Age"], "geography": ["", ""]}, ["table-1"]),
+        ({"table": ["Age", "Age"], "geography": ["", ""], "confidence": ["0.9", "0.95"]}, ["table-0", "table-1"]),
+        ({"table": ["x" * 300, "Age"]}, ["table-0"]),
+        ({"table": ["", ""], "geography": ["", ""], "moe": ["", ""]}, ["table-0"]),
+        ({"delta": "1"}, ["delta"]),
+        ({"delta": "<b>"}, ["delta"]),
+    ],
+)
+def test_what_has_no_meaning_is_said_at_its_field(reader: TestClient, typed: dict[str, Any], fields: list[str]) -> None:
+    page = _press(reader, "plan", **({"account": "zcdp"} | typed))
+    assert _invalid(page) == fields
+    sent = Form(page.text, "/plan").fields
+    for name, texts in typed.items():
+        assert sent[name] == (texts if isinstance(texts, list) else [texts]) or name == "account"
+
+
+@pytest.mark.parametrize(
+    ("typed", "fields"),
+    [
+        ({"stability": "0"}, ["stability"]),
+        ({"stability": "9.0"}, ["stability"]),
+        ({"stage_1_fraction": "1"}, ["stage_1_fraction"]),
+        ({"confidence": "0.9", "method": "safetab"}, ["confidence"]),
+        ({"method": "other"}, ["method"]),
+        ({"level": ["Nation", "Nation"]}, ["level-1"]),
+        ({"moe": ["6", ""]}, ["moe-1"]),
+        ({"delta": "0"}, ["delta"]),
+    ],
+)
+def test_what_has_no_meaning_for_safetab(reader: TestClient, typed: dict[str, Any], fields: list[str]) -> None:
+    assert _invalid(_press(reader, "plan", "safetab", **({"account": "zcdp"} | typed))) == fields
+
+
+@pytest.mark.parametrize(
+    ("typed", "fields"),
+    [
+        ({"release": ""}, ["release"]),
+        ({"release": "a\x07b"}, ["release"]),
+        ({"tags": ",".join(map(str, range(65)))}, ["tags"]),
+        ({"reserve_for": "a week"}, ["reserve_for"]),
+        ({"reserve_for": "P400D"}, ["reserve_for"]),
+    ],
+)
+def test_what_has_no_meaning_of_a_release(
+    client: TestClient, visit: TestClient, typed: dict[str, Any], fields: list[str]
+) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    assert _invalid(_register(visit, page, "geometric", **typed)) == fields
+    assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
+
+
+@pytest.mark.parametrize("do", ["", "everything", "register-laplace", "register-", "remove-x", "widen-"])
+def test_a_button_that_is_not_there(reader: TestClient, do: str) -> None:
+    assert _press(reader, do, account="zcdp").status_code == 422
+
+
+@pytest.mark.parametrize("changed", [{"once": ""}, {"kind": "tea"}, {"once": "ü"}])
+def test_a_form_that_was_tampered_with(client: TestClient, visit: TestClient, changed: dict[str, str]) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    assert _register(visit, page, "geometric", **changed).status_code == 422
+    assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
+
+
+def test_a_forged_form_does_nothing(client: TestClient, visit: TestClient) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    assert _register(visit, page, "geometric", csrf="forged").status_code == 403
+    assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
+
+
+def test_rows_come_and_go_without_losing_what_was_typed(reader: TestClient) -> None:
+    typed: dict[str, Any] = {"account": "zcdp", "table": ["<b>", "Age"]}
+    more = form_of(_press(reader, "add", **typed), "/plan").fields
+    assert (more["table"], more["account"]) == (["<b>", "Age", ""], ["zcdp"])
+    fewer = form_of(_press(reader, "remove-0", **typed), "/plan").fields
+    assert (fewer["table"], fewer["moe"]) == (["Age"], ["50"])
+
+
+def test_keys_see_what_they_reach(client: TestClient) -> None:
+    def key(role: str, **limits: Any) -> TestClient:
+        return signed_in(client, make_key(client, role, f"a {role}", **limits)["Authorization"].removeprefix("Bearer "))
+
+    limited = key("pipeline", accounts=["zcdp"])
+    assert _invalid(_press(limited, "plan", account="pure")) == ["account"]
+    assert "register-geometric" in form_of(_press(limited, "plan", account="zcdp"), "/plan").buttons
+    auditor = key("auditor")
+    page = _press(auditor, "plan", account="zcdp")
+    assert page.status_code == 200
+    assert not [button for button in form_of(page, "/plan").buttons if button.startswith("register")]
+    # Whoever sends the button all the same is refused by the interface.
+    steward = _press(signed_in(client), "plan", account="zcdp")
+    digest = form_of(steward, "/plan").fields["shown-geometric"]
+    assert _register(auditor, page, "geometric", **{"shown-geometric": digest}).status_code == 403
+    assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
+
+
+def test_what_needs_approval_is_said_to(client: TestClient, visit: TestClient) -> None:
+    open_account(client, "watched", approval_above="0.01")
+    page = _press(visit, "plan", account="watched")
+    assert page.text.count("once a second steward approves it") == 2
+    assert _register(visit, page, "geometric").status_code == 303
+    (found,) = json_of(client.get("/v1/accounts/watched/releases"))["items"]
+    assert found["state"] == "proposed"
+
+
+def test_closed_accounts_are_not_offered(client: TestClient, visit: TestClient) -> None:
+    page = _press(visit, "plan", account="zcdp")
+    json_of(client.patch("/v1/accounts/zcdp", json={"state": "closed"}))
+    assert _register(visit, page, "geometric").status_code == 409
+    assert '<option value="zcdp">' not in visit.get("/plan").text
+    assert '<option value="pure">' in visit.get("/plan").text
+
+
+def test_the_account_alone_is_for_the_script(reader: TestClient) -> None:
+    piece = reader.get("/plan/account", params={"account": "approximate"})
+    assert piece.status_code == 200
+    assert "<html" not in piece.text
+    assert "4" in piece.text
+    assert "Choose an account" in reader.get("/plan/account", params={"account": "../keys"}).text
+
+
+def test_without_a_session_there_is_nothing(client: TestClient) -> None:
+    stranger: Iterator[Answer] = (
+        TestClient(client.app, headers={"Accept": "text/html"}).request(method, path, follow_redirects=False)
+        for method, path in (("GET", "/plan"), ("POST", "/plan"), ("GET", "/plan/account"))
+    )
+    assert {(answer.status_code, answer.headers["Location"].partition("?")[0]) for answer in stranger} == {(303, "/")}
