@@ -42,8 +42,7 @@ _LAYERS = {
     "noise": _layer(
         "errors", "privacy", packages={"cryptography", "flint", "numpy"}, pure=True, but=frozenset({"secrets"})
     ),
-    "postprocess": _layer("errors", packages={"numpy"}, pure=True),
-    "published": _layer("errors", "postprocess", packages={"numpy"}, pure=True),
+    "postprocess": _layer("errors", packages={"numpy", "scipy"}, pure=True),
     "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
     "ledger": _layer("__init__", "errors", "noise", "privacy", "settings"),
@@ -55,7 +54,6 @@ _LAYERS = {
         "noise",
         "postprocess",
         "privacy",
-        "published",
         "settings",
         web=True,
     ),
