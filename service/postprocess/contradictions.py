@@ -55,7 +55,7 @@ def table_of(crossing: Crossing, at: str) -> Integers:
     """
     if len(crossing.partitions) > 2 and crossing.atoms[0].size > MOST_ATOMS:
         detail = (
-            f"expected totals that divide the cells into at most {MOST_ATOMS} kinds, as three and more of them cross"
+            f"expected at most {MOST_ATOMS} cells (those that share all totals are one) where three hierarchies cross"
         )
         raise InvalidInput.at(at, detail)
     found = rounded(check(crossing, at), crossing)

@@ -33,8 +33,9 @@ _SWEEPS = 1000
 _WORK = 2**28
 """Of the sweeps: each multiplies every cell once for every partition."""
 _STEPS = 100
-_TRIALS = 60
-_POLISHES = 3
+_TRIALS = 40
+_POLISHES = 2
+_FURTHEST = 1e18  # from where the dual is taken to have no least value, as no table meets the totals
 _LARGEST_COUNT = 2.0**42
 
 
@@ -204,7 +205,7 @@ class _Dual:
         y = np.zeros(self.totals.size)
         allowed = TOLERANCE / 4 * np.maximum(self.totals, 1)
         for number in range(_STEPS):
-            if self.passes * self.counts.size * len(self.parts) > _WORK:
+            if self.passes * self.counts.size * len(self.parts) > _WORK or np.abs(y).max(initial=0.0) > _FURTHEST:
                 break
             y = self.swept(y)
             shifted, missed = self.at(y)
@@ -265,7 +266,7 @@ class _Dual:
         """Newton's step by conjugate gradients, damped as long as totals are missed by much."""
         size = float(np.sqrt((missed * missed).sum()))
         share = min(1.0, size / float(np.sqrt((self.totals * self.totals).sum()) + 1))
-        damping = np.maximum(1e-3 * share * self.cells, 1e-14 * self.cells + 1e-300)
+        damping = max(1e-3 * share, 1e-14) * np.maximum(self.cells, 1.0)
         scale = np.maximum(self.added(active), 1e-3) + damping
 
         step, rest = np.zeros_like(missed), -missed
