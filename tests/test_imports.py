@@ -42,8 +42,7 @@ _LAYERS = {
     "noise": _layer(
         "errors", "privacy", packages={"cryptography", "flint", "numpy"}, pure=True, but=frozenset({"secrets"})
     ),
-    "postprocess": _layer("errors", packages={"numpy"}, pure=True),
-    "published": _layer("errors", "postprocess", packages={"numpy"}, pure=True),
+    "postprocess": _layer("errors", packages={"numpy", "scipy"}, pure=True),
     "empirical": _layer(packages={"numpy", "scipy"}, pure=True),
     "settings": _layer("errors"),
     "configuration": _layer("settings"),
@@ -56,7 +55,6 @@ _LAYERS = {
         "noise",
         "postprocess",
         "privacy",
-        "published",
         "settings",
         web=True,
     ),

@@ -25,10 +25,10 @@ from service.api.plans import Mechanism
 from service.errors import Fault, InvalidInput
 from service.ledger.draws import DrawRecord
 from service.ledger.once import Answer
+from service.postprocess.published import Blocks, Crossed, Published, blocks_of, project, rake
 from service.privacy.law import Law
 from service.privacy.notation import write_plan
 from service.privacy.sums import Sum
-from service.published import Blocks, Published, blocks_of, project, rake
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=StrictRoute)
 
@@ -50,7 +50,9 @@ Margin = Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)]
 class PublishedTotal(Strict):
     """A total that was published: of all cells with these values of a margin's dimensions."""
 
-    margin: Margin = Field(description="Of any two margins one keeps all dimensions of the other.")
+    margin: Margin = Field(
+        description="Any: also margins neither of which keeps all dimensions of the other, as rows and columns."
+    )
     values: Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)] = Field(
         description="A value for each dimension of the margin."
     )
@@ -71,7 +73,7 @@ class Histogram(NewDraw):
     adjust: Literal["none", "rake", "least_squares"] = Field(
         "none",
         description="How: in the proportions of the noisy cells, or nearest to them. Adjusted cells are whole units and"
-        " not negative.",
+        " not negative; where margins cross, they are the raked or nearest real cells, rounded so that totals are met.",
     )
 
 
@@ -118,7 +120,7 @@ class Table:
     shape: tuple[int, ...]
     margins: list[tuple[int, ...]]
     moes: dict[int, int]
-    blocks: Blocks | None
+    blocks: Blocks | Crossed | None
 
     def cells_of(self, axes: Sequence[int]) -> int:
         """How many cells are added up for each count of a margin."""
@@ -134,8 +136,9 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
 
     One release and one draw: noise on every cell, of which a record is in one. Margins are sums of noisy cells and
     cost nothing more; each has the exact margin of error of a sum of so many cells. Published totals are met
-    afterwards, by raking or by least squares, exactly and without negative cells; totals that contradict each other are
-    refused before anything is charged. What is stored is the noisy cells; the rest follows from them again for a
+    afterwards, by raking or by least squares, exactly and without negative cells; totals that contradict each other, or
+    for which no whole cells are found, are refused before anything is charged. Those of at most two hierarchies always
+    have whole cells if they have any. What is stored is the noisy cells; the rest follows from them again for a
     replay.
     """
     require(change.principal, "pipeline", account)

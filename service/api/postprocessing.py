@@ -6,13 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, FailFast, Field
 
-from service import postprocess
 from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
 from service.api.exact import LARGEST_INTEGER, Strict
-from service.postprocess import MOST_AXES, Total
+from service.postprocess import tables
+from service.postprocess.crossing import TOLERANCE
+from service.postprocess.tables import MOST_AXES, Total
 
 router = APIRouter(prefix="/v1/postprocessing", tags=["computations"], route_class=StrictRoute)
 
@@ -38,10 +39,12 @@ class Table(Strict):
     shape: Annotated[list[Size], Field(max_length=MOST_AXES)]
     totals: Annotated[list[PublishedTotals], Field(max_length=MOST_TOTALS)] = Field(
         default_factory=list,
-        description="Of any two, the axes of one include those of the other, as in a hierarchy; [] is the whole.",
+        description="Any margins, also such as cross: rows and columns; [] is the whole.",
     )
     integer: Annotated[bool, Field(strict=True)] = Field(
-        True, description="Whole counts, by controlled rounding that keeps every total; else real numbers."
+        True,
+        description="Whole counts, by controlled rounding that keeps every total; else real numbers, which meet"
+        f" crossing totals within a share of {TOLERANCE:g} of them.",
     )
 
 
@@ -56,10 +59,12 @@ def rake(body: Table, _: CurrentPrincipal) -> Response:
     """Rake noisy counts to published totals.
 
     Counts of one total keep their proportions; negative ones count as 0, and where none is above 0 all get the same.
-    Whole counts are the floor or the ceiling of these, so that every total is met exactly. Totals that contradict each
-    other are refused.
+    Totals that cross, such as those of rows and of columns, are met by iterative proportional fitting; where the zeros
+    leave no such table, by the nearest to the last fit. Whole counts are the floor or the ceiling of these, so that
+    every total is met exactly. Totals that contradict each other are refused, as are those of more than two crossing
+    hierarchies for which the search finds no whole counts, since there need not be any.
     """
-    return ok(_adjusted(postprocess.rake, body))
+    return ok(_adjusted(tables.rake, body))
 
 
 @router.post("/project", response_model=AdjustedTable, openapi_extra=examples.body(examples.TABLE))
@@ -67,9 +72,11 @@ def project(body: Table, _: CurrentPrincipal) -> Response:
     """Project noisy counts on published totals.
 
     The nearest counts, by least squares, of those that are not negative and meet the totals; of whole ones the nearest
-    whole ones. Totals that contradict each other are refused.
+    whole ones, or, where totals cross, the nearest real ones, each rounded down or up so that every total is met.
+    Totals that contradict each other are refused, as are those of more than two crossing hierarchies for which the
+    search finds no whole counts, since there need not be any.
     """
-    return ok(_adjusted(postprocess.project, body))
+    return ok(_adjusted(tables.project, body))
 
 
 def _adjusted(adjust: Callable[..., list[int] | list[float]], body: Table) -> dict[str, Any]:

@@ -124,6 +124,57 @@ def test_published_totals_are_met_by_the_adjusted_cells(client: Client, adjust: 
     assert stored["noisy"] == cells["noisy"]
 
 
+@pytest.mark.parametrize("adjust", ["rake", "least_squares"])
+def test_rows_and_columns_are_met_at_once(client: Client, adjust: str) -> None:
+    """Totals of every county and of every age, and some of both; a replay adjusts to the same."""
+    open_account(client, budget=_WIDE)
+    county, age, both = (_sums(_COUNTS, margin) for margin in (["county"], ["age"], ["county", "age"]))
+    published = [
+        *({"margin": ["county"], "values": [name], "total": n} for name, n in zip("abc", county, strict=True)),
+        *({"margin": ["age"], "values": [name], "total": n} for name, n in zip("0123", age, strict=True)),
+        {"margin": ["age", "county"], "values": ["2", "b"], "total": both[6]},
+        {"margin": [], "values": [], "total": sum(_COUNTS)},
+    ]
+    answers = [_draw(client, key="k", published=published, adjust=adjust) for _ in range(2)]
+    drawn = json_of(answers[0], 201)
+    assert answers[1].content == answers[0].content
+    cells = drawn["cells"]["adjusted"]
+    assert min(cells) >= 0
+    assert all(isinstance(value, int) for value in cells)
+    assert _sums(cells, ["county"]) == county
+    assert _sums(cells, ["age"]) == age
+    assert _sums(cells, ["county", "age"])[6] == both[6]
+    assert drawn["margins"][3]["adjusted"] == [sum(_COUNTS)]
+    assert max(abs(a - n) for a, n in zip(cells, drawn["cells"]["noisy"], strict=True)) < 200
+
+
+def test_crossing_totals_that_contradict_each_other_charge_nothing(client: Client) -> None:
+    """Counties that add up to more than the ages, and totals that only fractions have, whatever the noise is."""
+    open_account(client, budget=_WIDE)
+    head = json_of(client.get("/v1/accounts/people/head"))
+    published: list[dict[str, Any]] = [
+        *({"margin": ["county"], "values": [name], "total": 50} for name in "abc"),
+        *({"margin": ["age"], "values": [name], "total": 30} for name in "0123"),
+    ]
+    refused = _draw(client, published=published, adjust="rake")
+    assert pointers_of(refused) == [f"/published/{number}/total" for number in range(3)]
+    assert "exceeds" in problem_of(refused, "validation")["errors"][0]["detail"]
+
+    dimensions = [{"name": name, "values": ["0", "1"]} for name in "xyz"]
+    halves = {(0, 0, 1), (0, 1, 0), (1, 0, 0)}  # any two of these cells share a 0, and these pairs have a total of 1
+    published = [{"margin": [name], "values": ["0"], "total": 1} for name in "xyz"]
+    published += [
+        {"margin": ["x", "y", "z"], "values": [str(value) for value in place], "total": 0}
+        for place in np.ndindex(2, 2, 2)
+        if place not in halves
+    ]
+    asked: dict[str, Any] = {"dimensions": dimensions, "margins": [], "counts": [5] * 8}
+    refused = _draw(client, published=published, adjust="least_squares", **asked)
+    assert pointers_of(refused) == ["/published"]
+    assert "fractions" in problem_of(refused, "validation")["errors"][0]["detail"]
+    assert json_of(client.get("/v1/accounts/people/head")) == head
+
+
 def test_published_totals_of_a_weighted_table(embedded: Client) -> None:
     open_account(embedded, budget=_WIDE)
     published = [{"margin": ["county"], "values": ["c"], "total": "4000.75"}]
@@ -184,8 +235,17 @@ def test_a_weighted_table(embedded: Client) -> None:
                     [
                         {"margin": ["sex"], "values": ["f"], "total": 1},
                         {"margin": ["county"], "values": ["a"], "total": 2},
+                        {"margin": ["county", "sex"], "values": ["a", "f"], "total": 2},
                     ],
-                    "/published/1/margin",
+                    "/published/0/total",
+                ),
+                (
+                    [
+                        {"margin": ["sex"], "values": ["f"], "total": 2**40},
+                        {"margin": ["sex"], "values": ["m"], "total": 1},
+                        {"margin": ["county"], "values": ["a"], "total": 2},
+                    ],
+                    "/published",
                 ),
             )
         ),

@@ -28,6 +28,38 @@ def test_a_contradiction_is_explained(still: Client) -> None:
 
 
 @pytest.mark.parametrize("method", ["rake", "project"])
+def test_rows_and_columns_are_met_at_once(still: Client, method: str) -> None:
+    totals = [{"axes": [0], "values": [20, 30]}, {"axes": [1], "values": [25, 24, 1]}, {"axes": [], "values": [50]}]
+    crossing = TABLE | {"totals": totals}
+    found = json_of(still.post(f"/v1/postprocessing/{method}", json=crossing))["counts"]
+    assert (sum(found[:3]), sum(found[3:])) == (20, 30)
+    assert [a + b for a, b in zip(found[:3], found[3:], strict=True)] == [25, 24, 1]
+    assert all(isinstance(count, int) and count >= 0 for count in found)
+    real = json_of(still.post(f"/v1/postprocessing/{method}", json=crossing | {"integer": False}))["counts"]
+    assert all(isinstance(count, float) and count >= 0 for count in real)
+    assert [a + b for a, b in zip(real[:3], real[3:], strict=True)] == pytest.approx([25, 24, 1], rel=1e-9)
+    assert max(abs(a - b) for a, b in zip(real, found, strict=True)) < 1 + 1e-6
+
+
+def test_crossing_totals_that_contradict_each_other_are_explained(still: Client) -> None:
+    totals: list[dict[str, Any]] = [{"axes": [0], "values": [20, 30]}, {"axes": [1], "values": [25, 24, 2]}]
+    answer = still.post("/v1/postprocessing/rake", json=TABLE | {"totals": totals})
+    (fault,) = problem_of(answer, "validation")["errors"]
+    assert fault["pointer"] == "/totals/1/values"
+    assert "those of /totals/0: at the whole" in fault["detail"]
+    # Each two of these have a table: equal along the first two, equal along the last two, unequal along both others.
+    equal, unequal = [1, 0, 0, 1], [0, 1, 1, 0]
+    pairs = zip(([0, 1], [1, 2], [0, 2]), (equal, equal, unequal), strict=True)
+    totals = [{"axes": axes, "values": values} for axes, values in pairs]
+    table = {"counts": [1] * 8, "shape": [2, 2, 2], "totals": totals}
+    for integer in (True, False):
+        answer = still.post("/v1/postprocessing/project", json=table | {"integer": integer})
+        (fault,) = problem_of(answer, "validation")["errors"]
+        assert fault["pointer"] == "/totals"
+        assert "all of these together" in fault["detail"]
+
+
+@pytest.mark.parametrize("method", ["rake", "project"])
 @pytest.mark.parametrize(
     ("fields", "pointers"),
     [
@@ -42,6 +74,7 @@ def test_a_contradiction_is_explained(still: Client) -> None:
         ({"totals": [{"axes": [5], "values": [1]}]}, ["/totals/0/axes"]),
         ({"totals": [{"axes": [0], "values": [-1, 1]}]}, ["/totals/0/values/0"]),
         ({"totals": [{"axes": [0], "values": []}]}, ["/totals/0/values"]),
+        ({"totals": [{"axes": [0], "values": [2**41, 1]}, {"axes": [1], "values": [2**41, 0, 1]}]}, ["/totals"]),
         ({"integer": 1}, ["/integer"]),
         ({"weights": [1]}, ["/weights"]),
     ],

@@ -1,22 +1,25 @@
 """Published totals of places of a table, met by its noisy cells afterwards.
 
-A place is a value for each of some axes; its total is that of all cells there. The margins that places are of are
-nested, as in a hierarchy, so that of two places one holds the other or they have nothing in common. Hence each cell
+A place is a value for each of some axes; its total is that of all cells there. Where margins are nested, as in a
+hierarchy, one of two places holds the other or they have nothing in common. Hence each cell
 belongs to the finest published place that it is in, and what a total leaves when the published parts of its place are
 taken off belongs to the other cells of the place: blocks of cells with a total each, which are adjusted one by one.
+Margins that cross are several hierarchies, each with blocks of its own, which are adjusted together.
 Whether that can be done depends on the totals alone, which are public, and not on any noisy count.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service import postprocess
 from service.errors import Fault, InvalidInput
-from service.postprocess import LARGEST_SUM, Total
+from service.postprocess import crossing, tables
+from service.postprocess.contradictions import table_of
+from service.postprocess.crossing import Crossing, Fit, Partition, hierarchies
+from service.postprocess.rounding import whole
+from service.postprocess.tables import LARGEST_SUM, Total
 
 Integers = NDArray[np.int64]
 Adjust = Callable[..., list[int] | list[float]]
@@ -41,16 +44,39 @@ class Blocks:
     totals: Integers
 
 
-def blocks_of(shape: Sequence[int], published: Sequence[Published]) -> Blocks:
-    """The blocks of a table.
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """Totals of several hierarchies, and whole counts of their cells that meet them all."""
+
+    crossing: Crossing
+    known: Integers
+
+
+def blocks_of(shape: Sequence[int], published: Sequence[Published]) -> Blocks | Crossed:
+    """What adjusted cells of a table must add up to.
 
     Raises:
-        InvalidInput: totals that are negative, of margins that are not nested, or that contradict each other.
+        InvalidInput: totals that are negative or contradict each other, or for which no whole counts are found.
     """
     _check(published)
+    chains = hierarchies([frozenset(one.axes) for one in published])
+    if len(chains) < 2:
+        return _blocks(shape, published, range(len(published)))
+    partitions = []
+    for chain in chains:
+        numbers = [number for number, one in enumerate(published) if frozenset(one.axes) in chain]
+        blocks = _blocks(shape, published, numbers)
+        partitions.append(Partition(blocks.block, blocks.totals, "/published/{}/total".format))
+    crossed = Crossing.of(partitions, "/published")
+    return Crossed(crossed, table_of(crossed, "/published"))
+
+
+def _blocks(shape: Sequence[int], published: Sequence[Published], numbers: Sequence[int]) -> Blocks:
+    """The blocks of one hierarchy, of which these are the totals; others are 0 and have no cells."""
     block = np.full(tuple(shape), _OPEN, np.int64)
-    totals = np.array([one.total for one in published], np.int64)
-    for number in sorted(range(len(published)), key=lambda number: len(published[number].axes)):
+    totals = np.zeros(len(published), np.int64)
+    totals[numbers] = [published[number].total for number in numbers]
+    for number in sorted(numbers, key=lambda number: len(published[number].axes)):
         one = published[number]
         along = dict(zip(one.axes, one.place, strict=True))
         at = tuple(along.get(axis, slice(None)) for axis in range(len(shape)))
@@ -74,26 +100,31 @@ def _check(published: Sequence[Published]) -> None:
         for number, one in enumerate(published)
         if one.total < 0
     ]
-    margins = sorted(dict.fromkeys(frozenset(one.axes) for one in published), key=len)
-    for coarse, fine in pairwise(margins):
-        if not coarse < fine:
-            number = next(number for number, one in enumerate(published) if frozenset(one.axes) == fine)
-            detail = "expected margins of which one keeps all dimensions of the other, as in a hierarchy"
-            faults.append(Fault(f"/published/{number}/margin", detail))
     if not faults and sum(one.total for one in published) > LARGEST_SUM // 4:
         faults.append(Fault("/published", "expected totals that add up to at most 2^60 units"))
     if faults:
         raise InvalidInput(faults)
 
 
-def rake(cells: Integers, blocks: Blocks) -> Integers:
-    """Each block in the proportions of its noisy cells."""
-    return _adjusted(cells, blocks, postprocess.rake)
+def rake(cells: Integers, blocks: Blocks | Crossed) -> Integers:
+    """Each block in the proportions of its noisy cells, or as far as crossing totals let them."""
+    if isinstance(blocks, Crossed):
+        return _crossed(cells, blocks, crossing.rake)
+    return _adjusted(cells, blocks, tables.rake)
 
 
-def project(cells: Integers, blocks: Blocks) -> Integers:
-    """The nearest table, by least squares."""
-    return _adjusted(cells, blocks, postprocess.project)
+def project(cells: Integers, blocks: Blocks | Crossed) -> Integers:
+    """The nearest table, by least squares; a rounding of it where totals cross."""
+    if isinstance(blocks, Crossed):
+        return _crossed(cells, blocks, crossing.project)
+    return _adjusted(cells, blocks, tables.project)
+
+
+def _crossed(cells: Integers, totals: Crossed, fit: Fit) -> Integers:
+    """Cells of no published place only lose their sign."""
+    adjusted = np.maximum(cells, 0)
+    adjusted[totals.crossing.places] = whole(fit, cells, totals.crossing, totals.known)
+    return adjusted
 
 
 def _adjusted(cells: Integers, blocks: Blocks, adjust: Adjust) -> Integers:

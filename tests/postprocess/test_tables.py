@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.optimize import minimize  # type: ignore[import-untyped]  # it publishes no types
 
 from service.errors import InvalidInput
-from service.postprocess import Total, project, rake
+from service.postprocess.tables import Total, project, rake
 
 Adjust = Callable[..., list[int] | list[float]]
 BOTH: list[Adjust] = [rake, project]
@@ -116,7 +116,7 @@ def test_without_totals_counts_only_cease_to_be_negative(adjust: Adjust) -> None
         ([2, 3], [Total((), (2**62,))], "/totals/0/values"),
         ([2, 3], [Total((), (10,)), Total((0,), (4, 5))], "/totals/1/values"),
         ([2, 3], [Total((0,), (4, 5)), Total((0,), (5, 4))], "/totals/1/values"),
-        ([2, 3], [Total((0,), (4, 5)), Total((1,), (3, 3, 3))], "/totals/1/axes"),
+        ([2, 3], [Total((0,), (4, 5)), Total((1,), (3, 3, 4))], "/totals/1/values"),
     ],
 )
 def test_totals_that_cannot_be_met_are_refused(

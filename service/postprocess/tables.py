@@ -1,24 +1,29 @@
 """Noisy counts made to meet published totals: whole numbers, none negative, every total exactly.
 
 It works on noisy counts and published totals only, so it costs no privacy. Totals are margins of an array: of some
-axes, the sums over all others. Of any two, the axes of one include those of the other, and the coarser must be the
-sums of the finer: then the finest decides, and cells fall into blocks, each with its total.
+axes, the sums over all others. Any two must have the same sums over the axes that both have. Where of any two the axes
+of one include those of the other, they are a hierarchy: the finest decides, and cells fall into blocks, each with its
+total. Others cross (``crossing``, ``rounding``).
 
-Everything is decided in integers. ``rake`` scales a block, x to x T/S: the floors of these miss the total T by the sum
-of the remainders over S, which is whole and smaller than the number of cells that have one; so many of them, those of
-the largest remainders, get one more. ``project`` is the nearest whole table: in a block x to max(x - t, 0), where t is
-the least whole number at which the sum does not exceed T; what is missing is less than the number of cells with x >= t
-(at t - 1 each of them would be one more, and the sum above T), and so many of them get one more.
+Of a hierarchy everything is decided in integers. ``rake`` scales a block, x to x T/S: the floors of these miss the
+total T by the sum of the remainders over S, which is whole and smaller than the number of cells that have one; so many
+of them, those of the largest remainders, get one more. ``project`` is the nearest whole table: in a block x to
+max(x - t, 0), where t is the least whole number at which the sum does not exceed T; what is missing is less than the
+number of cells with x >= t (at t - 1 each of them would be one more, and the sum above T), and so many of them get one
+more.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Fault, InvalidInput
+from service.postprocess import crossing
+from service.postprocess.contradictions import check, table_of
+from service.postprocess.crossing import Crossing, Fit, Partition
+from service.postprocess.rounding import whole
 
 Integers = NDArray[np.int64]
 Adjusted = list[int] | list[float]
@@ -33,6 +38,13 @@ class Total:
 
     axes: tuple[int, ...]
     values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered(Total):
+    """With its place among all totals."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +63,13 @@ class _Blocks:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]) -> "_Blocks":
-        """The blocks.
-
-        Raises:
-            InvalidInput: a shape that the counts do not have, or totals that contradict each other.
-        """
-        table = _table(counts, shape)
-        finest = _finest(tuple(shape), totals)
+    def of(cls, table: Integers, finest: Total | None) -> "_Blocks":
+        """The blocks of a table with a hierarchy of totals, of which the finest decides."""
         first = () if finest is None else tuple(sorted(finest.axes))
-        order = (*first, *(axis for axis in range(len(shape)) if axis not in first))
+        order = (*first, *(axis for axis in range(table.ndim) if axis not in first))
         arranged = np.transpose(table, order)
-        blocks = int(np.prod([shape[axis] for axis in first], dtype=np.int64)) if first else 1
-        published = None if finest is None else _arranged(finest, shape).reshape(blocks)
+        blocks = int(np.prod(arranged.shape[: len(first)], dtype=np.int64))
+        published = None if finest is None else _arranged(finest, table.shape).reshape(blocks)
         return cls(np.ascontiguousarray(arranged).reshape(blocks, -1), published, order, arranged.shape)
 
     def back(self, adjusted: NDArray[np.generic]) -> Adjusted:
@@ -77,9 +83,12 @@ def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *
     """Each block in the proportions of its noisy counts, negative ones taken as 0; equal parts where none is above 0.
 
     Raises:
-        InvalidInput: see ``_Blocks.of``.
+        InvalidInput: a shape that the counts do not have, or totals that contradict each other.
     """
-    blocks = _Blocks.of(counts, shape, totals)
+    table, finest = _table(counts, shape), _finest(tuple(shape), totals)
+    if len(finest) > 1:
+        return _crossed(crossing.rake, table, finest, integer=integer)
+    blocks = _Blocks.of(table, finest[0] if finest else None)
     positive = np.maximum(blocks.counts, 0)
     if blocks.totals is None:
         return blocks.back(positive if integer else positive.astype(float))
@@ -95,10 +104,15 @@ def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *
 def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *, integer: bool) -> Adjusted:
     """The nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
 
+    Of crossing totals whole counts are a rounding of the nearest table.
+
     Raises:
-        InvalidInput: see ``_Blocks.of``.
+        InvalidInput: a shape that the counts do not have, or totals that contradict each other.
     """
-    blocks = _Blocks.of(counts, shape, totals)
+    table, finest = _table(counts, shape), _finest(tuple(shape), totals)
+    if len(finest) > 1:
+        return _crossed(crossing.project, table, finest, integer=integer)
+    blocks = _Blocks.of(table, finest[0] if finest else None)
     if blocks.totals is None:
         positive = np.maximum(blocks.counts, 0)
         return blocks.back(positive if integer else positive.astype(float))
@@ -117,6 +131,30 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]
     missing = blocks.totals - cells.sum(axis=1)
     reached = np.where(blocks.counts >= threshold[:, None], blocks.counts - threshold[:, None] + 1, 0)
     return blocks.back(cells + _ones_for_the_largest(reached, missing))
+
+
+def _crossed(fit: Fit, table: Integers, finest: Sequence[_Numbered], *, integer: bool) -> Adjusted:
+    """The same for crossing totals, a partition for the finest of each hierarchy."""
+    indices = np.indices(table.shape).reshape(table.ndim, -1)
+    partitions = []
+    for one in finest:
+        block = np.zeros(table.size, np.int64)
+        for axis in one.axes:
+            block = block * table.shape[axis] + indices[axis]
+        pointers = (f"/totals/{one.number}/values" + "/{}").format
+        partitions.append(Partition(block, np.array(one.values, np.int64), pointers))
+    crossed, counts = Crossing.of(partitions, "/totals"), table.ravel()
+    cells = np.maximum(counts, 0)
+    if integer:
+        cells[crossed.places] = whole(fit, counts, crossed, table_of(crossed, "/totals"))
+        return list(cells.tolist())
+    check(crossed, "/totals")
+    real = cells.astype(float)
+    real[crossed.places] = met = fit(counts[crossed.places], crossed)
+    if crossed.misses(met):
+        detail = "expected counts nearer to the totals: within the limit of the search none were found that meet them"
+        raise InvalidInput.at("/counts", detail)
+    return list(real.tolist())
 
 
 def _fits(descending: Integers, k: Integers) -> bool:
@@ -161,29 +199,40 @@ def _table(counts: Sequence[int], shape: Sequence[int]) -> Integers:
     return table.reshape(tuple(shape))
 
 
-def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> Total | None:
-    """The totals that decide; all others are sums of them.
+def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> list[_Numbered]:
+    """The totals that decide, one for each hierarchy; all others are sums of them.
 
     Raises:
-        InvalidInput: a total that is not one of this table, is negative, or contradicts another; or totals of which
-            neither's axes include the other's.
+        InvalidInput: a total that is not one of this table, is negative, or contradicts another.
     """
     faults = [fault for number, total in enumerate(totals) for fault in _faults(shape, total, f"/totals/{number}")]
     if faults:
         raise InvalidInput(faults)
-    ordered = sorted(enumerate(totals), key=lambda pair: len(pair[1].axes))
-    for (_, coarse), (number, fine) in pairwise(ordered):
-        if not set(coarse.axes) <= set(fine.axes):
-            detail = "expected totals of which one's axes include the other's, as in a hierarchy"
-            raise InvalidInput.at(f"/totals/{number}/axes", detail)
-        kept = tuple(sorted(coarse.axes))
-        dropped = tuple(place for place, axis in enumerate(sorted(fine.axes)) if axis not in kept)
-        differing = np.argwhere(_arranged(fine, shape).sum(axis=dropped) != _arranged(coarse, shape))
-        if len(differing):
-            place = f"place {differing[0].tolist()} of axes {list(kept)}" if kept else "the whole"
-            detail = f"expected totals that add up to the coarser ones: at {place} they do not"
-            raise InvalidInput.at(f"/totals/{number}/values", detail)
-    return ordered[-1][1] if ordered else None
+    ordered = sorted((_Numbered(total.axes, total.values, number) for number, total in enumerate(totals)), key=_axes)
+    for finer, fine in enumerate(ordered):
+        for coarse in ordered[:finer]:
+            _check_common(shape, coarse, fine)
+    chains = crossing.hierarchies([frozenset(one.axes) for one in ordered])
+    return [next(one for one in reversed(ordered) if frozenset(one.axes) == chain[-1]) for chain in chains]
+
+
+def _axes(total: Total) -> int:
+    return len(total.axes)
+
+
+def _check_common(shape: tuple[int, ...], coarse: _Numbered, fine: _Numbered) -> None:
+    """Totals over the axes that both have; of two margins, any that agree there have a table, if counts had signs."""
+    kept = tuple(sorted(set(coarse.axes) & set(fine.axes)))
+    sums = [
+        _arranged(one, shape).sum(axis=tuple(place for place, axis in enumerate(sorted(one.axes)) if axis not in kept))
+        for one in (coarse, fine)
+    ]
+    differing = np.argwhere(sums[0] != sums[1])
+    if len(differing):
+        place = f"place {differing[0].tolist()} of axes {list(kept)}" if kept else "the whole"
+        what = "the coarser ones" if kept == tuple(sorted(coarse.axes)) else f"those of /totals/{coarse.number}"
+        detail = f"expected totals that add up to {what}: at {place} they do not"
+        raise InvalidInput.at(f"/totals/{fine.number}/values", detail)
 
 
 def _faults(shape: tuple[int, ...], total: Total, at: str) -> list[Fault]:

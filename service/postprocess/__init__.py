@@ -1,0 +1,1 @@
+"""Noisy counts made to meet published totals, whole and not negative: it costs no privacy."""

@@ -1,0 +1,287 @@
+"""Counts that meet published totals which cross, such as those of rows and of columns: real numbers, none negative.
+
+Totals of one hierarchy are a partition: each cell belongs to one block with a total, or to none. Where totals cross,
+there are several partitions, and each of them is to be met. Raking is iterative proportional fitting. The projection
+is the nearest table by least squares; it is max(z + A'y, 0), where A adds cells up to blocks, and y solves the dual,
+a convex problem without constraints, by Newton's method. A table of that form which meets the totals is the nearest
+one (Karush, Kuhn and Tucker), whatever the search did. What raking has not met after its sweeps, because the
+proportions leave no such table or one with zeros only, is met by the table nearest to it.
+
+All sums are of numpy's that add up in one order on every machine, so that what is computed again is the same.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import InvalidInput
+
+Integers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+OPEN = -1
+"""The block of cells that have no published total in a partition."""
+LARGEST_TOTALS = 2**40
+"""Of the totals of a partition together: doubles tell their units apart, with 12 bits to spare."""
+MOST_CELLS = 2**19
+TOLERANCE = 1e-9
+"""Real counts meet a total within this share of it, or of 1 where it is less."""
+
+_SWEEPS = 1000
+_WORK = 2**28
+"""Of the sweeps: each multiplies every cell once for every partition."""
+_STEPS = 100
+_TRIALS = 40
+_POLISHES = 2
+_FURTHEST = 1e18  # from where the dual is taken to have no least value, as no table meets the totals
+_LARGEST_COUNT = 2.0**42
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Totals of one hierarchy.
+
+    Attributes:
+        block: of each cell, or OPEN.
+        totals: of each block; none is negative.
+        pointers: where a block's total was given, for refusals.
+    """
+
+    block: Integers
+    totals: Integers
+    pointers: Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Cells that have published totals in several partitions; cells that have none are left out.
+
+    Attributes:
+        places: of these cells in the table.
+        partitions: of these cells.
+        atom: which atom each cell is in; cells that share all their blocks are one.
+        atoms: for each partition the block of each atom.
+    """
+
+    places: Integers
+    partitions: tuple[Partition, ...]
+    atom: Integers
+    atoms: tuple[Integers, ...]
+
+    @classmethod
+    def of(cls, partitions: Sequence[Partition], at: str) -> "Crossing":
+        """Raises:
+        InvalidInput: more cells or larger totals than are adjusted.
+        """
+        if any(sum(one.totals.tolist()) > LARGEST_TOTALS for one in partitions):
+            raise InvalidInput.at(at, "expected crossing totals that add up to at most 2^40 units")
+        places = np.flatnonzero(np.any([one.block != OPEN for one in partitions], axis=0))
+        if places.size > MOST_CELLS:
+            raise InvalidInput.at(at, f"expected crossing totals of at most {MOST_CELLS} cells")
+        kept = tuple(Partition(one.block[places], one.totals, one.pointers) for one in partitions)
+        atom = np.zeros(places.size, np.int64)
+        for one in kept:
+            _, atom = np.unique(atom * (one.totals.size + 1) + one.block + 1, return_inverse=True)
+        first = np.unique(atom, return_index=True)[1]
+        return cls(places, kept, atom, tuple(one.block[first] for one in kept))
+
+    def misses(self, counts: Reals) -> bool:
+        """Whether real counts miss a total by more than the tolerance."""
+        return any(
+            bool((np.abs(_sums(one, counts) - one.totals) > TOLERANCE * np.maximum(one.totals, 1)).any())
+            for one in self.partitions
+        )
+
+
+Fit = Callable[[Integers, Crossing], Reals]
+"""An adjustment: from the counts of a crossing's cells to real ones that meet its totals."""
+
+
+def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]:
+    """Margins as chains, in each of which one includes the next; two chains wherever two are enough.
+
+    Margins neither of which includes the other are in different chains. Two chains are a colouring of these pairs.
+    """
+    ordered = sorted(dict.fromkeys(margins), key=len)
+    crossing = {one: [other for other in ordered if not (one <= other or other <= one)] for one in ordered}
+    colour: dict[frozenset[int], int] = {}
+    for start in ordered:
+        colour.setdefault(start, 0)
+        reached = [start]
+        while reached:
+            one = reached.pop()
+            for other in crossing[one]:
+                if other not in colour:
+                    colour[other] = 1 - colour[one]
+                    reached.append(other)
+    if any(colour[one] == colour[other] for one in ordered for other in crossing[one]):
+        for number, one in enumerate(ordered):  # more than two: the first chain that has room
+            taken = {colour[other] for other in crossing[one] if other in ordered[:number]}
+            colour[one] = next(free for free in range(len(ordered)) if free not in taken)
+    chains = [[one for one in ordered if colour[one] == number] for number in range(len(ordered))]
+    return [chain for chain in chains if chain]
+
+
+def _sums(one: Partition, counts: Reals) -> Reals:
+    """The sums of blocks; the first of ``bincount`` are those of open cells."""
+    return np.asarray(np.bincount(one.block + 1, counts, one.totals.size + 1)[1:], np.float64)
+
+
+def _bounded(counts: Integers) -> Reals:
+    """As doubles that can be told apart, which only counts feel that are beyond all use."""
+    return np.asarray(np.clip(counts.astype(float), -_LARGEST_COUNT, _LARGEST_COUNT))
+
+
+def rake(counts: Integers, crossing: Crossing) -> Reals:
+    """Counts in the proportions of those given, as far as the totals let them; negative ones are 0.
+
+    A block without a count above 0 begins with equal ones. May miss totals, if no table meets them: see ``misses``.
+    """
+    fitted = np.maximum(_bounded(counts), 0.0)
+    for one in crossing.partitions:
+        empty = np.append((_sums(one, fitted) == 0) & (one.totals > 0), False)  # OPEN is the last one
+        fitted[empty[one.block]] = 1.0
+    for _ in range(min(_SWEEPS, _WORK // (fitted.size * len(crossing.partitions) + 1))):
+        for one in crossing.partitions:
+            sums = _sums(one, fitted)
+            factors = np.where(sums > 0, one.totals / np.where(sums > 0, sums, 1.0), 0.0)
+            fitted *= np.append(factors, 1.0)[one.block]
+        if not crossing.misses(fitted):
+            return fitted
+    return _nearest(fitted, crossing)
+
+
+def project(counts: Integers, crossing: Crossing) -> Reals:
+    """The nearest counts that meet the totals. May miss them, if no table meets them: see ``misses``."""
+    return _nearest(_bounded(counts), crossing)
+
+
+def _nearest(counts: Reals, crossing: Crossing) -> Reals:
+    """Where counts are large beside totals, rounding leaves something, which a second projection from there takes."""
+    found = _Dual(counts, crossing).solve()
+    for _ in range(_POLISHES):
+        if not crossing.misses(found):
+            break
+        found = _Dual(found, crossing).solve()
+    return found
+
+
+class _Dual:
+    """The dual of a projection: the least value of the sum of max(z + A'y, 0)²/2, less b'y.
+
+    The cells of blocks whose total is 0 are 0, and left out.
+    """
+
+    def __init__(self, counts: Reals, crossing: Crossing) -> None:
+        self.counts, self.parts, self.passes = counts, crossing.partitions, 0
+        self.alive = np.ones(counts.size, bool)
+        for one in self.parts:
+            self.alive &= np.append(one.totals > 0, True)[one.block]
+        self.totals = np.concatenate([one.totals for one in self.parts]).astype(float)
+        self.cells = self.added(self.alive.astype(float))
+
+    def added(self, counts: Reals) -> Reals:
+        """A counts, of all partitions."""
+        self.passes += 1
+        return np.concatenate([_sums(one, counts) for one in self.parts])
+
+    def spread(self, y: Reals) -> Reals:
+        """A'y."""
+        spread, start = np.zeros(self.counts.size), 0
+        for one in self.parts:
+            spread += np.append(y[start : start + one.totals.size], 0.0)[one.block]
+            start += one.totals.size
+        return spread
+
+    def at(self, y: Reals) -> tuple[Reals, Reals]:
+        """z + A'y, and what the table misses that is made of it, which is the slope."""
+        shifted = self.counts + self.spread(y)
+        return shifted, self.added(np.maximum(shifted, 0.0) * self.alive) - self.totals
+
+    def solve(self) -> Reals:
+        """Newton's method; the table of the last step."""
+        y = np.zeros(self.totals.size)
+        allowed = TOLERANCE / 4 * np.maximum(self.totals, 1)
+        for number in range(_STEPS):
+            if self.passes * self.counts.size * len(self.parts) > _WORK or np.abs(y).max(initial=0.0) > _FURTHEST:
+                break
+            y = self.swept(y)
+            shifted, missed = self.at(y)
+            if not (np.abs(missed) > allowed).any():
+                break
+            # Cells a little below 0 will be above it after the step; without them steps are short where kinks are near.
+            # What is a little is told by the cell's own totals and, in turn, by all.
+            reach = self.spread(np.abs(missed)) if number % 2 == 0 else np.abs(missed).max()
+            active = self.alive * (shifted > -reach)
+            step = self.direction(active, missed)
+            y = y + self.length(y, step, float((step * missed).sum())) * step
+        return np.maximum(shifted, 0.0) * self.alive
+
+    def length(self, y: Reals, step: Reals, slope: float) -> float:
+        """How far to go, for about the least value along a step: its slope is bracketed, and then made small."""
+        low, high, tried = 0.0, np.inf, 1.0
+        below, above = slope, 0.0
+        for _ in range(_TRIALS):
+            here = float((step * self.at(y + tried * step)[1]).sum())
+            if abs(here) <= 0.1 * abs(slope):
+                break
+            if here < 0:
+                low, below = tried, here
+            else:
+                high, above = tried, here
+            if high == np.inf:
+                tried = 4 * low
+            else:
+                share = min(max(below / (below - above), 0.05), 0.95)
+                tried = low + share * (high - low)
+        return tried
+
+    def swept(self, y: Reals) -> Reals:
+        """y after the exact minimum along each partition's part of it in turn: that meets its totals.
+
+        With the k largest cells above 0, t = (total - their sum)/k is added to each; k is the last with all above 0.
+        """
+        shifted, moved, start = self.counts + self.spread(y), y.copy(), 0
+        for one in self.parts:
+            inside = np.flatnonzero(self.alive & (one.block != OPEN))
+            order = inside[np.lexsort((-shifted[inside], one.block[inside]))]
+            block, ranked = one.block[order], shifted[order]
+            sizes = np.bincount(block, minlength=one.totals.size)
+            starts = np.cumsum(sizes) - sizes
+            sums = np.cumsum(ranked)
+            sums -= np.append(0.0, sums)[starts][block]
+            k = np.arange(1, order.size + 1) - starts[block]
+            above = np.maximum(np.bincount(block, ranked * k > sums - one.totals[block], one.totals.size), sizes > 0)
+            last = (starts + above.astype(np.int64) - 1)[sizes > 0]
+            step = np.zeros(one.totals.size)
+            step[sizes > 0] = (one.totals[sizes > 0] - sums[last]) / above[sizes > 0]
+            shifted += np.append(step, 0.0)[one.block]
+            moved[start : start + one.totals.size] += step
+            start += one.totals.size
+        return moved
+
+    def direction(self, active: Reals, missed: Reals) -> Reals:
+        """Newton's step by conjugate gradients, damped as long as totals are missed by much."""
+        size = float(np.sqrt((missed * missed).sum()))
+        share = min(1.0, size / float(np.sqrt((self.totals * self.totals).sum()) + 1))
+        damping = max(1e-3 * share, 1e-14) * np.maximum(self.cells, 1.0)
+        scale = np.maximum(self.added(active), 1e-3) + damping
+
+        step, rest = np.zeros_like(missed), -missed
+        scaled = rest / scale
+        along, product = scaled, float((rest * scaled).sum())
+        for _ in range(min(missed.size, 200) + 10):
+            if not product > 0 or float(np.sqrt((rest * rest).sum())) <= min(1e-2, share) * 1e-2 * size:
+                break
+            curved = self.added(active * self.spread(along)) + damping * along
+            bend = float((along * curved).sum())
+            if not bend > 0:
+                break
+            step = step + product / bend * along
+            rest = rest - product / bend * curved
+            scaled = rest / scale
+            before, product = product, float((rest * scaled).sum())
+            along = scaled + product / before * along
+        return step

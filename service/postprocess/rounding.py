@@ -1,0 +1,192 @@
+"""Controlled rounding: whole counts near real ones, that meet every total of crossing partitions exactly.
+
+Each atom gets the floor or the ceiling of its real count, and then each of its cells. With two partitions, which are
+two hierarchies, there always are such counts if the real ones meet the totals: atoms are edges between the blocks of
+one and those of the other, and what a flow can carry in parts it can carry in whole units (Ford and Fulkerson). From
+the nearest whole counts, units are moved along edges until the totals are met; of the largest move that an atom must
+make, the least that does is found. With three and more partitions there may be none, and finding one is hard in
+general: it is searched by branch and bound, first among floors and ceilings, then among all tables, within a number
+of nodes. What is found is checked in integers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # it publishes no types
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import maximum_flow  # type: ignore[import-untyped]
+
+from service.postprocess.crossing import LARGEST_TOTALS, OPEN, Crossing, Fit
+
+Integers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+MOST_ATOMS = 2**11
+"""Of more than two partitions: beyond, a search takes minutes."""
+NODES = 20
+"""Of a search by branch and bound. In nodes and not in seconds, so that every machine finds the same."""
+
+_MOVES = 32  # between half a unit, the nearest, and a whole one, how many limits of a move are told apart
+_GAP = 0.1  # another table may be nearer to the real one by this share of the sum of squares
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Whole counts of the cells of a crossing, or none; ``proven``: that there are none."""
+
+    counts: Integers | None
+    proven: bool = False
+
+
+def rounded(real: Reals, crossing: Crossing) -> Search:
+    """Whole counts near real ones, which meet the totals about."""
+    sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
+    if len(crossing.partitions) <= 2:
+        found = Search(_by_flow(sums, crossing))
+    else:
+        found = _by_search(sums, crossing, near=True)
+        if found.counts is None or any(part.any() for part in _missing(found.counts, crossing, of_atoms=True)):
+            found = _by_search(sums, crossing, near=False)
+    if found.counts is None:
+        return found
+    counts = _shared(real, found.counts, crossing)
+    return Search(counts if meets(counts, crossing) else None)
+
+
+def whole(fit: Fit, counts: Integers, crossing: Crossing, known: Integers) -> Integers:
+    """Whole counts near those of an adjustment; the table that is known where none is found."""
+    found = rounded(fit(counts[crossing.places], crossing), crossing).counts
+    return known if found is None else found
+
+
+def meets(counts: Integers, crossing: Crossing) -> bool:
+    """Whether whole counts are not negative and meet every total exactly."""
+    return not (counts < 0).any() and not any(missing.any() for missing in _missing(counts, crossing, of_atoms=False))
+
+
+def _missing(counts: Integers, crossing: Crossing, *, of_atoms: bool) -> list[Integers]:
+    """What blocks lack, exactly."""
+    found = []
+    for number, one in enumerate(crossing.partitions):
+        sums = np.zeros(one.totals.size + 1, np.int64)
+        np.add.at(sums, crossing.atoms[number] if of_atoms else one.block, counts)  # OPEN is the last one
+        found.append(one.totals - sums[:-1])
+    return found
+
+
+def _slack(crossing: Crossing) -> float:
+    """How far real counts may be from ones that meet the totals exactly."""
+    largest = max(int(one.totals.max(initial=0)) for one in crossing.partitions)
+    return max(2.0**-20, largest * 2.0**-46)
+
+
+def _shared(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
+    """Each atom's units, shared out to its cells: their floors, and one more for the largest remainders."""
+    floors = np.maximum(np.floor(real - _slack(crossing)), 0).astype(np.int64)
+    taken = np.zeros_like(sums)
+    np.add.at(taken, crossing.atom, floors)
+    sizes = np.bincount(crossing.atom)
+    every, rest = np.divmod(sums - taken, sizes)
+    order = np.lexsort((floors - real, crossing.atom))
+    starts = np.cumsum(sizes) - sizes
+    rank = np.empty(real.size, np.int64)
+    rank[order] = np.arange(real.size) - starts[crossing.atom[order]]
+    shared: Integers = floors + every[crossing.atom] + (rank < rest[crossing.atom])
+    return shared
+
+
+def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
+    """Atoms' units for two partitions: a flow from what lacks units to where they can be put."""
+    slack = _slack(crossing)
+    start = np.rint(sums).astype(np.int64)
+    above = np.ceil(sums + slack).astype(np.int64) - start
+    below = start - np.maximum(np.floor(sums - slack), 0).astype(np.int64)
+    missing = _missing(start, crossing, of_atoms=True)
+    low, high = 0, _MOVES
+    best = _moved(start, above, below, crossing, missing)
+    while best is not None and high - low > 1:  # the least limit of a move that does
+        middle = (low + high) // 2
+        limit = 0.5 + middle / (2 * _MOVES)
+        up = np.where(start + above - sums <= limit, above, 0)
+        down = np.where(sums - start + below <= limit, below, 0)
+        found = _moved(start, up, down, crossing, missing)
+        low, high, best = (low, middle, found) if found is not None else (middle, high, best)
+    return best
+
+
+def _moved(
+    start: Integers, above: Integers, below: Integers, crossing: Crossing, missing: list[Integers]
+) -> Integers | None:
+    """Units after a flow that takes from, and adds to, each atom at most so many; None where none meets the totals.
+
+    One more in an atom is a unit from its block of the first partition to that of the second. Open atoms are at a
+    node whose balance is what is left.
+    """
+    first, second = missing
+    rows, columns = (np.where(block == OPEN, first.size + second.size, block) for block in crossing.atoms)
+    columns = np.where(crossing.atoms[1] == OPEN, columns, columns + first.size)
+    nodes = first.size + second.size + 1
+    source, sink = nodes, nodes + 1
+    supplies = np.concatenate([first, -second, [int(second.sum()) - int(first.sum())]])
+    giving, taking = np.flatnonzero(supplies > 0), np.flatnonzero(supplies < 0)
+    if np.abs(supplies).sum() >= 2**31:
+        return None
+    tails = np.concatenate([rows, columns, np.full(giving.size, source), taking])
+    heads = np.concatenate([columns, rows, giving, np.full(taking.size, sink)])
+    room = np.concatenate([above, below, supplies[giving], -supplies[taking]])
+    kept = room > 0
+    graph = csr_array((room[kept].astype(np.int32), (tails[kept], heads[kept])), shape=(nodes + 2, nodes + 2))
+    found = maximum_flow(graph, source, sink)
+    if found.flow_value != int(supplies[giving].sum()):
+        return None
+    if not rows.size:
+        return start
+    return start + np.asarray(found.flow[rows, columns]).ravel().astype(np.int64)
+
+
+def _by_search(sums: Reals, crossing: Crossing, *, near: bool) -> Search:
+    """Atoms' units for more partitions, by branch and bound: a floor or a ceiling each, or any number.
+
+    A column is a unit from the floor to the ceiling, or units above the ceiling, or units below the floor.
+    """
+    slack = _slack(crossing)
+    floors, ceilings = np.floor(sums + slack).astype(np.int64), np.ceil(sums - slack).astype(np.int64)
+    ceilings = np.maximum(floors, ceilings)
+    least = np.full(sums.size, LARGEST_TOTALS)
+    for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
+        least = np.minimum(least, np.append(one.totals, LARGEST_TOTALS)[blocks])
+    between, every = np.flatnonzero(floors < ceilings), np.arange(sums.size)
+    ones, dear = np.ones(sums.size), np.full(sums.size, 3.0)
+    columns = [(between, ones[between], ones[between], (2 * (floors - sums) + 1)[between])]
+    if not near:
+        columns.append((every, ones, np.maximum(least - ceilings, 0).astype(float), dear))
+        columns.append((every, -ones, floors.astype(float), dear))
+    places, signs, bounds, costs = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    if not places.size:  # whole already
+        return Search(floors)
+    needed = np.concatenate(_missing(floors, crossing, of_atoms=True))
+    found = milp(
+        np.append(costs, ((floors - sums) ** 2).sum()),  # of a column that is always 1, so that gaps have a meaning
+        constraints=LinearConstraint(_matrix(places, signs, crossing), needed, needed),
+        integrality=np.ones(costs.size + 1),
+        bounds=Bounds(np.append(np.zeros(costs.size), 1), np.append(bounds, 1)),
+        options={"node_limit": NODES, "mip_rel_gap": _GAP},
+    )
+    if found.x is None:
+        return Search(None, proven=found.status == 2)
+    units = floors.copy()
+    np.add.at(units, places, (signs * np.rint(found.x[:-1])).astype(np.int64))
+    return Search(units)
+
+
+def _matrix(places: Integers, signs: Reals, crossing: Crossing) -> csr_array:
+    """A row for each total, a column for each variable."""
+    rows, columns, starts = [], [], 0
+    for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
+        covered = np.flatnonzero(blocks[places] != OPEN)
+        rows.append(blocks[places][covered] + starts)
+        columns.append(covered)
+        starts += one.totals.size
+    row, column = np.concatenate(rows), np.concatenate(columns)
+    return csr_array((signs[column], (row, column)), shape=(starts, places.size + 1))
