@@ -23,6 +23,7 @@ from service.privacy.safetab import Design, Kind, Level, noise_of, plan_of
 _AT_ONCE = 1 << 16  # groups
 _DIGITS = 9  # of a loss, so that equal ones are equal though they were added up in another order
 _RULES = Rules((20, 40, 60), ((0, 2, 3, 4), tuple(range(9)), tuple(range(23))))
+_IMPOSSIBLE = 1e6  # the loss of a detail that one of the inputs cannot have, as far as doubles tell
 _WIDTHS = 60  # of the noise, beyond which a tail is below any double's weight beside 1
 
 Tabulate = Callable[[Groups, Rules, Laws, Keystream], tuple[NDArray[np.int8], Counts]]
@@ -114,7 +115,8 @@ def _of_detail(true: int, law: Law) -> Losses:
     ]
     with np.errstate(divide="ignore"):
         losses = np.log(chances[1]) - np.log(chances[0])
-    return np.concatenate([[0.0], np.nan_to_num(losses)])  # of TOTAL_ONLY, which no unmarked group has
+    losses = np.nan_to_num(losses, posinf=_IMPOSSIBLE, neginf=-_IMPOSSIBLE)
+    return np.concatenate([[0.0], losses])  # 0 of TOTAL_ONLY, which no unmarked group has
 
 
 def _width(law: Law) -> float:

@@ -77,7 +77,6 @@ def _budget_spent_twice(
     ("name", "fault"),
     [
         ("at a threshold", _half_the_noise),
-        ("two levels, stability 2", _half_the_noise),
         ("totals only, stability 2", _half_the_noise),
         ("at a threshold", _true_count_decides),
         ("stability 3", _true_count_decides),

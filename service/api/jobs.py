@@ -18,7 +18,7 @@ from service.api.empirical_figures import loss_picture
 from service.api.exact import LARGEST_INTEGER, Exact
 from service.api.paging import Cursor, Limit, page, read_cursor
 from service.api.problems import KINDS
-from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, Algorithm
+from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, Algorithm, Measurement
 from service.empirical.notation import experiment_of
 from service.errors import InvalidInput
 from service.ledger import jobs
@@ -28,6 +28,7 @@ from service.privacy.numbers import parse_exact
 router = APIRouter(prefix="/v1", tags=["empirical privacy loss"], route_class=StrictRoute)
 
 _STRATA = 24  # voting age or not, by six races, by two ethnicities
+_LARGEST_PRINTED = 2 - 1e-6  # of a measurement's budget, half of which is a success probability
 _LOCATION = {"Location": {"description": "The job's address.", "schema": {"type": "string"}}}
 
 Size = Annotated[int, Field(strict=True, ge=1, le=10**12)]
@@ -49,8 +50,15 @@ class RunExperiment(Smoothing):
         description="Of each area in consistent and invariant, each half as large as the one before; 24 unless given.",
     )
     total_share: Exact | None = Field(None, description="Of epsilon, for the totals of consistent; 0.25 unless given.")
+    noise: Measurement | None = Field(
+        None,
+        description="Of consistent and invariant; geometric unless given. as_printed has half of a measurement's budget"
+        " for its success probability, as Table SA1 has: it loses more than its budget.",
+    )
     direct_runs: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = Field(
-        0, description="Runs on D and as many on D', for the direct estimate of gdpc, adpc and rdpc; 0 for none."
+        0,
+        description="Runs on D and as many on D', which has one person moved out of the first count, for the direct"
+        " estimate; 0 for none. Of invariant the person stays in the county.",
     )
     confidence: Exact = Field("0.95", description="Of the lower bounds.")
     seed: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] | None = Field(
@@ -69,6 +77,7 @@ class Parameters(BaseModel):
     P: int
     strata: int
     total_share: str
+    noise: Measurement
     direct_runs: int
     bandwidth: str
     percentile: str
@@ -94,7 +103,7 @@ class RatioPoint(BaseModel):
 
 
 class DirectBody(BaseModel):
-    """The direct estimate: the first area's noisy count over runs on D and on D'."""
+    """The direct estimate: the first area's noisy count (of its first stratum) over runs on D and on D'."""
 
     runs: int
     moved_to: int
@@ -279,9 +288,19 @@ def _parameters(body: RunExperiment) -> dict[str, Any]:
         "P": (body.P or 4) if body.algorithm == "adpc" else 1,
         "strata": (body.strata or _STRATA) if stratified else 1,
         "total_share": body.total_share or "0.25",
+        "noise": body.noise or "geometric",
         "seed": secrets.randbits(53) if body.seed is None else body.seed,
     }
     experiment = experiment_of(parameters)
+    largest = experiment.epsilon
+    if body.algorithm == "consistent":
+        largest *= max(experiment.total_share, 1 - experiment.total_share)
+    if experiment.noise == "as_printed" and largest >= _LARGEST_PRINTED:
+        raise InvalidInput.at("/epsilon", "expected measurements with budgets below 2: half of one is a probability")
+    if body.direct_runs and body.algorithm == "invariant" and experiment.county == 1:
+        raise InvalidInput.at(
+            "/direct_runs", "expected 0: each county is one count, which is its total, and nobody can be moved in it"
+        )
     if experiment.counts > MOST_COUNTS:
         raise InvalidInput.at("/N", f"expected a population of at most {MOST_COUNTS} counts: lower N or raise mu")
     if experiment.values > MOST_VALUES:
@@ -296,9 +315,8 @@ def _check_belonging(body: RunExperiment) -> None:
         "P": body.algorithm == "adpc",
         "strata": body.algorithm in STRATIFIED,
         "total_share": body.algorithm == "consistent",
+        "noise": body.algorithm in STRATIFIED,
     }
     for name, fits in belongs.items():
         if getattr(body, name) is not None and not fits:
             raise InvalidInput.at(f"/{name}", "expected no such field for this algorithm")
-    if body.direct_runs and body.algorithm in STRATIFIED:
-        raise InvalidInput.at("/direct_runs", "expected 0: the direct estimate is of gdpc, adpc and rdpc")

@@ -1,12 +1,13 @@
 """Simulated experiments: a synthetic population, an algorithm, and what its residuals and outputs tell of its loss."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from service.empirical.algorithms import averaged, consistent, invariant, raked, raked_first_area
+from service.empirical.algorithms import averaged, consistent, first_cell, invariant, raked, raked_first_area
 from service.empirical.bounds import Bound, epsilon_at_least, of_outputs, of_residuals, pure_epsilon_of_shift
 from service.empirical.loss import Estimate, Setting, estimate
 from service.empirical.populations import Hierarchy, area_counts, hierarchy, stratified_counts
@@ -15,6 +16,7 @@ from service.empirical.residuals import Counts, Floats, residuals_of
 
 Algorithm = Literal["gdpc", "rdpc", "adpc", "consistent", "invariant"]
 ALGORITHMS: tuple[Algorithm, ...] = ("gdpc", "rdpc", "adpc", "consistent", "invariant")
+Measurement = Literal["geometric", "as_printed"]
 STRATIFIED: tuple[Algorithm, ...] = ("consistent", "invariant")  # of seed 000; the others are of seed 001
 
 MOST_COUNTS = 4_000_000  # true counts of a population
@@ -41,7 +43,9 @@ class Experiment:
         parts: P, of ``adpc``.
         strata: in each area, of seed 000's algorithms.
         total_share: of epsilon for the totals, of ``consistent``.
-        direct_runs: R runs on D and R on D', of seed 001's algorithms; 0 for none.
+        noise: of seed 000's algorithms. ``as_printed`` is Table SA1's: the *success probability* is half of the budget,
+            so that a measurement loses more than that, -log(1 - budget/2).
+        direct_runs: R runs on D and R on D'; 0 for none.
         setting: of the residual estimate.
         replicates: for its bootstrap interval and its bias.
         risk: one minus the confidence of the lower bounds.
@@ -56,6 +60,7 @@ class Experiment:
     parts: int = 1
     strata: int = 1
     total_share: float = 0.25
+    noise: Measurement = "geometric"
     direct_runs: int = 0
     setting: Setting = _PUBLISHED
     replicates: int = 200
@@ -71,13 +76,24 @@ class Experiment:
     def values(self) -> int:
         """How many values of noise it takes, about."""
         tree = self.tree
-        direct = self.direct_runs * (tree.children * tree.levels if self.algorithm == "rdpc" else self.parts)
+        of_one_run = {"rdpc": tree.children * tree.levels, "consistent": self.strata, "invariant": self.county}
+        direct = self.direct_runs * of_one_run.get(self.algorithm, self.parts)
         return tree.areas * self.strata * self.parts + 2 * direct
 
     @property
     def counts(self) -> int:
         """How many true counts its population has."""
         return self.tree.areas * self.strata
+
+    @property
+    def areas_of_county(self) -> int:
+        """How many areas of the last level an area of the first one has."""
+        return self.tree.areas // self.tree.children
+
+    @property
+    def county(self) -> int:
+        """How many counts it has, with their strata."""
+        return self.areas_of_county * self.strata
 
 
 def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
@@ -115,17 +131,31 @@ def simulated(experiment: Experiment, generator: np.random.Generator) -> tuple[F
     tree, loss = experiment.tree, experiment.epsilon
     if experiment.algorithm in STRATIFIED:
         counts = stratified_counts(tree, experiment.strata, generator)
-        each = loss / 2
-        if experiment.algorithm == "invariant":
-            return invariant(counts.reshape(tree.children, -1), each, generator), counts, None
-        share = experiment.total_share
-        areas = counts.reshape(tree.areas, -1)
-        return consistent(areas, share * each, (1 - share) * each, generator), counts, None
+        return _of_rows(experiment, _rows(experiment, counts), generator), counts, None
     counts = area_counts(tree, generator)
     if experiment.algorithm == "rdpc":
         result = raked(counts, loss / (tree.levels + 1), generator)
         return result.residuals, counts, result.divided
     return averaged(tree.areas, experiment.parts, loss / experiment.parts, generator), counts, None
+
+
+def _rows(experiment: Experiment, counts: Counts) -> Counts:
+    """A row for all that is made consistent together: the counts of a county, or the strata of an area."""
+    return counts.reshape(-1, experiment.county if experiment.algorithm == "invariant" else experiment.strata)
+
+
+def _of_rows(experiment: Experiment, rows: Counts, generator: np.random.Generator) -> Floats:
+    """The residuals of seed 000's algorithms, of independent rows."""
+    if experiment.algorithm == "invariant":
+        return invariant(rows, _loss(experiment, experiment.epsilon), generator)
+    share = experiment.total_share
+    totals, strata = (_loss(experiment, part * experiment.epsilon) for part in (share, 1 - share))
+    return consistent(rows, totals, strata, generator)
+
+
+def _loss(experiment: Experiment, budget: float) -> float:
+    """Of a measurement for a shift by one, where a changed record shifts two of those that share the budget."""
+    return budget / 2 if experiment.noise == "geometric" else -math.log1p(-budget / 2)
 
 
 def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> dict[str, Any]:
@@ -134,13 +164,13 @@ def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generat
     Tails as the paper compares them, and a bound that holds for any algorithm, since the runs are independent.
     """
     with_person, without = direct_runs(experiment, counts, generator)
-    tree = experiment.tree
+    tree, within_county = experiment.tree, experiment.algorithm == "invariant"
     x, ratios = tail_ratios(with_person, without, experiment.setting.percentile)
     bound = of_outputs(with_person, without, epsilon_at_least(), experiment.risk, generator)
     finite = ratios[np.isfinite(ratios)]
     return {
         "runs": experiment.direct_runs,
-        "moved_to": min(_MOVED_TO, tree.areas - 1),
+        "moved_to": min(_MOVED_TO, (experiment.areas_of_county if within_county else tree.areas) - 1),
         "epl": float(np.abs(finite).max()) if finite.size else None,
         "curve": [{"x": float(at), "epl": _number(ratio)} for at, ratio in zip(x, ratios, strict=True)],
         "lower_bound": shown_bound(bound) | {"certified": True},
@@ -151,6 +181,13 @@ def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Gen
     """The first area's outputs on D and on D', both less its true count in D."""
     tree, runs = experiment.tree, experiment.direct_runs
     true = int(counts.ravel()[0])
+    if experiment.algorithm in STRATIFIED:
+        row = _rows(experiment, counts)[0]
+        first, second = (
+            first_cell(each, runs, lambda rows: _of_rows(experiment, rows, generator))
+            for each in (row, _with_one_moved(experiment, row))
+        )
+        return first - true, second - true
     if experiment.algorithm != "rdpc":
         loss = experiment.epsilon / experiment.parts
         first, second = (averaged(runs, experiment.parts, loss, generator) for _ in range(2))
@@ -169,6 +206,22 @@ def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Gen
     loss = experiment.epsilon / (tree.levels + 1)
     first, second = (raked_first_area(tree.people, each, loss, runs, generator) for each in (before, after))
     return first - true, second - true
+
+
+def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
+    """The first row of D': its first stratum has one person less.
+
+    Of ``invariant`` the person stays in the county: were its total another, the answers could not be the same, and no
+    epsilon would do.
+    """
+    if row[0] < 1:
+        raise ValueError("expected somebody in the first area's first stratum, to be moved")
+    moved = row.copy()
+    moved[0] -= 1
+    if experiment.algorithm == "invariant":
+        to = min(_MOVED_TO, experiment.areas_of_county - 1) * experiment.strata
+        moved[to or 1] += 1  # of a county that is one area, to the next stratum
+    return moved
 
 
 def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Floats, Floats]:

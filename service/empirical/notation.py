@@ -22,6 +22,7 @@ def experiment_of(parameters: dict[str, Any]) -> Experiment:
         parts=parameters["P"],
         strata=parameters["strata"],
         total_share=exact["total_share"],
+        noise=parameters.get("noise", "geometric"),  # jobs of earlier versions do not say
         direct_runs=parameters["direct_runs"],
         setting=Setting(exact["bandwidth"], exact["percentile"], exact["multiplier"]),
         replicates=parameters["bootstrap"],

@@ -317,8 +317,8 @@ def test_every_algorithm_runs(embedded: Client) -> None:
         "gdpc": {"direct_runs": 10},
         "rdpc": {"direct_runs": 10, "confidence": "0.9"},
         "adpc": {"P": 2, "direct_runs": 10},
-        "consistent": {"strata": 3, "total_share": "1/3"},
-        "invariant": {"strata": 3},
+        "consistent": {"strata": 3, "total_share": "1/3", "direct_runs": 10, "noise": "as_printed"},
+        "invariant": {"strata": 3, "direct_runs": 10},
     }
     for algorithm, fields in given.items():
         answer = embedded.post(_EXPERIMENTS, json=sizes | fields | {"algorithm": algorithm})
@@ -326,6 +326,8 @@ def test_every_algorithm_runs(embedded: Client) -> None:
         done = _ended(embedded, answer.headers["Location"])
         assert done["state"] == "succeeded", done
         assert done["result"]["residuals"] == 35**2 * fields.get("strata", 1)
+        assert done["parameters"]["noise"] == fields.get("noise", "geometric")
+        assert done["result"]["direct"]["runs"] == 10
 
 
 def test_an_experiment_that_shows_nothing_says_why(embedded: Client) -> None:
@@ -415,7 +417,14 @@ def test_a_job_that_is_not_there(still: Client) -> None:
         ({"total_share": "0.5"}, "/total_share"),
         ({"algorithm": "consistent", "total_share": 0}, "/total_share"),
         ({"algorithm": "consistent", "total_share": 1}, "/total_share"),
-        ({"algorithm": "consistent", "direct_runs": 5}, "/direct_runs"),
+        ({"algorithm": "invariant", "strata": 1, "J": 1, "direct_runs": 5}, "/direct_runs"),
+        ({"algorithm": "consistent", "direct_runs": 10**6, "strata": 200}, "/direct_runs"),
+        ({"algorithm": "invariant", "direct_runs": 10**5}, "/direct_runs"),
+        ({"noise": "geometric"}, "/noise"),
+        ({"algorithm": "consistent", "noise": "laplace"}, "/noise"),
+        ({"algorithm": "invariant", "noise": "as_printed", "epsilon": 2}, "/epsilon"),
+        ({"algorithm": "consistent", "noise": "as_printed", "epsilon": "2.7"}, "/epsilon"),
+        ({"algorithm": "consistent", "noise": "as_printed", "epsilon": "2.1", "total_share": "0.97"}, "/epsilon"),
         ({"direct_runs": -1}, "/direct_runs"),
         ({"direct_runs": 10**6 + 1}, "/direct_runs"),
         ({"algorithm": "rdpc", "direct_runs": 10**6}, "/direct_runs"),
