@@ -129,7 +129,10 @@ def test_county_counts_from_accuracy_to_noise(call: Generated) -> None:
     body = models.RegisterAndDraw(name="county totals", mechanism=calibrated.mechanism, counts=counts)
     draw = call("noisy_counts.register_and_draw", "counties-2010", body=body, idempotency_key="county-totals-2010")
     assert len(draw.noisy) == 3142
-    assert sum(abs(noisy - count) <= draw.margin_of_error.moe for noisy, count in zip(draw.noisy, counts, strict=True))
+    within = sum(
+        abs(noisy - count) <= draw.margin_of_error.moe for noisy, count in zip(draw.noisy, counts, strict=True)
+    )
+    assert sum(within) > 2900  # of 3142; at 95 % fewer have a probability of 1e-11
     assert call("noisy_counts.read_draw", "counties-2010", draw.draw).noisy == draw.noisy
     second = models.DrawMechanism(mechanism="/", counts=[0])
     refused = call("noisy_counts.draw_mechanism", "counties-2010", draw.release, body=second)
