@@ -99,14 +99,14 @@ def ok(body: dict[str, Any]) -> Response:
     return Response(json.dumps(body), media_type="application/json")
 
 
-def prefers(accept: str, media_type: str, over: str = "application/json") -> bool:
-    """Whether an Accept header asks for this media type, by its name, at least as much as for another."""
-    weights = {over: 0.0, media_type: 0.0}
+def prefers(accept: str, media_type: str) -> bool:
+    """Whether an Accept header asks for this media type, by its name, at least as much as for JSON."""
+    weights = {"application/json": 0.0, media_type: 0.0}
     for wish in accept.split(","):
         name, *parameters = (part.strip().lower() for part in wish.split(";"))
         if name in weights:
             weights[name] = max(weights[name], _weight(parameters))
-    return weights[media_type] > 0 and weights[media_type] >= weights[over]
+    return weights[media_type] > 0 and weights[media_type] >= weights["application/json"]
 
 
 def _weight(parameters: list[str]) -> float:
