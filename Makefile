@@ -13,7 +13,7 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-browser test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
+.PHONY: help serve test test-browser test-contract test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and database
 
 test-faults-short: $(VENV)/dev.stamp ## the same a few times each, in about a minute
 	$(BIN)/python -m pytest -m faults tests/faults
+
+test-contract: $(VENV)/dev.stamp ## send generated requests to every operation as every role, for ten minutes
+	$(BIN)/python -m pytest -m contract tests/test_contract.py
 
 test-spark: $(VENV)/spark.stamp ## run the example's Spark job on a local Spark, which takes Java
 	$(BIN)/python -m pytest tests/test_examples.py

@@ -101,20 +101,20 @@ def ok(body: dict[str, Any]) -> Response:
     return Response(json.dumps(body), media_type="application/json")
 
 
-def prefers(accept: str, media_type: str, over: str = "application/json") -> bool:
-    """Whether an Accept header asks for this media type, by its name, at least as much as for another."""
-    return preferred(accept, (media_type,), over) is not None
+def prefers(accept: str, media_type: str) -> bool:
+    """Whether an Accept header asks for this media type, by its name, at least as much as for JSON."""
+    return preferred(accept, (media_type,)) is not None
 
 
-def preferred(accept: str, media_types: Sequence[str], over: str = "application/json") -> str | None:
-    """Which of some media types an Accept header asks for most, by name; None where it asks for another rather."""
-    weights = {over: 0.0} | dict.fromkeys(media_types, 0.0)
+def preferred(accept: str, media_types: Sequence[str]) -> str | None:
+    """Which of some media types an Accept header asks for most, by name; None where it asks for JSON rather."""
+    weights = {"application/json": 0.0} | dict.fromkeys(media_types, 0.0)
     for wish in accept.split(","):
         name, *parameters = (part.strip().lower() for part in wish.split(";"))
         if name in weights:
             weights[name] = max(weights[name], _weight(parameters))
     best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equal ones
-    return best if weights[best] > 0 and weights[best] >= weights[over] else None
+    return best if weights[best] > 0 and weights[best] >= weights["application/json"] else None
 
 
 def _weight(parameters: list[str]) -> float:

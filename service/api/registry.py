@@ -29,8 +29,9 @@ from service.api.metadata import (
 )
 from service.api.releases import ReleasePath
 from service.errors import Conflict, Incomplete
-from service.ledger import accounts, clock, draws, releases, spending
+from service.ledger import accounts, clock, releases, spending
 from service.ledger.metadata import Metadata
+from service.ledger.registry import budgets_so_far, count_draws
 from service.ledger.settling import present
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["registry"], route_class=StrictRoute)
@@ -176,7 +177,7 @@ def read_release_entry(
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release).seen(now)
-        drawn = draws.count_draws(connection, owner.id, release)
+        drawn = count_draws(connection, owner.id, release)
     if found.state in ("voided", "expired"):
         raise Conflict(f"the release is {found.state}: nothing of it was published")
     plan = found.plan
@@ -213,8 +214,8 @@ def read_account_entry(
         found = accounts.read_account(connection, account)
         committed, held = spending.counts(connection, found.id)
         now = present(connection, found, clock.now())
-        caps = accounts.budgets_so_far(connection, found.id)
-        drawn = draws.count_draws(connection, found.id, None)
+        caps = budgets_so_far(connection, found.id)
+        drawn = count_draws(connection, found.id, None)
     owner, plan = now.account, spending.composed(committed + (held - now.expired))
     known = {
         "name": account,
@@ -267,7 +268,8 @@ def tier_of(fields: dict[str, Any]) -> int:
 
 def _answer(request: Request, entry: dict[str, Any]) -> Response:
     RegistryEntry.model_validate(entry)  # what does not keep to the registry's schema never leaves
-    if prefers(request.headers.get("accept", ""), "application/json", YAML):
+    accept = request.headers.get("accept", "")
+    if prefers(accept, "application/json") and not prefers(accept, YAML):
         return ok(entry)
     text = yaml.dump(entry, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return Response(text, media_type=YAML)

@@ -1,13 +1,12 @@
 """Accounts as they are read, and the lock on an account's line that every charge takes."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, text, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, update
 from sqlalchemy.orm import aliased
 
 from service.errors import NotFound, Overrun
@@ -15,7 +14,7 @@ from service.ledger import budgets
 from service.ledger.database import Database, batch
 from service.ledger.journal import AccountHead, Head
 from service.ledger.metadata import Metadata, read_metadata
-from service.ledger.tables import Account, Description, Entry
+from service.ledger.tables import Account, Description
 from service.privacy.filter import Budget, Totals, Weights
 from service.privacy.numbers import double_down, double_up
 from service.privacy.plan import Neighbouring
@@ -106,15 +105,6 @@ def list_accounts(connection: Connection, after: str, limit: int, only: frozense
     if only is not None:
         query = query.where(Account.name.in_(only))
     return [_record(row) for row in connection.execute(query)]
-
-
-def budgets_so_far(connection: Connection, account_id: int) -> list[Budget]:
-    """The budgets that an account has had, the present one last."""
-    query = select(Entry.body).where(Entry.account_id == account_id, _OF_A_BUDGET).order_by(Entry.seq)
-    return [budgets.read_budget(json.loads(body)["content"]["budget"]) for body in connection.execute(query).scalars()]
-
-
-_OF_A_BUDGET = text("kind IN ('account_opened', 'budget_changed')")  # in the words of the index of these few
 
 
 def line_above(connection: Connection, name: str) -> list[AccountRecord]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, Select, func, insert, select
+from sqlalchemy import Connection, Row, Select, insert, select
 
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
 from service.ledger import accounts, journal, packing
@@ -28,7 +28,7 @@ from service.ledger.layouts import Layout, unpack_layout
 from service.ledger.once import Outcome, Reload, Source, once_reloaded
 from service.ledger.refusals import noted
 from service.ledger.releases import state_of
-from service.ledger.tables import Account, Draw, Entry, Release, Tabulation
+from service.ledger.tables import Draw, Entry, Release, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
 from service.privacy.plan import Plan, Repeat, mechanisms_of
@@ -209,16 +209,6 @@ def list_outlines(connection: Connection, release_id: str, after: int, limit: in
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
     mechanisms = _mechanisms(connection, release_id)
     return [_outline(row, mechanisms) for row in connection.execute(query)]
-
-
-def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
-    """How many draws there are of a release, or of an account and those under it."""
-    query = select(func.count()).select_from(Draw)
-    if release_id is not None:
-        return connection.execute(query.where(Draw.release_id == release_id)).scalar_one()
-    below = select(Account.id).where(Account.id == account_id).cte(recursive=True)
-    below = below.union_all(select(Account.id).where(Account.parent_id == below.c.id))
-    return connection.execute(query.where(Draw.account_id.in_(select(below.c.id)))).scalar_one()
 
 
 def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> Sealed:

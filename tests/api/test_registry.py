@@ -315,6 +315,24 @@ def test_what_was_drawn_below_an_account_is_counted(embedded: Client) -> None:
     assert "): 2. Integer noise" in _entry(embedded, account)["deployment"]["implementation"]["mechanisms"]
 
 
+@pytest.mark.parametrize(
+    ("accept", "is_json"),
+    [
+        ("*/*", False),
+        ("application/json", True),
+        ("text/html, application/json;q=0.5", True),
+        ("application/json, application/yaml", False),
+        ("application/json, application/yaml;q=0.5", True),
+        ("application/json;q=0", False),
+    ],
+)
+def test_json_is_for_whoever_asks_for_it(still: Client, accept: str, is_json: bool) -> None:
+    if still.get("/v1/accounts/people").status_code == 404:
+        _open(still, definition="zcdp", rho=1)
+    answer = still.get("/v1/accounts/people/registry-entry", headers={"Accept": accept})
+    assert answer.headers["content-type"] == ("application/json" if is_json else YAML)
+
+
 def test_an_unknown_query_and_a_delta_out_of_range_are_refused(embedded: Client) -> None:
     account = _open(embedded, definition="zcdp", rho=1)
     for query, pointer in (({"delta": "2"}, "/query/delta"), ({"as": "x"}, "/query/as")):

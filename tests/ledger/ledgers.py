@@ -115,12 +115,12 @@ def change(database: Database, name: str, what: Any) -> None:
     opening.change_account(database, ANN, name, what, lambda account: account.name, "/budget")
 
 
-def describe(database: Database, name: str, release: str | None = None, **patch: Any) -> None:
+def describe(database: Database, account: str, release: str | None = None, /, **patch: Any) -> None:
     """An edit of what people say of an account, or of one of its releases."""
     if release is None:
-        descriptions.describe_account(database, ANN, name, patch, lambda account: account.name)
+        descriptions.describe_account(database, ANN, account, patch, lambda described: described.name)
     else:
-        descriptions.describe_release(database, ANN, name, release, patch, lambda settled: settled.release.id)
+        descriptions.describe_release(database, ANN, account, release, patch, lambda settled: settled.release.id)
 
 
 def everything(database: Database, time: Clock) -> None:

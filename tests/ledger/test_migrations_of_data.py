@@ -22,6 +22,7 @@ from tests.ledger.charging import (
     reserve,
     void,
 )
+from tests.ledger.ledgers import describe
 
 _PLAN = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.01", "name": "a", "tags": ["t"]}]}
 
@@ -128,6 +129,7 @@ _BEYOND: dict[str, Callable[[Database], object]] = {
     "reservations, committed": _commit_one,
     "approvals": _approve_one,
     "refusals": _refuse_one,
+    "descriptions": lambda database: describe(database, "people", name="n"),
 }
 
 
