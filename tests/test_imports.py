@@ -65,7 +65,7 @@ _LAYERS = {
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
-    "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
+    "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"sqlalchemy", "typer"}),
     "key_commands": _layer("ledger", "logs", "server", "settings", packages={"sqlalchemy", "typer"}),
     "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
     "__main__": _layer(
