@@ -32,7 +32,7 @@ class Authentication:
         """Answer 401, or pass the request on with its principal."""
         if scope["type"] == "http" and (scope["path"] == "/v1" or scope["path"].startswith("/v1/")):
             try:
-                principal = await self._principal(_bearer(scope))
+                principal = await self._principal(_token(scope))
             except ServiceError as error:
                 await problems.of_error(error, scope["path"])(scope, receive, send)
                 return
@@ -40,6 +40,8 @@ class Authentication:
         await self.app(scope, receive, send)
 
     async def _principal(self, token: str) -> Principal:
+        if not token:
+            raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
         if self.tokens is not None and is_token(token):
             return await self.tokens.principal(token)
         if self.inline:
@@ -56,12 +58,11 @@ class Authentication:
         return principal
 
 
-def _bearer(scope: Scope) -> str:
+def _token(scope: Scope) -> str:
+    """The bearer token; empty where there is none, or more than one."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
-    if scheme.lower() != "bearer" or not token:
-        raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
-    return token.strip()
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 async def current_principal(request: Request) -> Principal:
