@@ -122,6 +122,7 @@ app.command()(auditing.verify)
 app.command()(auditing.verify_receipt)
 app.command()(auditing.recompute)
 app.command()(auditing.export)
+app.command()(auditing.backup)
 app.command("import")(auditing.import_export)
 
 

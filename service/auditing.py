@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy import make_url
 
 from service import logs
-from service.errors import InvalidInput
+from service.errors import Conflict, InvalidInput
 from service.ledger import accounts, clock, exports
+from service.ledger.backup import back_up
 from service.ledger.database import Database
 from service.ledger.history import Amount, price_of
 from service.ledger.installation import Secret
@@ -152,6 +154,18 @@ def _write(lines: Iterable[str], path: Path) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def backup(file: Annotated[Path, typer.Argument(dir_okay=False, help="A new file.")]) -> None:
+    """Copy an embedded ledger to FILE while it is in use, and print the accounts' heads at that moment."""
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    url = make_url(settings.resolved_database_url)
+    if url.get_backend_name() != "sqlite":
+        raise Conflict("expected an embedded database; PostgreSQL is backed up by pg_dump or its base backups")
+    # Opened as it is: a backup before an upgrade must not be migrated by it.
+    for name, head in back_up(Path(str(url.database)), file).items():
+        typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
 
 
 def import_export(file: FileArgument, public_key: KeyOption = None) -> None:

@@ -72,7 +72,7 @@ _LAYERS = {
     "audit_safetab": _layer("audit", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
-    "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
+    "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"sqlalchemy", "typer"}),
     "key_commands": _layer("ledger", "logs", "server", "settings", packages={"sqlalchemy", "typer"}),
     "server": _layer(
         *("__init__", "app", "connections", "ledger", "settings"),

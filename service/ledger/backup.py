@@ -1,0 +1,79 @@
+"""A copy of an SQLite ledger that is in use: one moment of it, checked, in one file."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from service.errors import Conflict, Unavailable
+from service.ledger.failures import refusal, sqlite_failure
+from service.ledger.journal import Head
+
+_WAIT = 30.0  # seconds for whoever recovers the ledger after a crash at this moment
+
+
+def back_up(source: Path, target: Path) -> dict[str, Head]:
+    """Copy a ledger to a new file and return its accounts' heads; the ledger is read, and nobody waits for that.
+
+    All pages are copied in one step, under one snapshot: page by page, a copy begins again whenever another process
+    writes, and under load it would never end.
+
+    Raises:
+        Conflict: the file is there already; an older backup is never written over.
+        Unavailable: the ledger cannot be read, or the file not be written, or the copy is not sound.
+    """
+    if target.exists():
+        raise Conflict(f"expected a new file; {target} is there already")
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with _named_when_whole(draft, target), _opened(source) as ledger, _opened(draft) as copy:
+            ledger.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")  # no second file belongs to it
+            _require_sound(copy)
+            return _heads(copy)
+    except sqlite3.Error as error:
+        raise refusal(sqlite_failure(error)) from None
+    except FileExistsError:
+        raise Conflict(f"expected a new file; {target} is there already") from None
+    except OSError as error:
+        raise Unavailable(f"the backup {target} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _named_when_whole(draft: Path, target: Path) -> Iterator[None]:
+    """A file that only its owner reads, which gets its name when it is whole and on the disk."""
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        yield
+        for path in (draft, draft.parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                if path == draft:
+                    os.link(draft, target)  # unlike a rename it replaces nothing
+            finally:
+                os.close(descriptor)
+    finally:
+        draft.unlink()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """An SQLite file that is there; none is made."""
+    address = path.resolve().as_uri() + "?mode=rw"
+    with closing(sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)) as connection:
+        yield connection
+
+
+def _require_sound(copy: sqlite3.Connection) -> None:
+    faults = copy.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok"
+    if faults or copy.execute("PRAGMA foreign_key_check").fetchone() is not None:
+        raise Unavailable("the copy is not sound: the ledger's file is damaged")
+
+
+def _heads(copy: sqlite3.Connection) -> dict[str, Head]:
+    if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'accounts'").fetchone() is None:
+        return {}  # it was never migrated
+    rows = copy.execute("SELECT name, head_seq, head_hash FROM accounts ORDER BY name")
+    return {name: Head(seq, head_hash) for name, seq, head_hash in rows}
