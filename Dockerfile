@@ -13,7 +13,9 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
 
 WORKDIR /app
 
-COPY requirements.lock ./
+# requirements-otel.lock adds what SERVICE_TRACING takes.
+ARG REQUIREMENTS=requirements.lock
+COPY ${REQUIREMENTS} requirements.lock
 RUN pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes --requirement requirements.lock
 
 # A fixed number, so that volumes keep their owner from one image to the next. The directories exist

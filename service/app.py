@@ -7,6 +7,7 @@ from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 
 from service import __version__
 from service.api import (
@@ -54,6 +55,14 @@ from service.pages.refusals import ProblemPages
 from service.settings import Settings
 
 _TITLE = "Privacy-budget ledger"
+# FastAPI's own, which one variable of the environment turns on, sends what is wrong with a body: true counts.
+_NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
@@ -101,6 +110,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry=_NO_TELEMETRY,
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = Threads(settings.writer_threads, "writer")

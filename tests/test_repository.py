@@ -15,14 +15,8 @@ _WEB = _ROOT / "service" / "web"
 _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
     *("README.md", "benchmarks", "compose.yaml", "deploy", "examples", "migrations", "openapi.yaml", "pyproject.toml"),
-    *(
-        "requirements-dev.lock",
-        "requirements-otel.lock",
-        "requirements-spark.lock",
-        "requirements.lock",
-        "service",
-        "tests",
-    ),
+    *("requirements-dev.lock", "requirements-otel.lock", "requirements-spark.lock", "requirements.lock"),
+    *("service", "tests"),
 }
 # In pieces, since this file is searched as well.
 _HOSTS = [".".join(name) for name in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"))]
@@ -73,18 +67,17 @@ def test_the_search_knows_a_registry_when_it_sees_one(address: str) -> None:
     assert _ADDRESS.search(f"install from {address} only")
 
 
-@pytest.mark.parametrize(
-    "lock", ["requirements.lock", "requirements-dev.lock", "requirements-otel.lock", "requirements-spark.lock"]
-)
+@pytest.mark.parametrize("lock", [f"requirements{which}.lock" for which in ("", "-dev", "-otel", "-spark")])
 def test_every_locked_requirement_has_a_version_and_hashes(lock: str) -> None:
     requirements = _lock(lock)
     assert [line for line in requirements if not _LOCKED.fullmatch(line)] == []  # nor an option or address of any sort
     assert len(requirements) > 20
 
 
-def test_the_development_lock_agrees_with_the_one_that_ships() -> None:
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-otel.lock"])
+def test_the_development_lock_agrees_with_those_that_ship(lock: str) -> None:
     development = _versions("requirements-dev.lock")
-    runtime = _versions("requirements.lock")
+    runtime = _versions(lock)
     assert {name: development.get(name) for name in runtime} == runtime
 
 
@@ -96,7 +89,7 @@ def test_what_the_project_asks_for_is_locked() -> None:
         return {re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
 
     assert names(project["dependencies"]) <= set(_versions("requirements.lock"))
-    for extra in ("dev", "spark"):
+    for extra in ("dev", "otel", "spark"):
         assert names(project["optional-dependencies"][extra]) <= set(_versions(f"requirements-{extra}.lock"))
 
 

@@ -151,14 +151,14 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     statuses = {503: "unavailable"}
     if path.startswith("/v1"):
         operation["security"] = [{"key": []}]
-        statuses |= {401: "unauthenticated", 403: "forbidden", 422: "validation"}
+        statuses |= {401: "unauthenticated", 403: "forbidden", 422: "validation", 429: "too_many_requests"}
         if "{" in path:
             statuses[404] = "not_found"
         if "{account}" in path:
             statuses[412] = "ledger_rolled_back"
             operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
         if "requestBody" in operation:
-            statuses |= {413: "too_large", 415: "unsupported_media_type"}
+            statuses |= {408: "too_slow", 413: "too_large", 415: "unsupported_media_type"}
         if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) in _CONFLICTS:
             statuses[409] = "conflict"
         if path.endswith("/registry-entry"):

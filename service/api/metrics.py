@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import get_args
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request, Response
@@ -19,10 +20,12 @@ from prometheus_client.registry import Collector
 
 from service import __version__
 from service.api.body_limits import Allowance
+from service.api.problems import KINDS
 from service.errors import NotFound, ServiceError
 from service.ledger import accounts, clock, jobs
 from service.ledger.accounts import AccountRecord
 from service.ledger.database import Database
+from service.ledger.journal import Kind
 from service.ledger.settling import present
 from service.privacy.filter import remaining
 from service.privacy.numbers import double_down
@@ -79,6 +82,8 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        for code in KINDS:  # from the start: the increase of a figure that appears is not seen
+            self._refusals.labels(code)
         self._observers: dict[tuple[str, str, int], Callable[[float], None]] = {}
         self.registry.register(_States(self))
 
@@ -128,11 +133,10 @@ def _counted(database: Database) -> Iterator[Metric]:
         "ledger_journal_entries", "Entries in all journals, those of accounts above included.", labels=["kind"]
     )
     releases = CounterMetricFamily("ledger_releases", "Releases that were registered.", labels=["state"])
-    for (name, of), number in counted.items():
-        if name == "entries":
-            entries.add_metric([of], number)
-        elif name == "releases":
-            releases.add_metric([of], number)
+    for kind in get_args(Kind):
+        entries.add_metric([kind], counted["entries", kind])
+    for state in ("committed", "proposed", "reserved"):
+        releases.add_metric([state], counted["releases", state])
     yield entries
     yield releases
     draws, values = counted["draws", ""], counted["values", ""]

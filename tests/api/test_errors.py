@@ -362,6 +362,70 @@ def test_every_kind_is_explained_on_a_page(still: Client) -> None:
         assert "script" not in page.text
 
 
+_ALWAYS = {
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/accounts"),
+        ("GET", "/v1/nothing"),
+        ("POST", "/v1/accounts"),
+        ("POST", "/v1/accuracy/curve"),
+        ("GET", "/healthz"),
+        ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
+        ("GET", "/static/page.css"),
+        ("GET", "/nothing"),
+        ("BREW", "/healthz"),
+    ],
+)
+def test_every_answer_says_what_browsers_may_do_with_it(still: Client, method: str, path: str) -> None:
+    body = {"counts": [1, 2], "mechanism": "geometric", "epsilons": ["0.1", "0.2"]} if "curve" in path else None
+    headers = still.request(method, path, json=body, headers={"Accept": "image/svg+xml"}).headers
+    assert {name: headers.get(name) for name in _ALWAYS} == _ALWAYS
+    assert "default-src 'none'" in headers["Content-Security-Policy"]  # nothing runs in what is no page
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert not headers.keys() & {"server", "strict-transport-security", "x-powered-by"}
+
+
+@pytest.mark.parametrize("path", ["/docs", "/problems/validation"])
+def test_a_page_is_in_no_frame_and_has_no_camera(still: Client, path: str) -> None:
+    headers = still.get(path).headers
+    assert headers["Content-Security-Policy"].count("frame-ancestors 'none'") == 1
+    assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert "camera=()" in headers["Permissions-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_answer_to_a_crash_has_its_headers_too(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(accounts, "list_accounts", crash)
+    headers = embedded.get("/v1/accounts").headers
+    assert {name: headers.get(name) for name in _ALWAYS} == _ALWAYS
+    assert (headers["Cache-Control"], headers["Connection"]) == ("no-store", "close")
+
+
+@pytest.fixture
+def strict(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[TestClient]:
+    """A steward of a service that every client reaches over TLS."""
+    path = tmp_path / "strict.db"
+    path.write_bytes(_sqlite_template.read_bytes())
+    with client_of(application(open_database(f"sqlite:///{path}"), secret, hsts_seconds=31536000)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/docs", "/v1/nothing"])
+def test_tls_is_asked_for_where_it_is_configured(strict: Client, path: str) -> None:
+    assert strict.get(path).headers["Strict-Transport-Security"] == "max-age=31536000"
+
+
 def test_answers_are_not_to_be_kept_or_guessed_at(still: Client) -> None:
     for path in ("/v1/accounts", "/v1/nothing"):
         headers = still.get(path).headers

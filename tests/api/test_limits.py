@@ -25,6 +25,7 @@ _HEAD = (
     "Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
 )
 _ROOM = {"definition": "pure", "epsilon": 10**9}
+_PROBLEMS = Path(__file__).resolve().parents[2] / "service" / "web" / "problems"
 _BODY = json.dumps({"plan": pure(1)}).encode()
 
 Serve = Callable[..., tuple[FastAPI, Client]]
@@ -123,13 +124,20 @@ def test_an_idle_connection_is_closed(serve: Serve) -> None:
         assert _rest(line).endswith(b'{"status":"alive"}')
 
 
+def _shown(code: str) -> Any:
+    """The example on a problem's page."""
+    page = (_PROBLEMS / f"{code}.md").read_text(encoding="utf-8")
+    return json.loads(page.partition("```json\n")[2].partition("```")[0])
+
+
 def test_a_body_that_does_not_come(serve: Serve) -> None:
     app, client = serve(body_seconds=0.4)
     for begun in (b"", _BODY[:10]):
         with _line(client) as line:
             line.sendall(_head() + begun)
             status, problem, head = _problem(_rest(line))
-        assert (status, problem["type"]) == (408, "/problems/too_slow")
+        shown = _shown("too_slow")
+        assert (status, problem) == (408, shown | {"detail": shown["detail"].replace("30 s", "0.4 s")})
         assert b"connection: close" in head
     _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
 
@@ -261,7 +269,7 @@ def test_requests_of_one_key(serve: Serve) -> None:
         statuses = sorted(threads.map(lambda _: client.get("/v1/accounts").status_code, range(20)))
     assert statuses == [200] * 9 + [429] * 11
     refused = client.get("/v1/accounts")
-    problem_of(refused, "too_many_requests")
+    assert problem_of(refused, "too_many_requests") == _shown("too_many_requests")
     assert 300 < int(refused.headers["Retry-After"]) <= 360
     json_of(client.get("/v1/accounts", headers=other))
 

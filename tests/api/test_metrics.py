@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.api.problems import KINDS
 from service.app import create_app
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
@@ -36,7 +37,7 @@ def figure(client: Client, name: str, **labels: str) -> float:
 
 
 def _by(found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, label: str) -> dict[str, float]:
-    return {dict(of)[label]: value for (given, of), value in found.items() if given == name}
+    return {dict(of)[label]: value for (given, of), value in found.items() if given == name and value}
 
 
 @pytest.fixture
@@ -108,6 +109,15 @@ def test_what_the_ledger_does_is_counted(client: Client) -> None:
     }
     assert found["ledger_draws_total", frozenset()] == 2
     assert found["ledger_draw_values_total", frozenset()] == 1003
+
+
+def test_what_may_be_alarming_is_told_before_it_happens(embedded: Client) -> None:
+    """Prometheus sees the first of a kind only where it has seen that there was none."""
+    found = samples(embedded.get("/metrics").text)
+    for kind in KINDS:
+        assert found["ledger_refusals_total", frozenset({("kind", kind)})] == 0
+    for kind in ("refused", "repriced", "drawn"):
+        assert found["ledger_journal_entries_total", frozenset({("kind", kind)})] == 0
 
 
 def test_states_are_told(client: Client) -> None:

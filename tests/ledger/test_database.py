@@ -15,7 +15,7 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.database import Database, Queue, open_database
+from service.ledger.database import Database, Queue, open_database, tally
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
 
@@ -96,6 +96,34 @@ def test_what_a_write_returned_is_there_and_what_it_raised_is_not(marks: Databas
         marks.write(failing, landed=_never)
     with marks.read() as connection:
         assert connection.execute(text("SELECT id, note FROM marks")).all() == [(1, "a")]
+
+
+def test_what_was_committed_is_counted_and_nothing_else(marks: Database) -> None:
+    def work(connection: Connection) -> None:
+        tally(connection, "marks", "of a kind", 2)
+        tally(connection, "marks", "of a kind")
+        tally(connection, "others")
+
+    def failing(connection: Connection) -> None:
+        tally(connection, "marks", "of a kind", 100)
+        raise ZeroDivisionError
+
+    assert marks.counted() == {}
+    marks.write(work, landed=_never)
+    with pytest.raises(ZeroDivisionError):
+        marks.write(failing, landed=_never)
+    marks.write(work, landed=_never)
+    assert marks.counted() == {("marks", "of a kind"): 6, ("others", ""): 2}
+    with marks.read() as connection:
+        tally(connection, "others")  # which reads and commits nothing
+    assert marks.counted()["others", ""] == 2
+
+
+def test_the_connections_of_each_pool_are_told(marks: Database) -> None:
+    with marks.read(), marks.read():
+        assert marks.connections()["readers"].in_use == 2
+        assert marks.connections()["writers"].in_use == 0
+    assert marks.connections()["readers"] == (0, 2)
 
 
 def test_a_reader_sees_one_moment(marks: Database) -> None:

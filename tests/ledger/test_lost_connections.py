@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 
 from service.errors import Unavailable
-from service.ledger.database import Database, open_database
+from service.ledger.database import Database, open_database, tally
 from tests.relay import Break, Relay, before_postgresql
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
@@ -60,6 +60,7 @@ class Work:
         note = uuid.uuid4().hex
         self.notes.append(note)
         connection.execute(text("INSERT INTO marks VALUES (:note)"), {"note": note})
+        tally(connection, "marks")
         return note
 
     def landed(self, connection: Connection, note: str) -> bool:
@@ -82,6 +83,7 @@ def _until(condition: Callable[[], bool]) -> None:
 def test_nothing_is_asked_where_nothing_breaks(relayed: Database, server: psycopg.Connection) -> None:
     work = Work()
     assert [relayed.write(work, landed=work.landed)] == _marks(server)
+    assert relayed.counted() == {("marks", ""): 1}  # however often it was tried
     assert work.asked == []
 
 
@@ -89,6 +91,7 @@ def test_a_commit_that_never_arrived_is_made_again(relayed: Database, relay: Rel
     work = Work()
     relay.breaks = [Break.BEFORE]
     assert [relayed.write(work, landed=work.landed)] == _marks(server)
+    assert relayed.counted() == {("marks", ""): 1}  # however often it was tried
     assert len(work.notes) == 2
     assert work.asked == work.notes[:1]
 
@@ -99,6 +102,7 @@ def test_a_commit_whose_confirmation_was_lost_is_not_made_again(
     work = Work()
     relay.breaks = [Break.AFTER]
     assert [relayed.write(work, landed=work.landed)] == _marks(server)
+    assert relayed.counted() == {("marks", ""): 1}  # however often it was tried
     assert len(work.notes) == 1
 
 
@@ -106,6 +110,7 @@ def test_every_broken_commit_is_remembered(relayed: Database, relay: Relay, serv
     work = Work()
     relay.breaks = [Break.BEFORE, Break.AFTER]
     assert [relayed.write(work, landed=work.landed)] == _marks(server) == work.notes[1:]
+    assert relayed.counted() == {("marks", ""): 1}
     assert work.asked == [work.notes[0], *work.notes]
 
 

@@ -1,0 +1,106 @@
+"""What is logged: lines of JSON that say who asked what, for how long, and how the service was started."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.calls import STEWARD, bearer, json_of, make_key, open_account, problem_of, pure, release
+from tests.processes import Served, service
+
+# The service with a line of its own within each charge, in the thread that writes.
+_TALKATIVE = """\
+import logging, structlog
+from service.api import releases
+
+prepare = releases.charges.prepare
+
+def told(*arguments):
+    structlog.get_logger().info("ours")
+    logging.getLogger("somebody").warning("theirs")
+    return prepare(*arguments)
+
+releases.charges.prepare = told
+from service.__main__ import main
+main()
+"""
+
+
+def _lines(served: Served, event: str) -> list[dict[str, Any]]:
+    parsed = [json.loads(line) for line in served.said if line.startswith("{")]
+    return [line for line in parsed if line["event"] == event]
+
+
+def test_a_line_says_who_asked_what(tmp_path: Path) -> None:
+    with service(tmp_path) as served:
+        open_account(served.client)
+        key = make_key(served.client, "pipeline", "census-pipeline")
+        made = release(served.client, pure("0.1"))
+        path = f"/v1/accounts/people/releases/{made['id']}"
+        json_of(served.client.get(path, headers=key | {"X-Request-Id": "one"}))
+        problem_of(served.client.get("/v1/keys", headers=key | {"X-Request-Id": "two"}), "forbidden")
+        problem_of(
+            served.client.get("/v1/keys", headers=bearer("wrong") | {"X-Request-Id": "three"}), "unauthenticated"
+        )
+        problem_of(served.client.get("/nothing", headers={"X-Request-Id": "four"}), "not_found")
+        served.client.get("/healthz")
+        served.client.get("/metrics")
+        served.client.post("/healthz")
+        assert served.stop() == 0
+    by_id = {line["request_id"]: line for line in _lines(served, "request")}
+    one = by_id["one"]
+    assert one.pop("milliseconds") > 0
+    assert one.pop("timestamp").endswith("Z")
+    assert len(one.pop("key")) == 36
+    assert one == {
+        "event": "request",
+        "level": "info",
+        "request_id": "one",
+        "method": "GET",
+        "route": "/v1/accounts/{account}/releases/{release}",
+        "path": path,
+        "status": 200,
+        "principal": "census-pipeline",
+        "account": "people",
+    }
+    assert (by_id["two"]["principal"], by_id["two"]["problem"]) == ("census-pipeline", "forbidden")
+    assert (by_id["three"]["status"], by_id["three"]["client"]) == (401, "127.0.0.1")
+    assert "principal" not in by_id["three"]
+    assert (by_id["four"]["status"], by_id["four"]["route"]) == (404, None)
+    # Probes are asked all day long: only what goes wrong with them is told.
+    probes = [line for line in by_id.values() if line["path"] in ("/healthz", "/readyz", "/metrics")]
+    assert [(line["method"], line["status"]) for line in probes] == [("POST", 405)]
+
+
+def test_lines_within_a_request_carry_its_id(tmp_path: Path) -> None:
+    """Those of other libraries too, and in the threads that write."""
+    with service(tmp_path, ("-c", _TALKATIVE)) as served:
+        open_account(served.client)
+        for request_id in ("first", "second"):
+            body = {"name": "x", "plan": pure("0.1")}
+            answer = served.client.post("/v1/accounts/people/releases", json=body, headers={"X-Request-Id": request_id})
+            json_of(answer, 201)
+        assert served.stop() == 0
+    for event in ("ours", "theirs"):
+        assert [line["request_id"] for line in _lines(served, event)] == ["first", "second"]
+    assert not any("request_id" in line for line in _lines(served, "start") + _lines(served, "stop"))
+
+
+@pytest.mark.parametrize("hidden", ["hunter2hunter2hunter2hunter2hunter2"])
+def test_start_and_stop_are_told_with_the_settings_and_no_secret(
+    tmp_path: Path, postgresql_url: str, hidden: str
+) -> None:
+    url = postgresql_url + ("&" if "?" in postgresql_url else "?") + f"password={hidden}"
+    with service(tmp_path, database_url=url, bootstrap_key=STEWARD, max_plan_depth="7") as served:
+        assert served.stop() == 0
+    (start,) = _lines(served, "start")
+    (stop,) = _lines(served, "stop")
+    assert start["settings"]["max_plan_depth"] == 7
+    assert start["settings"]["bootstrap_key"] is True
+    assert start["settings"]["database_url"].startswith("postgresql+psycopg://")
+    assert start["version"] == "0.1.0"
+    assert start["timestamp"] < stop["timestamp"]
+    printed = "".join(served.said)
+    assert hidden not in printed
+    assert STEWARD not in printed
