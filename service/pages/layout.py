@@ -52,7 +52,8 @@ def page(request: Request, template: str, context: dict[str, Any] | None = None,
         "problem": None,
     }
     text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
-    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+    # Under no-referrer browsers would not say of a form which site it comes from.
+    headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
     return HTMLResponse(text, status, headers)
 
 
