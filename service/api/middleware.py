@@ -26,8 +26,7 @@ _PAGE_HEADERS = (
     (b"content-security-policy", _PAGE_POLICY.encode()),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"),
-    # Not no-referrer: browsers would then not say of a form which site it comes from.
-    (b"referrer-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
 )
 # Of what is no page nothing is run; a picture has its styles within it.
 _OTHER_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
