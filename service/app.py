@@ -24,6 +24,7 @@ from service.api import (
     empirical,
     health,
     histograms,
+    history,
     jobs,
     keys,
     noise,
@@ -47,6 +48,7 @@ from service.settings import Settings
 _TITLE = "Privacy-budget ledger"
 _ROUTERS = (
     accounts.router,
+    history.router,
     releases.router,
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,

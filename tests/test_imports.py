@@ -64,12 +64,25 @@ _LAYERS = {
     "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "pages", "privacy", "settings", web=True),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
+    "audit_safetab": _layer("audit", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
     "server": _layer("app", "ledger", "settings", packages={"uvicorn"}, web=True),
     "__main__": _layer(
-        *("app", "audit", "auditing", "demo", "errors", "ledger", "logs", "reproduce", "server", "settings"),
+        *(
+            "app",
+            "audit",
+            "audit_safetab",
+            "auditing",
+            "demo",
+            "errors",
+            "ledger",
+            "logs",
+            "reproduce",
+            "server",
+            "settings",
+        ),
         packages={"numpy", "typer", "yaml"},
     ),
 }

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from service.errors import Unauthenticated
 from service.pages.session import Session, session_of
 
-_RELAYED = {b"content-type", b"content-disposition", b"content-length"}
+_RELAYED = {b"content-type", b"content-length"}
 Query = Mapping[str, str | int | Sequence[str] | None]
 
 
@@ -124,11 +124,20 @@ async def ask(
 
 
 class Relayed(Response):
-    """An answer of ``/v1`` handed on as it comes: pictures, receipts, exports."""
+    """An answer of ``/v1`` handed on as it comes: pictures, or with ``download`` files of that name."""
 
-    def __init__(self, visit: Visit, path: str, query: Query | None = None, **headers: str) -> None:
+    def __init__(
+        self,
+        visit: Visit,
+        path: str,
+        query: Query | None = None,
+        *,
+        accept: str = "application/json",
+        download: str | None = None,
+    ) -> None:
         super().__init__()
-        self.key, self.path, self.query, self.wishes = visit.session.key, path, query, headers
+        self.key, self.path, self.query, self.accept = visit.session.key, path, query, accept
+        self.download = download
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask, and pass on what says what it is; the surroundings add the rest to the outer answer."""
@@ -136,10 +145,16 @@ class Relayed(Response):
         async def relay(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
+                if self.download is not None and message["status"] == 200:
+                    kept.append(
+                        (b"content-disposition", f"attachment; filename*=UTF-8''{quote(self.download)}".encode())
+                    )
                 message = {**message, "headers": [*kept, (b"cache-control", b"no-store")]}
             await send(message)
 
-        await scope["app"](_scope(scope, self.key, "GET", self.path, self.query, self.wishes), receive, relay)
+        await scope["app"](
+            _scope(scope, self.key, "GET", self.path, self.query, {"accept": self.accept}), receive, relay
+        )
 
 
 def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, headers: Mapping[str, str]) -> Scope:
@@ -148,8 +163,8 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
     named = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
     return {
         "type": "http",
-        "asgi": outer["asgi"],
-        "http_version": outer["http_version"],
+        "asgi": outer.get("asgi", {"version": "3.0"}),
+        "http_version": outer.get("http_version", "1.1"),
         "method": method,
         "scheme": outer["scheme"],
         "server": outer.get("server"),

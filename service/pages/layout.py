@@ -1,7 +1,6 @@
-"""What all pages have in common: the templates' environment, the header, the navigation, how figures are written."""
+"""What all pages have in common: the templates' environment, the header, the navigation."""
 
 import uuid
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from service import __version__
+from service.pages import figures
 from service.pages.session import csrf_token, session_of
 
 WEB = Path(__file__).parent.parent / "web"
@@ -31,6 +31,7 @@ class Entry(NamedTuple):
 
 NAVIGATION = (
     Entry("/", "Accounts", "auditor"),
+    Entry("/keys", "Keys", "steward"),
     Entry("/guide", "Guide"),
     Entry("/docs", "HTTP interface"),
 )
@@ -52,33 +53,14 @@ def page(request: Request, template: str, context: dict[str, Any] | None = None,
         "problem": None,
     }
     text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
-    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+    # Under no-referrer browsers would not say of a form which site it comes from.
+    headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
     return HTMLResponse(text, status, headers)
 
 
 def may(role: str | None, least: str) -> bool:
     """Whether a role includes another. It decides what is shown; what is done ``/v1`` decides."""
     return role is not None and _ROLES.index(role) >= _ROLES.index(least)
-
-
-def up(value: float | None, digits: int = 4) -> str:
-    """A figure that bounds from above, rounded up to so many digits; infinite where there is none."""
-    return "infinite" if value is None else _rounded(value, digits, ROUND_CEILING)
-
-
-def down(value: float | None, digits: int = 4) -> str:
-    """A figure that bounds from below, rounded down."""
-    return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> str:
-    rounded = Context(prec=digits, rounding=rounding).plus(Decimal(repr(value))).normalize()
-    return f"{rounded:f}" if rounded == 0 or -5 < rounded.adjusted() < 7 else f"{rounded:e}".replace("e+", "e")
-
-
-def moment(text: str) -> str:
-    """A moment of the ledger, to the second, in UTC."""
-    return text[:19].replace("T", " ") + " UTC"
 
 
 def _environment() -> Environment:
@@ -89,8 +71,21 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"up": up, "down": down, "moment": moment}
-    made.globals["may"] = may
+    made.filters |= {
+        "up": figures.up,
+        "down": figures.down,
+        "moment": figures.moment,
+        "budget": figures.budget_text,
+        "relation": figures.relation_text,
+        "epsilon": figures.epsilon_of,
+        "rho": figures.rho_of,
+    }
+    made.globals |= {
+        "may": may,
+        "usage": figures.usage,
+        "share_of": figures.share_of,
+        "best_epsilon": figures.best_epsilon,
+    }
     return made
 
 

@@ -1,9 +1,13 @@
 """The pages' routes, in the order in which they are tried."""
 
-from service.pages import guide, open as without_key, start
+from service.pages import account, guide, journal, keys, open as without_key, releases, start
 
 ROUTERS = (
     start.router,
+    account.router,
+    journal.router,
+    releases.router,
+    keys.router,
     guide.router,
     without_key.router,
 )
