@@ -14,8 +14,7 @@ from service.api.body import media_type
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _log = structlog.get_logger("service.request")
 
-# Not no-referrer: browsers would then not say of a form which site it comes from.
-_PAGE_HEADERS = ((b"referrer-policy", b"same-origin"),)
+_PAGE_HEADERS = ((b"referrer-policy", b"no-referrer"),)
 
 
 class Surroundings:
@@ -40,15 +39,14 @@ class Surroundings:
                 status = message["status"]
                 headers = message["headers"]
                 is_page = any(name == b"content-type" and value.startswith(b"text/html") for name, value in headers)
-                is_kept = any(name == b"cache-control" for name, _ in headers)
-                cache = b"no-store" if scope["path"].startswith("/v1") else b"no-cache"
-                message["headers"] = [
-                    *headers,
+                given = {name for name, _ in headers}
+                own = (
                     (b"x-request-id", request_id.encode("latin-1")),
                     (b"x-content-type-options", b"nosniff"),
-                    *(() if is_kept else ((b"cache-control", cache),)),
+                    (b"cache-control", b"no-store" if scope["path"].startswith("/v1") else b"no-cache"),
                     *(_PAGE_HEADERS if is_page else ()),
-                ]
+                )
+                message["headers"] = [*headers, *(header for header in own if header[0] not in given)]
             await send(message)
 
         try:

@@ -99,4 +99,4 @@ async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
 
 def refusal(refused: Refused | None) -> dict[str, Any]:
     """What a page shows of a form that was refused: the problem, and what is wrong at which field."""
-    return {} if refused is None else {"problem": refused.problem, "faults": refused.faults}
+    return {"faults": {}} if refused is None else {"problem": refused.problem, "faults": refused.faults}

@@ -54,5 +54,5 @@ async def _shown(
     asked = visit.request.query_params
     found = await get(visit, address("keys"), {"limit": _ROWS, "cursor": asked.get("cursor")})
     shown = {"keys": found["items"], "next_cursor": found["next_cursor"], "given": given or _NOTHING, "made": made}
-    context = shown | {"done": asked.get("done"), "faults": {}} | refusal(refused)
+    context = shown | {"done": asked.get("done")} | refusal(refused)
     return page(visit.request, "keys.html", context, status=refused.status if refused else 200)

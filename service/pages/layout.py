@@ -63,7 +63,8 @@ def page(
         "problem": None,
     }
     text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
-    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
+    # Under no-referrer browsers would not say of a form which site it comes from.
+    headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
     return HTMLResponse(text, status, headers)
 
 

@@ -29,19 +29,23 @@ class ProblemPages:
             await self.app(scope, receive, send)
             return
         started, held, parts = False, False, bytearray()
+        kept: list[tuple[bytes, bytes]] = []
 
         async def rendered(message: Message) -> None:
             nonlocal started, held
             if message["type"] == "http.response.start":
                 held = (b"content-type", MEDIA_TYPE.encode()) in message["headers"]
                 started = not held
+                kept.extend(header for header in message["headers"] if header[0] in _KEPT)
             if not held:
                 await send(message)
                 return
             parts.extend(message.get("body", b""))
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 started = True
-                await _shown(scope, json.loads(parts))(scope, receive, send)
+                response = _shown(scope, json.loads(parts))
+                response.raw_headers.extend(kept)
+                await response(scope, receive, send)
 
         try:
             await self.app(scope, receive, rendered)
@@ -52,6 +56,7 @@ class ProblemPages:
             raise  # it is logged further out
 
 
+_KEPT = (b"allow", b"retry-after")
 _FAILED = "The service failed. Nothing was changed unless the page says so when you open it again."
 
 

@@ -58,18 +58,22 @@ async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: Signed
 
 async def _settled(visit: Visit, account: str, release: str, what: str) -> Response:
     form = await read_form(visit)
-    body = None
+    body: dict[str, str | None] | None = None
+    given: dict[str, str] = {}
     if what == "void":
-        body = {"reason": text_of(form, "reason"), "attestation": text_of(form, "attestation") or None}
+        given = {name: text_of(form, name) for name in ("reason", "attestation")}
+        body = {"reason": given["reason"], "attestation": given["attestation"] or None}
     path = address("accounts", account, "releases", release, what)
     try:
         await send(visit, "POST", path, body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, account, release, refused)
+        return await _shown(visit, account, release, given, refused)
     return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[what]}", 303)
 
 
-async def _shown(visit: Visit, account: str, release: str, refused: Refused | None = None) -> Response:
+async def _shown(
+    visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
+) -> Response:
     path = address("accounts", account)
     found, stated, drawn, installation = await asyncio.gather(
         get(visit, path),
@@ -89,6 +93,7 @@ async def _shown(visit: Visit, account: str, release: str, refused: Refused | No
         "draws": drawn["items"],
         "more_draws": drawn["next_cursor"] is not None,
         "installation": installation,
+        "given": given or {},
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)

@@ -10,7 +10,7 @@ from typing import Any
 from service.pages.calls import Refused, Visit, address, send
 
 MOST_NODES = 400
-MOST_PRICED = 120
+MOST_PRICED = 80
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
 _COMPOSITE = ("type", "name", "tags", "parts", "part", "count", "max_degree", "size")

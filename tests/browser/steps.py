@@ -20,7 +20,7 @@ def sign_in(page: Page, key: str = STEWARD) -> None:
 
 
 def assert_accessible(page: Page) -> None:
-    """axe-core finds nothing serious, and the page has the landmarks that readers jump to."""
+    """axe-core finds nothing serious, and the page has the landmarks that readers jump to. It needs JavaScript."""
     violations = [found for found in Axe().run(page).response["violations"] if found["impact"] in _SERIOUS]
     described = [f"{found['id']}: {[node['html'] for node in found['nodes']]}" for found in violations]
     assert described == [], page.url

@@ -21,8 +21,9 @@ def test_rounding_has_its_direction(value: float, digits: int) -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (0.0, "0"), (1.0, "1"), (0.5, "0.5"), (1234567.0, "1235000"), (12345678.0, "1.235e7"),
-        (0.00012341, "0.0001235"), (1e-10, "1e-10"), (Fraction(1, 3), "0.3334"), (None, "infinite"), (2.0000000001, "2.001"), (-0.0, "0"),
+        (0.0, "0"), (-0.0, "0"), (1.0, "1"), (0.5, "0.5"), (1234567.0, "1235000"), (12345678.0, "1.235e7"),
+        (0.00012341, "0.0001235"), (1e-10, "1e-10"), (Fraction(1, 3), "0.3334"), (2.0000000001, "2.001"),
+        (None, "infinite"),
     ],
 )  # fmt: skip
 def test_up_as_people_read_it(value: float | None, shown: str) -> None:
