@@ -170,6 +170,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/empirical/loss"): (_STEWARD, {**examples.LOSS, "bootstrap": 0}),
     ("POST", "/v1/empirical/lower-bound"): (_STEWARD, examples.LOWER_BOUND),
     ("POST", "/v1/empirical/experiments"): (_STEWARD, examples.EXPERIMENT),
+    ("GET", "/v1/jobs"): (_STEWARD, None),
     ("GET", "/v1/jobs/{job}"): (_STEWARD, None),
     ("DELETE", "/v1/jobs/{job}"): (_STEWARD, None),
     ("GET", "/v1/principal"): (_ANYBODY, None),

@@ -40,7 +40,7 @@ def test_from_margins_to_a_release(steward: Page, served: Served) -> None:
     screenshot(page, "plan-tables")
     expect(page.get_by_text("cheaper")).to_have_count(1)
     page.get_by_text("The discrete Gaussian plan as JSON").click()
-    shown = json.loads(page.get_by_label("The discrete Gaussian plan as JSON").input_value())
+    shown = json.loads(page.get_by_label("The discrete Gaussian plan as JSON").inner_text())
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()

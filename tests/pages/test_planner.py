@@ -57,7 +57,7 @@ def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> An
 
 def _plans(page: Answer) -> dict[str, Any]:
     """The plans that a page shows as JSON."""
-    found = re.findall(r'<textarea id="plan-(\w+)"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)
+    found = re.findall(r'<pre class="plan" id="plan-(\w+)"[^>]*>(.*?)</pre>', page.text, re.DOTALL)
     return {mechanism: json.loads(html.unescape(text)) for mechanism, text in found}
 
 

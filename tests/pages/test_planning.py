@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from service.pages.planning import (
     MOST_ROWS,
@@ -160,6 +160,7 @@ def test_a_form_of_uneven_columns_is_padded() -> None:
     assert form.rows[1]["moe"] == ""
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 2_000), st.fractions(1, 50))
 def test_widened_margins_have_noise_at_least_so_many_times_as_wide(margin: int, factor: Fraction) -> None:
     form = _form(moe=[str(margin), "", "7", "8"])

@@ -65,13 +65,3 @@ addEventListener("pageshow", () => {
   delete form.dataset.sent;
   form.removeAttribute("aria-busy");
 });
-
-for (const button of document.querySelectorAll(".copy")) {
-  button.hidden = navigator.clipboard === undefined; // browsers have one over HTTPS and on this machine only
-  button.addEventListener("click", async () => {
-    const text = document.getElementById(button.dataset.copies);
-    text.select();
-    await navigator.clipboard.writeText(text.value);
-    button.textContent = "Copied";
-  });
-}
