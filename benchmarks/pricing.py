@@ -27,12 +27,12 @@ def run() -> None:
     plan = read_plan(document)
     variances = [Fraction(part["sigma_squared"]) for part in document["parts"]]
     print(f"Pricing P.L. 94-171: {len(variances)} discrete Gaussians, nothing memoised (target: under {_TARGET} ms)")
-    memos = _memos()
+    every = memos()
     peer = _peer(variances) if find_spec("dp_accounting") else None
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(_ROUNDS):
-        for memo in memos:
+        for memo in every:
             memo.cache_clear()
         ours.append(_milliseconds(lambda: _price(plan)))
         if peer is not None:
@@ -52,7 +52,7 @@ def _price(plan: Plan) -> None:
     price(plan, Neighbouring.REPLACE_ONE, ORDERS)
 
 
-def _memos() -> list[Any]:
+def memos() -> list[Any]:
     """Every memo of the service: emptied, so that each round prices as the first one does."""
     modules = [module for name, module in sys.modules.items() if name.startswith("service.")]
     found = {id(value): value for module in modules for value in vars(module).values() if hasattr(value, "cache_clear")}

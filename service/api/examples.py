@@ -101,9 +101,9 @@ TABULATION = {
         {"group": "36061/Latin American Indian alone", "sex_by_age": _SEX_BY_AGE},
         {"group": "36061/Celtic alone", "total_only": True, "total": 17},
     ],
-    "thresholds": [500, 1000, 7000],
+    "thresholds": [1000, 5000, 20000],
 }
-TABULATION_QUERY: dict[str, Any] = {"level": "County, Detailed", "thresholds": "[500, 1000, 7000]", "age_bins": "{}"}
+TABULATION_QUERY: dict[str, Any] = {"level": "County, Detailed", "thresholds": "[1000, 5000, 20000]", "age_bins": "{}"}
 COMPOSITION = {
     "plan": {"type": "repeat", "count": 63, "part": {"type": "geometric", "epsilon": "0.4"}},
     "neighbouring": "add_remove",

@@ -96,22 +96,22 @@ def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> 
             at = next(number for number, count in enumerate(counts) if isinstance(count, Fraction))
             raise InvalidInput.at(f"{pointer}/{at}", _EXPECTED)
         return np.array(counts, np.int64)
-    units = [in_units(count, unit, f"{pointer}/{number}") for number, count in enumerate(counts)]
+    units = [in_units(count, unit, pointer, number) for number, count in enumerate(counts)]
     return np.array(units, np.int64)
 
 
-def in_units(count: int | Fraction, unit: Fraction, pointer: str) -> int:
-    """One count in units.
+def in_units(count: int | Fraction, unit: Fraction, pointer: str, *place: int) -> int:
+    """One count in units; a fault is at its place below the pointer.
 
     Raises:
         InvalidInput: it is off the lattice or too large.
     """
     if unit == 1 and isinstance(count, Fraction):
-        raise InvalidInput.at(pointer, _EXPECTED)
-    value = count / unit
-    if value.denominator != 1 or abs(value) > LARGEST_INTEGER:
-        raise InvalidInput.at(pointer, _OFF)
-    return value.numerator
+        raise InvalidInput.at("/".join([pointer, *map(str, place)]), _EXPECTED)
+    units, off = divmod(count.numerator * unit.denominator, count.denominator * unit.numerator)
+    if off or abs(units) > LARGEST_INTEGER:
+        raise InvalidInput.at("/".join([pointer, *map(str, place)]), _OFF)
+    return units
 
 
 def shown(units: int, unit: Fraction) -> int | str:

@@ -40,7 +40,9 @@ class TabulationTerms(Strict):
     thresholds: Thresholds = Field(
         default_factory=lambda: list(USUAL.thresholds),
         description="Ascending. Where a group's first noisy total is below the first one, its total is tabulated;"
-        " below the second sex by 4 ages, below the third sex by 9, else sex by 23.",
+        " below the second sex by 4 ages, below the third sex by 9, else sex by 23. By default those of the 2020"
+        " Detailed DHC-A for detailed groups of the nation and of states; it had 1000, 5000, 20000 for those of smaller"
+        " areas, and 5000, 20000, 150000 for regional groups.",
     )
     age_bins: AgeBins = Field(default_factory=AgeBins)
 

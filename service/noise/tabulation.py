@@ -38,8 +38,6 @@ class Rules:
     age_bins: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-# The paper prints the numbers of bins but neither their ages nor the thresholds. These are the ones that the Census
-# Bureau published with the 2020 Detailed DHC-A for detailed groups, and the ages of its sex by age tables.
 USUAL = Rules(
     thresholds=(500, 1000, 7000),
     age_bins=(
@@ -48,6 +46,15 @@ USUAL = Rules(
         (0, 5, 10, 15, 18, 20, 21, 22, 25, 30, 35, 40, 45, 50, 55, 60, 62, 65, 67, 70, 75, 80, 85),
     ),
 )
+"""The paper prints the numbers of bins, but neither their ages nor the thresholds.
+
+Both are those of the program that made the 2020 Census's Detailed DHC-A, which the Census Bureau published
+(github.com/uscensusbureau/DAS_2020_DDHCA_Production_Code): the ages are ``BINS`` in
+``safetab_p/tmlt/safetab_p/safetab_p_analytics.py``, the thresholds those of detailed groups of the nation and of states
+in the configurations that it comes with. There, detailed groups of counties, tracts, places and AIANNH areas have
+1,000, 5,000 and 20,000, and regional groups of any area 5,000, 20,000 and 150,000. The production run
+(``configs/safetab-p/NMFv7-2020/config.json``) lowered each threshold by 29: 471, 971 and 6,971.
+"""
 
 TOTAL_ONLY = 0
 """The detail of a marked group. From 1 on it is the number of thresholds that the noisy total reached, plus 1."""

@@ -10,19 +10,22 @@ over |x| > m, each of which falls as a grows, over the sum of exp(a (h(m) - h(x)
 none of which does.
 """
 
+import math
 from collections.abc import Callable
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
 from flint import arb
 
-from service.privacy.accuracy import excess_of, smallest, within
+from service.privacy.accuracy import excess_of, smallest, tail, within
 from service.privacy.law import Law
-from service.privacy.numbers import ball, floor as lower_bound
+from service.privacy.numbers import ball, floor as lower_bound, precision
 
 LARGEST_MARGIN = 2**53  # counts
 _TWELVE_DIGITS_DOWN = Context(prec=12, rounding=ROUND_FLOOR)
 _LEAST_DIGITS = 10**11
+_SECANTS = 8
+_CLOSE = 1e-13  # in a parameter's logarithm: less than its 12 digits tell apart
 _PER_DECADE = 9 * _LEAST_DIGITS  # how many numbers of 12 digits share a decimal exponent
 
 
@@ -35,7 +38,7 @@ def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
     excess = _checked(margin, confidence)
     # As b grows the tail comes near exp(-(m + 1/2)/b).
     guess = lower_bound(lambda: (margin + arb(0.5)) / -ball(excess).log())
-    return _largest(lambda scale: within(Law(scale=scale), margin, excess), guess)
+    return _largest(lambda scale: Law(scale=scale), margin, excess, guess)
 
 
 def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
@@ -47,7 +50,7 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
     excess = _checked(margin, confidence)
     # As sigma grows the tail comes near that of the normal law beyond m + 1/2.
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2 / 2)
-    return _largest(lambda square: within(Law(sigma_squared=square), margin, excess), guess)
+    return _largest(lambda square: Law(sigma_squared=square), margin, excess, guess)
 
 
 def safetab_scale(margin: int) -> Fraction:
@@ -88,9 +91,34 @@ def _checked(margin: int, confidence: Fraction) -> Fraction:
     return excess_of(confidence)
 
 
-def _largest(meets: Callable[[Fraction], bool], guess: Fraction) -> Fraction:
-    """The largest 12-digit number that meets a target, one that all smaller ones meet too."""
-    return of_rank(smallest(lambda rank: not meets(of_rank(rank)), rank_of(guess)) - 1)
+def _largest(law: Callable[[Fraction], Law], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+    """The largest 12-digit parameter that meets a target, which all smaller ones meet too."""
+    near = rank_of(_solved(law, margin, excess, guess))
+    return of_rank(smallest(lambda rank: not within(law(of_rank(rank)), margin, excess), near) - 1)
+
+
+def _solved(law: Callable[[Fraction], Law], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+    """The parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
+
+    log(-log P) is nearly a straight line in the parameter's logarithm, of slope -1. So four or five tails give all
+    digits, where halving an interval takes forty. What is returned only tells where to begin; it proves nothing.
+    """
+
+    def missed(place: float) -> float:
+        return float((-tail(law(Fraction(math.exp(place))), margin).log()).log().mid()) - wanted
+
+    with precision(128 + excess.denominator.bit_length()):
+        wanted = float((-ball(excess).log()).log().mid())
+        place = math.log(guess)
+        miss, slope = missed(place), -1.0
+        for _ in range(_SECANTS):
+            step = min(max(-miss / slope, -1.0), 1.0)
+            if not math.isfinite(step) or abs(step) < _CLOSE:
+                break
+            before, place = miss, place + step
+            miss = missed(place)
+            slope = (miss - before) / step if miss != before else slope
+    return Fraction(math.exp(place))
 
 
 def _rounded_down(value: Fraction) -> Fraction:

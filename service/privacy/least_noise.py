@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from flint import arb
-from scipy.special import log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
-from service.privacy.accuracy import smallest, tail
+from service.privacy.accuracy import smallest
 from service.privacy.arithmetic import DOUBLES
 from service.privacy.calibration import of_rank, rank_of
 from service.privacy.conversion import epsilon_to_rho_analytic
 from service.privacy.halfline import half_line
 from service.privacy.law import Law
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt, simplest
-from service.privacy.numbers import ball, ceiling, precision
+from service.privacy.narrow import LARGEST_SENSITIVITY, narrowest
+from service.privacy.numbers import ball, precision
+from service.privacy.one_cell import integer_delta, osgt_delta, rough_osgt_delta
 from service.privacy.osgt import osgt_tau
 from service.privacy.plan import Neighbouring
 from service.privacy.sums import variance
@@ -82,9 +82,9 @@ def delta_of(mechanism: Noise, cells: int, epsilon: Fraction, negligible: Fracti
         case Gaussian(sigma_squared=v, sensitivity=s):
             return gaussian_delta(cells * s * s / (2 * v), epsilon).nats
         case Osgt() if cells == 1:
-            return _osgt_delta(named, epsilon)
+            return osgt_delta(named, epsilon)
         case DiscreteGaussian() | DiscreteOsgt() if cells == 1:
-            return _integer_delta(named, epsilon, negligible)
+            return integer_delta(named, epsilon, negligible)
     profile = Tight.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
     found = None if profile is None else profile.delta(epsilon)
     return None if found is None else found.loss.nats
@@ -98,15 +98,20 @@ def least_variance(mechanism: Noise, target: Target) -> Noise:
     Raises:
         NoSuchNoise: none is found.
     """
+    start = mechanism.sigma_squared
+    if not isinstance(simplest(mechanism), Gaussian):
+        start = _sized(mechanism, None, target).sigma_squared
+    return _proven(mechanism, target, start)
+
+
+def _proven(mechanism: Noise, target: Target, start: Fraction) -> Noise:
+    """The same, from a sigma² that is about right."""
 
     def holds(rank: int) -> bool:
         changed = replace(mechanism, sigma_squared=of_rank(rank))
         delta = delta_of(changed, target.cells, target.epsilon, target.negligible)
         return delta is not None and delta <= target.delta
 
-    start = mechanism.sigma_squared
-    if not isinstance(simplest(mechanism), Gaussian):
-        start = _sized(mechanism, None, target).sigma_squared
     rank = rank_of(start)
     if isinstance(simplest(mechanism), Osgt | DiscreteOsgt) and target.cells > 1:
         rank = next((rank + 10**k for k in range(12) if holds(rank + 10**k)), -1)  # a look takes tens of milliseconds
@@ -124,7 +129,24 @@ def least_gaussian(kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: F
     start = target.cells * sensitivity * sensitivity / (2 * rho)
     if kind is Gaussian:
         return least_variance(Gaussian(sigma_squared=start, sensitivity=sensitivity), target)
-    return least_variance(DiscreteGaussian(sigma_squared=start, sensitivity=int(sensitivity)), target)
+    plain = least_variance(DiscreteGaussian(sigma_squared=start, sensitivity=int(sensitivity)), target)
+    narrow = _narrow(DiscreteGaussian, int(sensitivity), target)
+    return plain if narrow is None else min(plain, narrow, key=_variance)
+
+
+def _narrow(kind: type[DiscreteGaussian] | type[DiscreteOsgt], sensitivity: int, target: Target) -> Noise | None:
+    """The noise of least variance of those on the integers that are hardly wider than a place; see ``narrow``."""
+    if target.cells > 1 or sensitivity > LARGEST_SENSITIVITY:
+        return None
+    largest = 0.0 if kind is DiscreteGaussian else target.largest_offset
+    found = narrowest(sensitivity, float(target.epsilon), float(target.delta), largest)
+    if found is None:
+        return None
+    v, m = (Fraction(value) for value in found)
+    noise: Noise = DiscreteGaussian(sigma_squared=v, sensitivity=sensitivity)
+    if kind is DiscreteOsgt and m:
+        noise = _rounded(DiscreteOsgt(sigma_squared=v, m=m, sensitivity=sensitivity))
+    return _proven(noise, target, v)
 
 
 def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> Noise:
@@ -150,8 +172,11 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
             v, m = on_line.sigma_squared, _offset_of(on_line)
             best = DiscreteOsgt(sigma_squared=v, m=m, sensitivity=int(sensitivity))
     found = least_variance(_rounded(best), target)
-    plain = gaussian if kind is Osgt else least_gaussian(DiscreteGaussian, sensitivity, target)
-    return min(found, plain, key=_variance)
+    others = [gaussian]
+    if kind is DiscreteOsgt:
+        narrow = _narrow(DiscreteOsgt, int(sensitivity), target)
+        others = [least_gaussian(DiscreteGaussian, sensitivity, target), *([] if narrow is None else [narrow])]
+    return min(found, *others, key=_variance)
 
 
 def _offset_of(mechanism: Noise) -> Fraction:
@@ -241,7 +266,7 @@ def _over(mechanism: Noise, target: Target) -> float:
     In epsilon, which is about a power of sigma; of one cell of continuous offset tails in delta, which is a formula.
     """
     if isinstance(mechanism, Osgt) and target.cells == 1:
-        return _rough_osgt(mechanism, float(target.epsilon)) - _log(target.delta)
+        return rough_osgt_delta(mechanism, float(target.epsilon)) - _log(target.delta)
     if target.cells == 1:
         delta = delta_of(mechanism, 1, target.epsilon, target.negligible)
         if delta is None:
@@ -273,7 +298,8 @@ def _log(value: Fraction) -> float:
 
 def _variance(mechanism: Noise) -> float:
     match mechanism:
-        case DiscreteOsgt(sigma_squared=v, m=m):
+        case DiscreteGaussian() | DiscreteOsgt():
+            v, m = mechanism.sigma_squared, _offset_of(mechanism)
             with precision(128):
                 return float(variance(Law(sigma_squared=v, scale=v / m if m else None)).mid())
         case Osgt(sigma_squared=v, m=m):
@@ -282,62 +308,3 @@ def _variance(mechanism: Noise) -> float:
                 return float((moments[2] / moments[0]).mid())
         case _:
             return float(mechanism.sigma_squared)
-
-
-def _rough_osgt(mechanism: Osgt, epsilon: float) -> float:
-    """log delta of one cell of offset tails, in doubles; see ``_osgt_delta``."""
-    sigma, s = math.sqrt(mechanism.sigma_squared), float(mechanism.sensitivity)
-    s, m = s / sigma, float(mechanism.m) / sigma
-    base = math.log(2) + log_ndtr(-m)
-    if epsilon >= s * (s / 2 + m):
-        near, far = log_ndtr(s / 2 - epsilon / s), epsilon + log_ndtr(-s / 2 - epsilon / s)
-        return float(near + math.log(-math.expm1(min(far - near, -1e-17))) - base)
-    crossing = (s * (s / 2 + m) - epsilon) / (s + 2 * m)
-    inside = math.exp(log_ndtr(-crossing - m) - base) + math.exp(epsilon + log_ndtr(crossing - s - m) - base)
-    return math.log(max(1 - inside, 1e-300))
-
-
-def _osgt_delta(mechanism: Osgt, epsilon: Fraction) -> Fraction | None:
-    """delta of one cell of offset tails (seed 002 above the kink; below it the same integral), rounded up.
-
-    With Q the normal tail, all in units of sigma: the loss at -y is s (s/2 + m + y), and falls straight from y = 0 on.
-    From epsilon = s (s/2 + m) on the losses above it lie left of 0: (Q(epsilon/s - s/2) - e^epsilon Q(epsilon/s + s/2))
-    over 2 Q(m). Below, they lie left of y* = (s (s/2 + m) - epsilon)/(s + 2m), between the kinks.
-    """
-    v, s, m = mechanism.sigma_squared, mechanism.sensitivity, mechanism.m
-    beyond = epsilon * v >= s * (s / 2 + m)
-    crossing = Fraction(0) if beyond else (s * (s / 2 + m) - v * epsilon) / (s + 2 * m)
-
-    def evaluate() -> arb:
-        sigma = ball(v).sqrt()
-        base = 2 * _q(ball(m) / sigma)
-        if beyond:
-            near, far = ball(v * epsilon / s - s / 2), ball(v * epsilon / s + s / 2)
-            return (_q(near / sigma) - ball(epsilon).exp() * _q(far / sigma)) / base
-        left, right = ball(m + crossing), ball(m + s - crossing)
-        return 1 - (_q(left / sigma) + ball(epsilon).exp() * _q(right / sigma)) / base
-
-    return ceiling(evaluate)
-
-
-def _integer_delta(
-    mechanism: DiscreteGaussian | DiscreteOsgt, epsilon: Fraction, negligible: Fraction
-) -> Fraction | None:
-    """The same on the integers: P(X <= x*) - e^epsilon P(X <= x* - s), rounded up, or ``negligible`` where more.
-
-    Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
-    """
-    v, s = mechanism.sigma_squared, mechanism.sensitivity
-    m = mechanism.m if isinstance(mechanism, DiscreteOsgt) else Fraction(0)
-    law = Law(sigma_squared=v, scale=v / m if m else None)
-    short = Fraction(s * s, 2) + s * m - v * epsilon
-    last = math.floor(short / (s if short < 0 else s + 2 * m))
-
-    def up_to(x: int) -> arb:
-        return tail(law, -x - 1) / 2 if x < 0 else 1 - tail(law, x) / 2
-
-    return ceiling(lambda: (up_to(last) - ball(epsilon).exp() * up_to(last - s)).max(ball(negligible)))
-
-
-def _q(x: arb) -> arb:
-    return (x / arb(2).sqrt()).erfc() / 2

@@ -15,6 +15,7 @@ from threading import RLock
 
 from flint import arb, ctx, fmpq
 
+_PLAIN = re.compile(r"-?[0-9]{1,100}(\.[0-9]{1,100})?")
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,4})?")
 _FRACTION = re.compile(r"-?[0-9]+/[0-9]+")
 MAX_BITS = 1024  # of a numerator, a denominator or a decimal's digits
@@ -36,6 +37,9 @@ def parse_exact(text: str) -> Fraction:
         ValueError: not such a number, or beyond the limits (1024 bits, exponent 400) that keep
             a short text from becoming an astronomically long number.
     """
+    if _PLAIN.fullmatch(text):  # by far the most usual, and within the limits
+        whole, _, rest = text.partition(".")
+        return Fraction(int(whole + rest), 10 ** len(rest))
     if len(text) <= _MAX_LENGTH:
         if _FRACTION.fullmatch(text):
             top, bottom = (int(part) for part in text.split("/"))

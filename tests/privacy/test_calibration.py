@@ -9,6 +9,7 @@ from typing import Any
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
+from service.privacy import accuracy, calibration
 from service.privacy.accuracy import coverage, margin_of_error
 from service.privacy.calibration import margin_to_scale, margin_to_sigma_squared, safetab_scale, safetab_sigma_squared
 from service.privacy.law import Law
@@ -158,3 +159,24 @@ def test_a_confidence_out_of_range_is_refused(calibrate: Callable[[int, Fraction
             calibrate(6, confidence)
     with pytest.raises(ValueError, match="1 - 1e-30"):
         calibrate(6, 1 - SMALLEST_EXCESS / 2)
+
+
+@pytest.mark.parametrize("calibrate", [margin_to_scale, margin_to_sigma_squared])
+def test_few_tails_are_computed(
+    calibrate: Callable[[int, Fraction], Fraction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of a hundred levels calibrates a hundred mechanisms: each takes a few balls and not one for each bit."""
+    computed: list[int] = []
+    tail = accuracy.tail
+
+    def counted(law: Law, margin: int) -> Any:
+        computed.append(margin)
+        return tail(law, margin)
+
+    for module in (accuracy, calibration):
+        monkeypatch.setattr(module, "tail", counted)
+    for margin in (0, 1, 6, 50, 10**6, 2**53):
+        for confidence in (Fraction(1, 10**6), Fraction(1, 2), Fraction(95, 100), 1 - Fraction(1, 10**15)):
+            computed.clear()
+            calibrate(margin, confidence)
+            assert 2 <= len(computed) <= 12

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,3 +142,44 @@ def test_noise_like_geometric_noise_is_found_from_far_away() -> None:
     assert isinstance(found, DiscreteOsgt)
     geometric = 1 / (2 * math.sinh(0.25) ** 2)
     assert _variance(float(found.sigma_squared), float(found.m)) == pytest.approx(geometric, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "sensitivity"),
+    [
+        ("5", "0.1", 1),
+        ("5", "0.05", 1),
+        ("3", "0.1", 1),
+        ("2", "0.1", 1),
+        ("8", "0.02", 2),
+        ("4", "0.001", 1),
+        ("1", "0.1", 1),
+    ],
+)
+def test_no_narrow_noise_of_a_brute_search_on_the_integers_needs_less_variance(
+    epsilon: str, delta: str, sensitivity: int
+) -> None:
+    """Every width and every offset of a grid: where noise is hardly wider than a place, delta goes up and down."""
+    target = Target(Fraction(epsilon), Fraction(delta))
+    for kind, offsets in ((DiscreteOsgt, np.linspace(0, 8, 161)), (DiscreteGaussian, np.zeros(1))):
+        found = (
+            least_osgt(DiscreteOsgt, Fraction(sensitivity), target)
+            if kind is DiscreteOsgt
+            else least_gaussian(DiscreteGaussian, Fraction(sensitivity), target)
+        )
+        reached = delta_of(found, 1, target.epsilon)
+        assert reached is not None
+        assert reached <= target.delta
+        v, m = (float(value) for value in (found.sigma_squared, getattr(found, "m", 0)))
+        _, variance = _on_the_integers(np.array([v]), np.array([m]), sensitivity, float(epsilon))
+        sigma, offset = (part.ravel() for part in np.meshgrid(np.geomspace(0.15, 12, 500), offsets))
+        deltas, variances = _on_the_integers(sigma**2, offset * sigma, sensitivity, float(epsilon))
+        assert variance[0] <= variances[deltas <= float(delta)].min() * (1 + 1e-9)
+
+
+def _on_the_integers(v: Any, m: Any, sensitivity: int, epsilon: float) -> tuple[Any, Any]:
+    x = np.arange(-60, 61)
+    mass = np.exp(-(x * x / 2 + np.abs(x) * m[:, None]) / v[:, None])
+    mass /= mass.sum(axis=1)[:, None]
+    loss = np.maximum(mass[:, sensitivity:] - math.exp(epsilon) * mass[:, :-sensitivity], 0).sum(axis=1)
+    return loss + mass[:, :sensitivity].sum(axis=1), (mass * x * x).sum(axis=1)
