@@ -242,6 +242,15 @@ def test_an_older_backup_is_not_written_over(ledger: Path, tmp_path: Path) -> No
     assert sorted(found.name for found in tmp_path.iterdir()) == ["copy.db", "ledger"]
 
 
+def test_what_a_killed_backup_left_is_not_in_the_way(ledger: Path, tmp_path: Path) -> None:
+    """In a container every one may have the same process id."""
+    left = tmp_path / f".copy.db.{os.getpid()}"
+    left.write_text("half")
+    back_up(ledger, tmp_path / "copy.db")
+    assert left.read_text() == "half"
+    assert sorted(found.name for found in tmp_path.iterdir()) == [left.name, "copy.db", "ledger"]
+
+
 def test_what_cannot_be_read_or_written_leaves_nothing(ledger: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.db"
     content = bytearray(ledger.read_bytes())

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -25,9 +26,8 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
     """
     if target.exists():
         raise Conflict(f"expected a new file; {target} is there already")
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with _named_when_whole(draft, target), _opened(source) as ledger, _opened(draft) as copy:
+        with _named_when_whole(target) as draft, _opened(source) as ledger, _opened(draft) as copy:
             ledger.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")  # no second file belongs to it
             _require_sound(copy)
@@ -41,11 +41,13 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
 
 
 @contextmanager
-def _named_when_whole(draft: Path, target: Path) -> Iterator[None]:
-    """A file that only its owner reads, which gets its name when it is whole and on the disk."""
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+def _named_when_whole(target: Path) -> Iterator[Path]:
+    """A new file that only its owner reads, which gets its name when it is whole and on the disk."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # a killed one's stays beside it
+    os.close(descriptor)
+    draft = Path(name)
     try:
-        yield
+        yield draft
         for path in (draft, draft.parent):
             descriptor = os.open(path, os.O_RDONLY)
             try:

@@ -19,13 +19,14 @@ _CHANGING = (
     "account_opened",
     "budget_changed",
     "proposed",
+    "approved",
     "reserved",
     "committed",
     "voided",
     "expired",
     "repriced",
 )
-"""The kinds of entries that can change what is counted or the budget; an approval moves nothing."""
+"""The kinds of entries that can change what is committed or held, or the budget; an approval may commit at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Steps in order, after every ``every``-th entry that changes what is counted, and after the first and last."""
+    """Steps in order, after every ``every``-th entry that can change what is counted, and after the first and last."""
 
     every: int
     steps: tuple[Step, ...]

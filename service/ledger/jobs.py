@@ -120,21 +120,22 @@ def end(database: Database, job_id: str) -> JobRecord:
         NotFound: there is no such job.
     """
 
-    def work(connection: Connection) -> JobRecord:
+    def work(connection: Connection) -> tuple[JobRecord, bool]:
         row = connection.execute(_selected(job_id).with_for_update()).one_or_none()
         if row is None:
             raise NotFound("job", job_id)
         if row.ended_at is not None:
             connection.execute(delete(Job).where(Job.id == job_id))
-            return _record(row)
+            return _record(row), True
         connection.execute(_ended(job_id, None, "cancelled"))
-        return read_job(connection, job_id)
+        return read_job(connection, job_id), False
 
-    def landed(connection: Connection, job: JobRecord) -> bool:
+    def landed(connection: Connection, ended: tuple[JobRecord, bool]) -> bool:
+        job, forgotten = ended
         found = connection.execute(_selected(job_id)).one_or_none()
-        return found is None or _record(found) == job  # forgotten, or cancelled at this very time
+        return found is None or (not forgotten and _record(found) == job)  # cancelled at this very time
 
-    return database.write(work, landed=landed)
+    return database.write(work, landed=landed)[0]
 
 
 def forget(database: Database, before: str) -> int:

@@ -63,7 +63,8 @@ class ApiKey(Base):
     last_used_at: Mapped[str | None]  # as `uses` has it: to the hour
     __table_args__ = (
         CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),
-        CheckConstraint("substr(name, 1, 5) <> 'oidc:'", name="api_keys_name"),  # those are an issuer's to give
+        # Those are an issuer's to give; an older version may have left some that are revoked.
+        CheckConstraint("substr(name, 1, 5) <> 'oidc:' OR revoked_at IS NOT NULL", name="api_keys_name"),
         Index("api_keys_rotated", "rotated_from", unique=True),  # a key is rotated once
     )
 

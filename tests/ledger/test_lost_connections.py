@@ -15,8 +15,10 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, make_url, text
 
-from service.errors import Unavailable
+from service.errors import NotFound, Unavailable
+from service.ledger import jobs
 from service.ledger.database import Database, open_database, tally
+from service.ledger.idempotency import Request
 from tests.relay import Break, Relay, before_postgresql
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
@@ -104,6 +106,20 @@ def test_a_commit_whose_confirmation_was_lost_is_not_made_again(
     assert [relayed.write(work, landed=work.landed)] == _marks(server)
     assert relayed.counted() == {("marks", ""): 1}  # however often it was tried
     assert len(work.notes) == 1
+
+
+@pytest.mark.parametrize("moment", list(Break))
+def test_a_job_is_cancelled_or_deleted_once_whatever_was_heard_of_it(
+    relayed: Database, relay: Relay, moment: Break
+) -> None:
+    job_id = jobs.submit(relayed, Request("ann", None, ""), {}, lambda job: job.id).body
+    for state in ("queued", "cancelled"):
+        with relayed.read() as connection:
+            assert jobs.read_job(connection, job_id).state == state
+        relay.breaks = [moment]
+        jobs.end(relayed, job_id)
+    with relayed.read() as connection, pytest.raises(NotFound):
+        jobs.read_job(connection, job_id)
 
 
 def test_every_broken_commit_is_remembered(relayed: Database, relay: Relay, server: psycopg.Connection) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect, text
 
-from service.errors import BudgetExceeded, Conflict
+from service.errors import BudgetExceeded, Conflict, StartupRefused
 from service.ledger import opening, spending
 from service.ledger.database import Database
 from service.ledger.migrate import downgrade, is_migrated, migrate
@@ -146,3 +146,28 @@ def test_what_the_first_version_cannot_hold_is_not_taken_back(database: Database
         assert (_rows(database), _columns(database)) == (rows, columns)
     charge(database, _PLAN)
     entries_of(database)
+
+
+_KEY = (
+    "INSERT INTO api_keys (id, name, role, token_hash, created_at)"
+    " VALUES ('k', 'oidc:ann', 'steward', 'h', '2030-01-01T00:00:00.000000Z')"
+)
+_REVOKE = "UPDATE api_keys SET revoked_at = '2030-01-02T00:00:00.000000Z'"
+
+
+def test_a_key_under_an_issuers_name_is_revoked_before_the_migration(database: Database) -> None:
+    def run(statement: str) -> None:
+        database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+
+    downgrade(database, "0004")
+    run(_KEY)
+    with pytest.raises(StartupRefused, match="oidc:.* got 1: revoke"):
+        migrate(database)
+    with database.read() as connection:
+        assert not inspect(connection).has_table("descriptions")  # nothing of the migration before it either
+    run(_REVOKE)
+    migrate(database)
+    for statement in ("UPDATE api_keys SET revoked_at = NULL", _KEY.replace("'k'", "'l'").replace("'h'", "'i'")):
+        with pytest.raises(RuntimeError, match="refused"):
+            run(statement)
+    downgrade(database, "0004")
