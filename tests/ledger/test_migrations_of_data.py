@@ -161,7 +161,7 @@ def test_a_key_under_an_issuers_name_is_revoked_before_the_migration(database: D
 
     downgrade(database, "0004")
     run(_KEY)
-    with pytest.raises(StartupRefused, match="oidc:.* got 1: revoke"):
+    with pytest.raises(StartupRefused, match=r"oidc:.* got 1: revoke"):
         migrate(database)
     with database.read() as connection:
         assert not inspect(connection).has_table("descriptions")  # nothing of the migration before it either
