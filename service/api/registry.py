@@ -31,7 +31,7 @@ from service.api.releases import ReleasePath
 from service.errors import Conflict, Incomplete
 from service.ledger import accounts, clock, releases, spending
 from service.ledger.metadata import Metadata
-from service.ledger.registry import budgets_so_far, count_draws
+from service.ledger.registry import count_draws, largest_budget
 from service.ledger.settling import present
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["registry"], route_class=StrictRoute)
@@ -201,12 +201,16 @@ def read_account_entry(
     request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
-    delta: Annotated[Exact, Query(description="At which the budget is shown as (epsilon, delta).")] = "1e-10",
+    delta: Annotated[
+        Exact,
+        Query(description="At which the budget is shown as (epsilon, delta); beside what may be declared, if no more."),
+    ] = "1e-10",
 ) -> Response:
     """An account as an entry of the Differential Privacy Deployments Registry.
 
     As of a release, for all that the account and those under it publish. The parameters are its budget, the largest
-    that it has had: what is spent so far is no guarantee under adaptive choice, and stands in the details.
+    that it has had: what is spent so far is no guarantee under adaptive choice, and stands in the details. Where the
+    account is over it, since releases were priced again, there is no entry: 409.
     """
     require(principal, "auditor", account)
     deltas = read_deltas([delta], ["/query/delta"])
@@ -214,7 +218,7 @@ def read_account_entry(
         found = accounts.read_account(connection, account)
         committed, held = spending.counts(connection, found.id)
         now = present(connection, found, clock.now())
-        caps = budgets_so_far(connection, found.id)
+        largest = largest_budget(connection, now.account)
         drawn = count_draws(connection, found.id, None)
     owner, plan = now.account, spending.composed(committed + (held - now.expired))
     known = {
@@ -222,7 +226,7 @@ def read_account_entry(
         "description": owner.description,
         "release_type": "Many releases" if owner.releases != 1 else "One release",
         "url_slug": texts.slug(account),
-        **texts.budget_parameters(owner, caps, deltas[0]),
+        **texts.budget_parameters(owner, largest, deltas[0]),
         "composition": texts.of_account(owner),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }

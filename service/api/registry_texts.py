@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -102,17 +102,8 @@ def _figures(cost: dict[str, Any]) -> Iterator[str]:
         yield rf"- $(\varepsilon, \delta)$-DP: {at}, {_ANALYSES[said['via']]}; {_HOLDS[said['adaptive']]}"
 
 
-def budget_parameters(account: AccountRecord, caps: Sequence[Budget], delta: Fraction) -> dict[str, Any]:
-    """The same of an account: the largest budget that it has had.
-
-    A budget that was lowered after answers were seen bounds what follows, not what the account's answers tell together.
-    """
-    largest = replace(
-        account.budget,
-        cap=max(budget.cap for budget in caps),
-        delta=max(budget.delta for budget in caps),
-        declared_delta=max(budget.declared_delta for budget in caps),
-    )
+def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) -> dict[str, Any]:
+    """The same of an account, whose releases all together its largest budget bounds."""
     if largest.definition is Definition.APPROXIMATE:
         figures = {"epsilon": number_up(largest.cap), "delta": number_up(largest.delta)}
         shown: dict[str, Any] = {
@@ -122,7 +113,7 @@ def budget_parameters(account: AccountRecord, caps: Sequence[Budget], delta: Fra
         }
     else:
         plan = Declared(guarantee=_declaration(largest), reference="the budget")
-        cost = cost_of(plan, account.neighbouring, (max(delta, largest.declared_delta),))
+        cost = cost_of(plan, account.neighbouring, (_room_at(delta, largest),))
         adaptive = [said for said in cost["approximate"] if said["adaptive"]]
         shown = parameters(account, cost | {"approximate": adaptive})
     stated = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
@@ -134,6 +125,14 @@ def budget_parameters(account: AccountRecord, caps: Sequence[Budget], delta: Fra
     details = shown["privacy_parameters_details"]
     shown["privacy_parameters_details"] = f"{said}\n\n{details}" if details else said
     return shown
+
+
+def _room_at(delta: Fraction, budget: Budget) -> Fraction:
+    """A delta at which the budget implies some epsilon; but for pure DP it takes more than mechanisms may declare."""
+    declared = budget.declared_delta
+    if budget.definition is Definition.PURE:
+        return max(delta, declared)
+    return delta if delta > declared else declared + delta
 
 
 def _declaration(budget: Budget) -> Declaration:

@@ -1,20 +1,39 @@
 """What a registry entry asks of the ledger beside accounts, releases and balances."""
 
 import json
+from dataclasses import replace
 
 from sqlalchemy import Connection, func, select, text
 
+from service.errors import Conflict
 from service.ledger import budgets
+from service.ledger.accounts import AccountRecord
 from service.ledger.tables import Account, Draw, Entry
-from service.privacy.filter import Budget
+from service.privacy.filter import Budget, Totals, shortfalls
 
 _OF_A_BUDGET = text("kind IN ('account_opened', 'budget_changed')")  # in the words of the index of these few
 
 
-def budgets_so_far(connection: Connection, account_id: int) -> list[Budget]:
-    """The budgets that an account has had, the present one last."""
-    query = select(Entry.body).where(Entry.account_id == account_id, _OF_A_BUDGET).order_by(Entry.seq)
-    return [budgets.read_budget(json.loads(body)["content"]["budget"]) for body in connection.execute(query).scalars()]
+def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
+    """The largest budget that an account has had, which bounds what all its answers tell together.
+
+    One that was lowered after answers were seen bounds only what follows.
+
+    Raises:
+        Conflict: more is counted than any budget allowed, since releases were priced again.
+    """
+    query = select(Entry.body).where(Entry.account_id == account.id, _OF_A_BUDGET)
+    bodies = connection.execute(query).scalars()
+    caps = [account.budget, *(budgets.read_budget(json.loads(body)["content"]["budget"]) for body in bodies)]
+    largest = replace(
+        account.budget,
+        cap=max(budget.cap for budget in caps),
+        delta=max(budget.delta for budget in caps),
+        declared_delta=max(budget.declared_delta for budget in caps),
+    )
+    if shortfalls(largest, account.weights, Totals(), account.totals):
+        raise Conflict("the account is over its budget since releases were priced again: no budget bounds its releases")
+    return largest
 
 
 def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:

@@ -13,6 +13,9 @@ from fastapi.testclient import TestClient
 from service.api import registry
 from service.api.metadata import Metadata
 from service.api.registry import TIERS, YAML
+from service.ledger import charges
+from service.ledger.recompute import recompute
+from service.privacy.pricing import Price
 from tests.api.calls import (
     Client,
     json_of,
@@ -279,6 +282,46 @@ def test_of_a_large_plan_not_all_is_listed(embedded: Client) -> None:
 
 
 # Accounts
+
+
+@pytest.mark.parametrize(("delta", "at"), [("1e-10", 1.1e-9), ("1e-9", 2e-9), ("1e-8", 1e-8)])
+def test_a_budget_with_declared_deltas_is_shown_where_it_bounds_something(
+    embedded: Client, delta: str, at: float
+) -> None:
+    account = _open(embedded, definition="zcdp", rho=1, delta="1e-9")
+    said = _entry(embedded, account, delta=delta)["deployment"]
+    parameters = said["privacy_loss"]["privacy_parameters"]
+    rest = Fraction(delta) - (Fraction("1e-9") if delta == "1e-8" else 0)
+    implied = json_of(embedded.post("/v1/conversions", json={"rho": 1, "delta": f"{float(rest):.3g}"}))["best"][0]
+    assert said["dp_variant"]["variant_name"] == "Approximate DP"
+    assert parameters["delta"] == pytest.approx(at, rel=1e-15)
+    assert parameters["epsilon"] == pytest.approx(implied["adaptive"]["epsilon"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"definition": "pure", "epsilon": "0.15"},
+        {"definition": "zcdp", "rho": "0.008"},
+        {"definition": "approximate", "epsilon": "0.15", "delta": "1e-6"},
+    ],
+)
+def test_what_was_priced_too_low_is_not_promised(
+    embedded: TestClient, monkeypatch: pytest.MonkeyPatch, budget: dict[str, Any]
+) -> None:
+    """As after a correction of the accountant: the account is over its budget until that is raised."""
+    account = _open(embedded, **budget)
+    with monkeypatch.context() as older:
+        older.setattr(charges, "price", lambda *_: Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ()))
+        made = release(embedded, pure("0.1"))
+    _entry(embedded, account)  # nobody knows yet
+    recompute(embedded.app.state.database, "people", apply=True)  # type: ignore[attr-defined]
+    detail = problem_of(embedded.get(f"{account}/registry-entry"), "conflict")["detail"]
+    assert "over its budget" in detail
+    assert _entry(embedded, f"{account}/releases/{made['id']}")  # its cost is that of its plan
+    figure = "rho" if budget["definition"] == "zcdp" else "epsilon"
+    json_of(embedded.patch(account, json={"budget": budget | {figure: 1}}))
+    assert _entry(embedded, account)["deployment"]["privacy_loss"]["privacy_parameters"][figure] == 1
 
 
 def test_an_account_states_the_largest_budget_that_it_has_had(client: TestClient) -> None:

@@ -1,5 +1,7 @@
 """The course of a budget is what its entries say, also where one of them commits without a reservation."""
 
+from fractions import Fraction
+
 import pytest
 
 from service.ledger.course import course_of
@@ -18,5 +20,5 @@ def test_a_proposal_that_an_approval_commits_is_spent_from_then_on(database: Dat
     for name in ("people", parent or "people"):
         with database.read() as connection:
             *_, before, after = course_of(connection, account_of(database, name), 10).steps
-        assert (before.kind, before.committed) == ("proposed", 0)
+        assert (before.kind, before.committed) == ("proposed", Fraction(0))
         assert (after.kind, after.committed, after.counted) == ("approved", before.counted, before.counted)
