@@ -175,7 +175,7 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
         "query_string": urlencode(given, doseq=True).encode(),
         "headers": [
             (b"host", b"localhost"),
-            *((name.encode(), value.encode("latin-1")) for name, value in named.items()),
+            *((name.encode(), value.encode()) for name, value in named.items()),
         ],
     }
 

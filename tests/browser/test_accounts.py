@@ -90,6 +90,14 @@ def test_the_tree_folds_with_the_keyboard(steward: Page, served: Served) -> None
     expect(leaf).to_be_hidden()
 
 
+def test_a_whole_tree_folds_with_javascript(steward: Page, served: Served) -> None:
+    steward.goto(_pages(served.client)["release"])
+    steward.get_by_role("button", name="Fold all", exact=True).click()
+    expect(steward.get_by_text("state/total")).to_be_hidden()
+    steward.get_by_role("button", name="Unfold all").click()
+    expect(steward.get_by_text("tract")).to_be_visible()
+
+
 def test_committing_with_the_keyboard_alone(steward: Page, served: Served) -> None:
     held = release(served.client, pure("1e-6"), "households", name="by keyboard", reserve_for="P1D")
     steward.goto(f"/accounts/households/releases/{held['id']}")

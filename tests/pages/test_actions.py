@@ -77,6 +77,13 @@ def test_a_form_sent_twice_is_done_once(api: Client, steward: Client) -> None:
     assert json_of(api.get("/v1/principal", headers={"Authorization": f"Bearer {token}"}))["name"] == "twice"
 
 
+@pytest.mark.parametrize("once", ["", "日本", "a\nb", "x" * 256])
+def test_a_form_whose_key_was_spoilt_does_nothing(api: Client, steward: Client, once: str) -> None:
+    page = f"/accounts/persons/releases/{_one(api, 'persons', 'reserved')['id']}"
+    assert submit(steward, page, f"{page}/commit", once=once).status_code == 422
+    assert _one(api, "persons", "reserved")["id"] in page
+
+
 def test_keys_are_made_and_revoked(api: Client, steward: Client) -> None:
     fields = {"name": "pipe", "role": "pipeline", "accounts": "empty, persons", "expires": "2999-12-31"}
     assert submit(steward, "/keys", "/keys", **fields).status_code == 200
