@@ -13,7 +13,7 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-faults test-faults-short test-spark test-statistics check fmt openapi bench lock clean
+.PHONY: help serve test test-browser test-faults test-faults-short test-spark test-statistics check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./da
 
 test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+
+test-browser: $(VENV)/dev.stamp ## look at the web pages with Chromium (CHROMIUM names another than /usr/bin/chromium)
+	$(BIN)/python -m pytest -m browser tests/browser
 
 test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and databases under load, for a quarter of an hour
 	$(BIN)/python -m pytest -m faults tests/faults --long

@@ -133,14 +133,18 @@ def reproduce(what: Annotated[Literal["table-sa1", "figure-1"], typer.Argument()
 
 @app.command()
 def audit(
-    size: Annotated[int, typer.Option(min=1000, max=10_000_000, help="Values drawn of each law.")] = 1_000_000,
+    size: Annotated[
+        int,
+        typer.Option(min=1000, max=10_000_000, help="Values drawn of each law, and runs with and without one record."),
+    ] = 1_000_000,
 ) -> None:
-    """Bound what the service's own noise loses from below; exit with 1 where a bound is above the claim."""
+    """Bound what the service's own noise and SafeTab lose from below; exit with 1 where a bound is above the claim."""
     import numpy as np  # noqa: PLC0415
 
-    from service import audit as own_audit  # noqa: PLC0415 - the other commands start faster without
+    from service import audit as own_audit, audit_safetab  # noqa: PLC0415 - the other commands start faster without
 
-    _report(own_audit.report(own_audit.audit(own_audit.own_noise(), size, np.random.default_rng())))
+    subjects = [*own_audit.own_noise(), *audit_safetab.own_safetab()]
+    _report(own_audit.report(own_audit.audit(subjects, size, np.random.default_rng())))
 
 
 def _report(lines: Iterable[tuple[str, bool]]) -> None:

@@ -22,13 +22,15 @@ from service.api import (
     curves,
     draws,
     empirical,
+    health,
     histograms,
+    history,
     jobs,
     keys,
     metrics,
     noise,
-    pages,
     postprocessing,
+    principal,
     problems,
     releases,
     safetab,
@@ -44,6 +46,8 @@ from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
+from service.pages import refusals, routes
+from service.pages.refusals import ProblemPages
 from service.settings import Settings
 
 _TITLE = "Privacy-budget ledger"
@@ -60,9 +64,10 @@ _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
     draws.router,
     releases.router,
-    pages.health,
+    health.router,
     metrics.router,
     accounts.router,
+    history.router,
     tabulations.streams,
     tabulations.router,
     histograms.router,
@@ -79,6 +84,7 @@ _ROUTERS = (
     postprocessing.router,
     empirical.router,
     keys.router,
+    principal.router,
 )
 
 
@@ -106,9 +112,11 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.state.workers = Workers(database, settings.job_workers)
     app.state.probes = CapacityLimiter(2)
     _add_routes(app)
-    app.router.routes.extend(pages.router.routes)
-    app.mount("/static", pages.static)
+    for router in routes.ROUTERS:
+        app.router.routes.extend(router.routes)
+    app.mount("/static", routes.static)
     problems.install(app)
+    refusals.install(app)
     _surround(app, settings, database)
     stop_tracing = _trace(app, database) if settings.tracing else lambda: None
     app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way
@@ -135,6 +143,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
         rate=settings.body_bytes_per_second,
     )
     app.add_middleware(Authentication, database=database, throttle=Throttle(settings.key_rate, settings.failure_rate))
+    app.add_middleware(ProblemPages)
     app.add_middleware(Surroundings, metrics=app.state.metrics, hsts_seconds=settings.hsts_seconds)
 
 

@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")
     writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
     job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
+    session_hours: Annotated[int, Field(ge=1, le=168)] = Field(
+        8, description="Hours after which whoever signed in on the web pages has to sign in again."
+    )
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
     max_connections: _Count = Field(
         1000, description="Connections at once; who comes beyond them is answered with 503, but for probes and metrics."

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from service import audit as auditing, reproduce
+from service import audit as auditing, audit_safetab, reproduce
 from service.__main__ import app
 from service.audit import Finding, Runs, Subject, audit, own_noise, report
 from service.noise import Keystream, Law, sample
@@ -136,17 +136,20 @@ def test_a_violation_is_said_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -
     assert [line.endswith("VIOLATED") for line, _ in lines] == [fault for _, fault in lines]
     assert any(fault for _, fault in lines)
     monkeypatch.setattr(auditing, "own_noise", lambda: [broken])
+    monkeypatch.setattr(audit_safetab, "own_safetab", list)
     refused = CliRunner().invoke(app, ["audit", "--size", "20000"])
     assert refused.exit_code == 1
     assert "VIOLATED" in refused.output
 
 
 def test_the_audit_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = own_noise()[:6]
+    some, runs = own_noise()[:6], audit_safetab.own_safetab()[:1]
     monkeypatch.setattr(auditing, "own_noise", lambda: some)
+    monkeypatch.setattr(audit_safetab, "own_safetab", lambda: runs)
     audited = CliRunner().invoke(app, ["audit", "--size", "1000"])
     assert audited.exit_code == 0, audited.output
     assert "geometric, scale 2.336, shift 1" in audited.output
+    assert "SafeTab, geometric, at a threshold" in audited.output
     assert "VIOLATED" not in audited.output
     assert CliRunner().invoke(app, ["audit", "--size", "10"]).exit_code == 2
 

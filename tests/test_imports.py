@@ -60,14 +60,18 @@ _LAYERS = {
         "settings",
         web=True,
     ),
+    "pages": _layer("__init__", "api", "errors", "ledger", web=True),
     "jobs": _layer("errors", "ledger", packages={"structlog"}),
     "connections": _layer("api", packages={"h11", "uvicorn"}, web=True),
     "tracing": _layer(
         "__init__", "api", "ledger", packages={"fastapi", "opentelemetry", "starlette", "structlog"}, web=True
     ),
-    "app": _layer("__init__", "api", "errors", "jobs", "ledger", "noise", "privacy", "settings", "tracing", web=True),
+    "app": _layer(
+        "__init__", "api", "errors", "jobs", "ledger", "noise", "pages", "privacy", "settings", "tracing", web=True
+    ),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),
+    "audit_safetab": _layer("audit", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "auditing": _layer("errors", "ledger", "logs", "server", "settings", packages={"typer"}),
@@ -80,6 +84,7 @@ _LAYERS = {
         *(
             "app",
             "audit",
+            "audit_safetab",
             "auditing",
             "configuration",
             "demo",

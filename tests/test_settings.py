@@ -44,6 +44,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "MAX_PLAN_OSGT": "5",
         "WRITER_THREADS": "2",
         "JOB_WORKERS": "4",
+        "SESSION_HOURS": "6",
         "SHUTDOWN_SECONDS": "7",
         "LOG_LEVEL": "WARNING",
         "MAX_JSON_BYTES_AT_ONCE": "3000",
@@ -72,6 +73,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.max_json_bytes, settings.max_arrow_bytes) == (1000, 2000)
     assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (10, 3, 5)
     assert (settings.writer_threads, settings.job_workers, settings.shutdown_seconds) == (2, 4, 7)
+    assert settings.session_hours == 6
     assert settings.log_level == "warning"
     assert (settings.resolved_json_bytes_at_once, settings.resolved_arrow_bytes_at_once) == (3000, 4000)
     assert (settings.max_connections, settings.keep_alive_seconds, settings.body_bytes_per_second) == (50, 6, 100)

@@ -4,13 +4,15 @@ import json
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from service.api import examples
+from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
+from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
 from service.api.body import StrictRoute
 from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.courses import history_body
 from service.api.exact import Exact, Label, Strict, Text
 from service.api.guarantees import (
     BudgetModel,
@@ -24,6 +26,7 @@ from service.api.guarantees import (
     remaining_body,
 )
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
+from service.api.pictures import wanted
 from service.api.plans import document_of
 from service.errors import InvalidInput
 from service.ledger import accounts, clock, history, journal, opening, spending
@@ -90,6 +93,7 @@ class AccountBody(BaseModel):
     unit: str
     neighbouring: Neighbouring
     budget: BudgetModel
+    remaining: Remaining
     state: Literal["open", "closed"]
     description: str
     parent: str | None
@@ -115,6 +119,7 @@ class Balance(BaseModel):
     reserved: GuaranteeBody
     remaining: Remaining
     releases: int = Field(description="How many are committed or held, of the account and of those under it.")
+    tags: list[str] = Field(description="What spent or reserved carries, and can be asked for by.")
     head: HeadBody
 
 
@@ -142,6 +147,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "unit": account.unit,
         "neighbouring": account.neighbouring.value,
         "budget": budget_body(account),
+        "remaining": remaining_body(account),
         "state": account.state,
         "description": account.description,
         "parent": account.parent,
@@ -192,8 +198,9 @@ def list_accounts(
     """
     with database.read() as connection:
         found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts)
-    last = found[-1].name if found else None
-    return ok(page([account_body(account) for account in found], limit, last))
+        now = clock.now()
+        shown = [account_body(present(connection, account, now).account) for account in found]
+    return ok(page(shown, limit, found[-1].name if found else None))
 
 
 @router.get("/{account}", response_model=AccountBody)
@@ -204,7 +211,8 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        return ok(account_body(accounts.read_account(connection, account)))
+        found = accounts.read_account(connection, account)
+        return ok(account_body(present(connection, found, clock.now()).account))
 
 
 @router.patch("/{account}", response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT_CHANGE))
@@ -228,24 +236,34 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     return respond(opening.change_account(change.database, change.request, account, what, _rendered, "/budget"))
 
 
-@router.get("/{account}/balance", response_model=Balance)
+@router.get(
+    "/{account}/balance",
+    response_model=Balance,
+    responses=pictures.responses("The balance; a picture of it as SVG or PNG."),
+)
 def read_balance(
     account: AccountPath,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
-    delta: Annotated[Exact, Query(description="At which spent is shown as (epsilon, delta).")] = "1e-10",
+    delta: Annotated[
+        list[Exact], Query(description="At which spent is shown as (epsilon, delta); repeatable.", max_length=100)
+    ] = ["1e-10"],  # noqa: B006 - FastAPI's way; nobody changes it
     tag: Annotated[Label | None, Query(description="Count only what carries this tag.")] = None,
     as_of: Annotated[int | None, Query(ge=1, description="As it was right after this journal entry.")] = None,
+    picture: Annotated[OfBalance, Query(description="Which picture, where one is asked for.")] = "spending",
 ) -> Response:
     """What has been lost, what is held, and what is left.
 
     Of the account and of those under it. spent composes every committed release and reserved every one that is
     held, at full precision; they are accounts of the past, not guarantees under adaptive choice, which is what
     the budget is, so their conversions are marked adaptive: false. A reservation counts until its time is over.
-    With as_of, until the journal says so.
+    With as_of, until the journal says so. With Accept: image/svg+xml or image/png a picture: the course of the budget
+    (of all releases, whatever tag is asked for), or of what is spent the privacy profile, at the deltas of the request
+    or, of one alone, from 1e-12 to 0.3, or the Rényi curve.
     """
     require(principal, "auditor", account)
-    deltas = read_deltas([delta], ["/query/delta"])
+    deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
     with database.read() as connection:
         found = accounts.read_account(connection, account)
         if as_of is not None and as_of > found.head.seq:
@@ -257,6 +275,11 @@ def read_balance(
         else:
             then = history.replay(connection, found, as_of)
             found, spent, reserved = then.account, then.committed, then.reserved
+        if kind is not None and picture == "spending":
+            return spending_picture(history_body(connection, found), kind)
+    if kind is not None and picture != "spending":
+        lost = guarantee_body(_history(spent, found.neighbouring, drawn_at(picture, deltas), tag))
+        return guarantee_picture(lost, picture, f"what {found.name} has spent", kind)
     return ok(
         {
             "account": found.name,
@@ -265,6 +288,7 @@ def read_balance(
             "reserved": guarantee_body(_history(reserved, found.neighbouring, deltas, tag)),
             "remaining": remaining_body(found),
             "releases": found.releases,
+            "tags": spending.tags_of([*spent, *reserved]),
             "head": head_body(found.head),
         }
     )

@@ -3,11 +3,12 @@
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
-from service.api import examples
+from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal
+from service.api.balance_figures import OfGuarantee, drawn_at, guarantee_picture
 from service.api.body import StrictRoute
 from service.api.context import ok
 from service.api.exact import Exact, Strict, number_down, number_up
@@ -91,16 +92,32 @@ class RhoBody(BaseModel):
     analyses: list[RhoFigure]
 
 
-@router.post("/compositions", response_model=GuaranteeBody, openapi_extra=examples.body(examples.COMPOSITION))
-def compose(body: Composition, _: CurrentPrincipal) -> Response:
+@router.post(
+    "/compositions",
+    response_model=GuaranteeBody,
+    responses=pictures.responses("The guarantee; its privacy profile or its Rényi curve as SVG or PNG."),
+    openapi_extra=examples.body(examples.COMPOSITION),
+)
+def compose(
+    body: Composition,
+    request: Request,
+    _: CurrentPrincipal,
+    picture: Annotated[OfGuarantee, Query(description="Which picture, where one is asked for.")] = "profile",
+) -> Response:
     """Price a plan.
 
-    Nothing is stored. Every figure is an upper bound under the given neighbouring relation.
+    Nothing is stored. Every figure is an upper bound under the given neighbouring relation. With Accept: image/svg+xml
+    or image/png a picture: the privacy profile, at the deltas of the request or, of one alone, from 1e-12 to 0.3, or
+    the Rényi curve.
     """
     plan = plan_of(body.plan, "/plan")
     check_relation(plan, body.neighbouring, "/plan")
     deltas = read_deltas(body.deltas, [f"/deltas/{number}" for number in range(len(body.deltas))])
-    return ok(cost_of(plan, body.neighbouring, deltas, _orders(body.orders)))
+    kind, orders = pictures.wanted(request), _orders(body.orders)
+    if kind is None:
+        return ok(cost_of(plan, body.neighbouring, deltas, orders))
+    cost = cost_of(plan, body.neighbouring, drawn_at(picture, deltas), orders)
+    return guarantee_picture(cost, picture, "a plan", kind)
 
 
 @router.post(

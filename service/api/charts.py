@@ -1,20 +1,23 @@
 """Charts: lines over common axes, in one or more panels."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from datetime import datetime
+from typing import Literal, NamedTuple
 
 from fastapi import Response
 
 from service.api import pictures
+from service.api.pictures import Caption
 
 
 class Line(NamedTuple):
-    """A line of a panel; ``style`` as matplotlib has it."""
+    """A line of a panel; ``style`` as matplotlib has it. ``steps``: a value holds until the next one."""
 
     label: str
-    x: Sequence[float]
+    x: Sequence[float] | Sequence[datetime]
     y: Sequence[float]
     style: str = "-"
+    steps: bool = False
 
 
 class Panel(NamedTuple):
@@ -28,20 +31,24 @@ class Panel(NamedTuple):
     limits: tuple[float, float] | None = None
 
 
-def picture(panels: Sequence[Panel]) -> Response:
-    """The panels side by side, at most two in a row."""
+def picture(panels: Sequence[Panel], kind: str, caption: Caption) -> Response:
+    """The panels side by side, at most two in a row, as an answer of this media type."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = pictures.new_figure(5.2 * columns, 3.6 * rows)
+    width = 5.2 * columns if columns > 1 else 7.0
+    figure = pictures.new_figure(width, 3.6 * rows)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel, ax in zip(panels, axes, strict=False):
+        ax.set(xscale=panel.scales[0], yscale=panel.scales[1])  # before what is drawn, which makes an axis one of dates
         for line in panel.lines:
-            ax.plot(line.x, line.y, line.style, label=line.label, linewidth=1.2, markersize=4)
-        ax.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.scales[0], yscale=panel.scales[1])
+            drawn: Literal["steps-post", "default"] = "steps-post" if line.steps else "default"
+            ax.plot(line.x, line.y, line.style, label=line.label, linewidth=1.2, markersize=4, drawstyle=drawn)
+        ax.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
         if panel.limits is not None:
             ax.set_ylim(*panel.limits)
         ax.grid(visible=True, linewidth=0.3)
-        ax.legend(frameon=False)
+        if panel.lines:
+            ax.legend(frameon=False)
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
-    return pictures.svg(figure)
+    return pictures.respond(figure, kind, caption)

@@ -12,6 +12,7 @@ from service.api.body import StrictRoute
 from service.api.context import ok
 from service.api.exact import Exact, Strict, number_down, number_up, stated
 from service.api.guarantees import read_deltas
+from service.api.pictures import Caption
 from service.api.plans import DiscreteOsgt, Osgt, mechanism_of
 from service.errors import InvalidInput
 from service.privacy import comparison
@@ -96,15 +97,15 @@ class ComparisonBody(BaseModel):
 @router.post(
     "/comparison",
     response_model=ComparisonBody,
-    responses=pictures.responses("The comparison; as SVG in four panels."),
+    responses=pictures.responses("The comparison; as SVG or PNG in four panels."),
     openapi_extra=examples.body(examples.COMPARISON),
 )
 def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Compare offset tails with Gaussian noise.
 
     At equal variance delta, Rényi divergences and tails of one cell; at equal (epsilon, delta) the variances, for each
-    number of cells. With Accept: image/svg+xml the picture. sigma² must be between a tenth and a million of the squared
-    sensitivity, m 0 or between a millionth of sigma and ten sigmas, delta between 1e-30 and 0.1.
+    number of cells. With Accept: image/svg+xml or image/png the picture. sigma² must be between a tenth and a
+    million of the squared sensitivity, m 0 or between a millionth of sigma and ten sigmas, delta between 1e-30 and 0.1.
     """
     mechanism, delta = _mechanism(body), read_deltas([body.delta], ["/delta"])[0]
     if not _SMALLEST_DELTA <= delta <= Fraction(1, 10):
@@ -131,7 +132,8 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         "rdp": [_pair("alpha", pair) for pair in comparison.divergences(mechanism, USUAL_ORDERS[:-2])],
         "tails": _tails(mechanism, distances),
     }
-    return charts.picture(_panels(found)) if pictures.wants_picture(request) else ok(found)
+    kind = pictures.wanted(request)
+    return ok(found) if kind is None else charts.picture(_panels(found), kind, _caption(found))
 
 
 def _mechanism(body: ComparisonQuestion) -> OffsetTails:
@@ -178,6 +180,18 @@ def _tails(mechanism: OffsetTails, distances: list[Fraction]) -> list[dict[str, 
         _pair("x", pair) | {"bound": number_up(comparison.tail_bound(mechanism, pair.at)) if holds else None}
         for pair in comparison.tails(mechanism, distances)
     ]
+
+
+def _caption(found: dict[str, Any]) -> Caption:
+    said = (
+        f"{row['variance']:.6g} against {row['gaussian_variance']:.6g} with {row['cells']} cells"
+        for row in found["equal_privacy"]
+    )
+    return Caption(
+        "Offset tails beside Gaussian noise",
+        "Delta, Rényi divergences and tails at equal variance."
+        f" Variances at equal epsilon and delta: {'; '.join(said)}.",
+    )
 
 
 def _panels(found: dict[str, Any]) -> list[charts.Panel]:

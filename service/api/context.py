@@ -5,7 +5,7 @@ import contextvars
 import functools
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -103,12 +103,18 @@ def ok(body: dict[str, Any]) -> Response:
 
 def prefers(accept: str, media_type: str) -> bool:
     """Whether an Accept header asks for this media type, by its name, at least as much as for JSON."""
-    weights = {"application/json": 0.0, media_type: 0.0}
+    return preferred(accept, (media_type,)) is not None
+
+
+def preferred(accept: str, media_types: Sequence[str]) -> str | None:
+    """Which of some media types an Accept header asks for most, by name; None where it asks for JSON rather."""
+    weights = {"application/json": 0.0} | dict.fromkeys(media_types, 0.0)
     for wish in accept.split(","):
         name, *parameters = (part.strip().lower() for part in wish.split(";"))
         if name in weights:
             weights[name] = max(weights[name], _weight(parameters))
-    return weights[media_type] > 0 and weights[media_type] >= weights["application/json"]
+    best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equal ones
+    return best if weights[best] > 0 and weights[best] >= weights["application/json"] else None
 
 
 def _weight(parameters: list[str]) -> float:

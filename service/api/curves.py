@@ -13,6 +13,7 @@ from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
 from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
+from service.api.pictures import Caption
 from service.errors import InvalidInput
 from service.noise import Keystream, sample
 from service.privacy.law import Law
@@ -22,6 +23,10 @@ router = APIRouter(prefix="/v1/accuracy", tags=["computations"], route_class=Str
 
 MOST_EPSILONS = 50
 MOST_DRAWN = 5_000_000
+
+_CAPTION = Caption(
+    "Accuracy against epsilon", "In the L1 and the L2 norm, as drawn and as expected. Not protected: from true counts."
+)
 
 CellCount = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
 
@@ -59,15 +64,15 @@ class CurveBody(BaseModel):
 @router.post(
     "/curve",
     response_model=CurveBody,
-    responses=pictures.responses("The curve; as SVG."),
+    responses=pictures.responses("The curve; as SVG or PNG."),
     openapi_extra=examples.body(examples.CURVE),
 )
 def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Draw accuracy against epsilon.
 
     For noise on every cell: how far noisy counts are from the true ones in the L1 and the L2 norm, from one draw at
-    each epsilon (the loss of one cell) and as expected. With Accept: image/svg+xml the picture. At most 5,000,000
-    values are drawn: counts times epsilons.
+    each epsilon (the loss of one cell) and as expected. With Accept: image/svg+xml or image/png the picture.
+    At most 5,000,000 values are drawn: counts times epsilons.
     """
     epsilons = [_epsilon(text, f"/epsilons/{number}") for number, text in enumerate(body.epsilons)]
     if len(body.counts) * len(epsilons) > MOST_DRAWN:
@@ -81,8 +86,9 @@ def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Re
         | {"epsilon": stated(epsilon, number_down)}
         for number, epsilon in enumerate(epsilons)
     ]
-    if pictures.wants_picture(request):
-        return charts.picture(_panels(points))
+    kind = pictures.wanted(request)
+    if kind is not None:
+        return charts.picture(_panels(points), kind, _CAPTION)
     return ok({"points": points, "protected": False})
 
 

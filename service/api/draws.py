@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Header, Path, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
@@ -15,11 +15,11 @@ from service.api import arrow, contract, examples, tabulated
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, in_writers, prefers, respond
+from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, prefers, respond
 from service.api.exact import Exact, Label, Strict, Tags
 from service.api.guarantees import HeadBody, head_body, read_deltas
 from service.api.lattice import Counts, Granularity, on_lattice, shown, shown_list, unit_of, units_of
-from service.api.paging import Cursor, Limit, read_seq, write_cursor
+from service.api.paging import Cursor, Limit, page, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, mechanism_of
 from service.api.releases import ReleasePath
 from service.api.tabulated import TabulationBody
@@ -27,7 +27,7 @@ from service.errors import InvalidInput
 from service.ledger import accounts, charges, draws, releases
 from service.ledger.branches import WHOLE
 from service.ledger.charges import NewRelease
-from service.ledger.draws import DrawRecord, Turn
+from service.ledger.draws import DrawOutline, DrawRecord, Turn
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
 from service.privacy.accuracy import margin_of_error
@@ -109,10 +109,25 @@ class DrawBody(BaseModel):
     created_at: str
 
 
+class DrawOutlineBody(BaseModel):
+    """A draw without its noisy counts; of a tabulation with its level, and the margin of its step 2."""
+
+    release: str
+    draw: str
+    mechanism: Mechanism
+    level: str | None
+    partition: str | None
+    repetition: int
+    size: int = Field(description="How many noisy counts.")
+    margin_of_error: MarginOfError
+    head: HeadBody
+    created_at: str
+
+
 class DrawPage(BaseModel):
     """A page of draws; it ends early where it holds a million counts."""
 
-    items: list[DrawBody | TabulationBody]
+    items: list[DrawBody | TabulationBody | DrawOutlineBody]
     next_cursor: str | None
 
 
@@ -201,6 +216,7 @@ def list_draws(
     principal: CurrentPrincipal,
     limit: Limit = 100,
     cursor: Cursor = None,
+    noisy: Annotated[bool, Query(description="With the noisy counts; else only how many they are.")] = True,
 ) -> Response:
     """List the draws of a release.
 
@@ -210,6 +226,10 @@ def list_draws(
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         releases.state_of(connection, owner.id, release)
+        if not noisy:
+            outlines = draws.list_outlines(connection, release, read_seq(cursor), limit)
+            last_seq = outlines[-1].head.seq if outlines else None
+            return ok(page([_outline_body(outline) for outline in outlines], limit, last_seq))
         drawn = draws.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
     full = len(drawn) >= limit or sum(record.noisy.size for record in drawn) >= PAGE_OF_COUNTS
     last = write_cursor(drawn[-1].head.seq) if full else None
@@ -242,6 +262,29 @@ def read_draw(
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
     """Noise on the counts of a JSON body."""
     return lambda law, unit: add_noise(units_of(counts, unit, "/counts"), law, Keystream())
+
+
+def _outline_body(outline: DrawOutline) -> dict[str, Any]:
+    if outline.layout is None:
+        margin = shown(_margin(outline.mechanism), unit_of(outline.mechanism))
+    else:
+        margin = outline.layout.terms["margin_of_error"]["step_2"]
+    return {
+        "release": outline.release_id,
+        "draw": outline.id,
+        "mechanism": write_plan(outline.mechanism),
+        "level": None if outline.layout is None else outline.layout.level,
+        "partition": outline.turn.partition or None,
+        "repetition": outline.turn.repetition,
+        "size": outline.size,
+        "margin_of_error": {"confidence": float(CONFIDENCE), "moe": margin},
+        "head": head_body(outline.head),
+        "created_at": outline.created_at,
+    }
+
+
+def _margin(mechanism: MechanismValue) -> int:
+    return margin_of_error(law_of(mechanism, "/mechanism"), CONFIDENCE)
 
 
 def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np.int64]:
@@ -313,7 +356,7 @@ def json_of(record: DrawRecord) -> Iterator[str]:
         "repetition": record.turn.repetition,
         "margin_of_error": {
             "confidence": float(CONFIDENCE),
-            "moe": shown(margin_of_error(law_of(record.mechanism, "/mechanism"), CONFIDENCE), unit),
+            "moe": shown(_margin(record.mechanism), unit),
         },
         "head": head_body(record.head),
         "created_at": record.created_at,

@@ -13,7 +13,7 @@ from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import ok
-from service.api.empirical_figures import bound_figure, loss_figure
+from service.api.empirical_figures import bound_picture, loss_picture
 from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.empirical.bounds import (
     Question,
@@ -160,7 +160,7 @@ class BoundBody(BaseModel):
 @router.post(
     "/loss",
     response_model=LossBody,
-    responses=pictures.responses("The estimate; as SVG in the form of figures SA1 and SA2."),
+    responses=pictures.responses("The estimate; as SVG or PNG in the form of figures SA1 and SA2."),
     openapi_extra=examples.body(examples.LOSS),
 )
 def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincipal) -> Response:
@@ -183,15 +183,16 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
     interval = bootstrap(sample, setting, body.bootstrap, generator) if body.bootstrap else None
     known = bias(sample, setting, body.bootstrap, generator) if body.bootstrap else None
     answer = shown_estimate(found, interval, known, LARGEST_RANGE) | {"protected": False}
-    if pictures.wants_picture(request):
-        return pictures.svg(loss_figure(answer, None if counts is None else (counts, residuals)))
+    kind = pictures.wanted(request)
+    if kind is not None:
+        return loss_picture(answer, None if counts is None else (counts, residuals), kind)
     return ok(answer)
 
 
 @router.post(
     "/lower-bound",
     response_model=BoundBody,
-    responses=pictures.responses("The bound; as SVG with the event that proves it."),
+    responses=pictures.responses("The bound; as SVG or PNG with the event that proves it."),
     openapi_extra=examples.body(examples.LOWER_BOUND),
 )
 def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPrincipal) -> Response:
@@ -222,8 +223,9 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
         "holds_for": _FOR_RUNS if second else _FOR_NOISE,
         "protected": False,
     }
-    if pictures.wants_picture(request):
-        return pictures.svg(bound_figure(samples, answer))
+    kind = pictures.wanted(request)
+    if kind is not None:
+        return bound_picture(samples, answer, kind)
     return ok(answer)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from fastapi import Response
 from numpy.typing import NDArray
 
-from service.api.pictures import new_figure
+from service.api.pictures import Caption, new_figure, respond
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,10 +16,31 @@ if TYPE_CHECKING:
 _MOST_POINTS = 5_000  # of a scatter plot
 _MOST_PLACES = 2_000  # of a curve
 _BARS = 200  # of a histogram
+Scatter = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""True counts and residuals."""
 _NOTE = "Not protected: computed from true counts."
 
 
-def loss_figure(answer: dict[str, Any], scatter: tuple[NDArray[np.float64], NDArray[np.float64]] | None) -> "Figure":
+def loss_picture(answer: dict[str, Any], scatter: Scatter | None, kind: str) -> Response:
+    """An estimate as a picture."""
+    title = f"Empirical privacy loss {answer['epl']:.4g}{_interval(answer['interval'])}"
+    said = f"The largest log ratio of the residuals' smoothed density at places one apart, at {answer['at']:.6g}."
+    return respond(_loss_figure(answer, scatter), kind, Caption(title, f"{said} {_NOTE}"))
+
+
+def bound_picture(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any], kind: str) -> Response:
+    """A lower bound as a picture."""
+    event = answer["event"]
+    proof = (
+        "No event proves more."
+        if event is None
+        else f"Of {event['tested']} tested values {event['likely']} were in the event and {event['unlikely']} in the"
+        " one that it is compared with."
+    )
+    return respond(_bound_figure(samples, answer), kind, Caption(_bound_title(answer), f"{proof} {_NOTE}"))
+
+
+def _loss_figure(answer: dict[str, Any], scatter: Scatter | None) -> "Figure":
     """SA2: the density of the residuals, plain and smoothed, beside EPL(x); above it SA1, where counts are given.
 
     ``scatter`` holds true counts and residuals. SA1 is the noisy counts and the residuals against the true counts.
@@ -43,7 +65,7 @@ def loss_figure(answer: dict[str, Any], scatter: tuple[NDArray[np.float64], NDAr
     return figure
 
 
-def bound_figure(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any]) -> "Figure":
+def _bound_figure(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any]) -> "Figure":
     """Histograms of what was tested, with the two events that prove the bound."""
     figure = _figure(1)
     axes = figure.subplots()
@@ -60,11 +82,15 @@ def bound_figure(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any]
     if event is not None:
         for place, colour in ((event["start"], "black"), (event["compared_with"], "grey")):
             axes.axvline(place, linestyle=":", color=colour)
-    what = "epsilon" if answer["delta_lower_bound"] is None else "delta"
-    bound = np.floor(answer[f"{what}_lower_bound"] * 1e6) / 1e6  # down, as the bound itself
-    axes.set_title(f"{what} at least {bound:.6f} at confidence {answer['confidence']}")
+    axes.set_title(_bound_title(answer))
     axes.set(xlabel="value", ylabel="frequency")
     return figure
+
+
+def _bound_title(answer: dict[str, Any]) -> str:
+    what = "epsilon" if answer["delta_lower_bound"] is None else "delta"
+    bound = np.floor(answer[f"{what}_lower_bound"] * 1e6) / 1e6  # down, as the bound itself
+    return f"{what} at least {bound:.6f} at confidence {answer['confidence']}"
 
 
 def _figure(rows: int) -> "Figure":

@@ -14,7 +14,7 @@ from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.empirical import BiasBody, EventBody, Point, Smoothing, read_confidence, setting_of
-from service.api.empirical_figures import loss_figure
+from service.api.empirical_figures import loss_picture
 from service.api.exact import LARGEST_INTEGER, Exact
 from service.api.problems import KINDS
 from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, Algorithm
@@ -172,7 +172,7 @@ def run_experiment(body: RunExperiment, change: Changing, request: Request) -> R
 @router.get(
     "/jobs/{job}",
     response_model=JobBody,
-    responses=pictures.responses("The job; a result as SVG in the form of figure SA2."),
+    responses=pictures.responses("The job; a result as SVG or PNG in the form of figure SA2."),
 )
 def read_job(job: JobPath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
     """Read a job.
@@ -182,8 +182,9 @@ def read_job(job: JobPath, request: Request, database: CurrentDatabase, principa
     require(principal, "steward")
     with database.read() as connection:
         found = jobs.read_job(connection, job)
-    if found.result is not None and pictures.wants_picture(request):
-        return pictures.svg(loss_figure(found.result, None))
+    kind = pictures.wanted(request)
+    if found.result is not None and kind is not None:
+        return loss_picture(found.result, None, kind)
     return ok(job_body(found))
 
 

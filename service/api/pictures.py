@@ -1,56 +1,86 @@
-"""Pictures by content negotiation: the same answer as SVG for whoever asks for image/svg+xml.
+"""Pictures by content negotiation: the same answer as SVG or PNG for whoever asks for image/svg+xml or image/png.
 
 matplotlib is loaded for the first picture only, so that a server that draws none starts without it.
 """
 
 import io
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.sax.saxutils import escape
 
 from fastapi import Request, Response
 
-from service.api.context import prefers
+from service.api.context import preferred
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SVG = "image/svg+xml"
+PNG = "image/png"
 
+_DOTS_PER_INCH = 160
 _drawing = threading.Lock()  # matplotlib's caches are not made for threads
 
 # Text stays text, so that it can be read and searched, and ids come from the content: the same figures give the same
-# bytes. Set once, since a picture must not depend on what another thread draws.
+# bytes. The ground is opaque, so that a picture is readable on a dark page too. Set once, since a picture must not
+# depend on what another thread draws.
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "picture",
     "font.family": "sans-serif",
     "font.size": 9.0,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
 }
+# Told apart with every kind of colour vision (Okabe and Ito), and dark enough for lines on white.
+_COLOURS = ("#0072b2", "#d55e00", "#008060", "#aa4499", "#555555")
+
+
+class Caption(NamedTuple):
+    """What a picture is of, for those who do not see it."""
+
+    title: str
+    description: str
 
 
 def responses(what: str) -> dict[int | str, dict[str, Any]]:
     """What an operation declares that answers with a picture too."""
-    return {200: {"description": what, "content": {SVG: {"schema": {"type": "string"}}}}}
+    text, binary = {"schema": {"type": "string"}}, {"schema": {"type": "string", "format": "binary"}}
+    return {200: {"description": what, "content": {SVG: text, PNG: binary}}}
 
 
-def wants_picture(request: Request) -> bool:
-    """Whether Accept asks for SVG at least as much as for JSON."""
-    return prefers(request.headers.get("accept", ""), SVG)
+def wanted(request: Request) -> str | None:
+    """The media type of the picture that Accept asks for at least as much as for JSON; None where it asks for none."""
+    return preferred(request.headers.get("accept", ""), (SVG, PNG))
 
 
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure of so many inches, of no window and without any state of pyplot's."""
     with _drawing:
         import matplotlib as mpl  # noqa: PLC0415 - for the first picture only
+        from matplotlib import rcsetup  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
 
-        mpl.rcParams.update(_STYLE)
+        mpl.rcParams.update(_STYLE | {"axes.prop_cycle": rcsetup.cycler(color=_COLOURS)})
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def svg(figure: "Figure") -> Response:
-    """A figure as an answer, drawn by the SVG backend alone: no clock, no other host."""
+def respond(figure: "Figure", kind: str, caption: Caption) -> Response:
+    """A figure as an answer of this media type, drawn by matplotlib's own backends: no clock, no other host."""
     buffer = io.BytesIO()
     with _drawing:
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return Response(buffer.getvalue(), media_type=SVG)
+        if kind == PNG:
+            written = {"Title": caption.title, "Description": caption.description, "Software": None}
+            figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata=written)
+        else:
+            figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    content = buffer.getvalue()
+    return Response(_named(content, caption) if kind == SVG else content, media_type=kind)
+
+
+def _named(svg: bytes, caption: Caption) -> bytes:
+    """An SVG picture with what a screen reader says of it."""
+    before, opening, rest = svg.partition(b"<svg ")
+    attributes, end, drawing = rest.partition(b">")
+    said = f"<title>{escape(caption.title)}</title><desc>{escape(caption.description)}</desc>".encode()
+    return before + opening + b'role="img" ' + attributes + end + said + drawing

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, Select, insert, select
 
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
 from service.ledger import accounts, journal, packing
@@ -55,6 +55,20 @@ class DrawRecord:
     head: Head
     created_at: str
     layout: Layout | None = None  # of a tabulation
+
+
+@dataclass(frozen=True, slots=True)
+class DrawOutline:
+    """A stored draw without its noisy counts, which may be millions; ``size`` is how many."""
+
+    id: str
+    release_id: str
+    mechanism: Mechanism
+    turn: Turn
+    size: int
+    head: Head
+    created_at: str
+    layout: Layout | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +204,13 @@ def list_draws(connection: Connection, release_id: str, after: int, limit: int, 
     return page
 
 
+def list_outlines(connection: Connection, release_id: str, after: int, limit: int) -> list[DrawOutline]:
+    """A page of a release's draws in order, without reading their noisy counts."""
+    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
+    mechanisms = _mechanisms(connection, release_id)
+    return [_outline(row, mechanisms) for row in connection.execute(query)]
+
+
 def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> Sealed:
     """A result as it is stored.
 
@@ -281,7 +302,7 @@ def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
 
 RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
 
-_COLUMNS = select(
+_OUTLINE = select(
     Draw.id,
     Draw.account_id,
     Draw.release_id,
@@ -289,15 +310,20 @@ _COLUMNS = select(
     Draw.partition,
     Draw.repetition,
     Draw.size,
-    Draw.noisy,
     Draw.seq,
     Draw.created_at,
     Entry.hash,
     Tabulation.layout,
 )
-_DRAWS = _COLUMNS.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq)).outerjoin(
-    Tabulation, Tabulation.draw_id == Draw.id
-)
+
+
+def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    return query.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq)).outerjoin(
+        Tabulation, Tabulation.draw_id == Draw.id
+    )
+
+
+_DRAWS = _joined(_OUTLINE.add_columns(Draw.noisy))
 
 
 def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mechanism]:
@@ -314,6 +340,19 @@ def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanis
         mechanism=mechanisms[row.mechanism],
         turn=Turn(row.partition, row.repetition),
         noisy=packing.unpack(row.noisy, row.size),
+        head=Head(row.seq, row.hash),
+        created_at=row.created_at,
+        layout=None if row.layout is None else unpack_layout(row.layout),
+    )
+
+
+def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawOutline:
+    return DrawOutline(
+        id=row.id,
+        release_id=row.release_id,
+        mechanism=mechanisms[row.mechanism],
+        turn=Turn(row.partition, row.repetition),
+        size=row.size,
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
         layout=None if row.layout is None else unpack_layout(row.layout),

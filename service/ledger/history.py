@@ -56,10 +56,14 @@ class Held:
 
 
 class Chain:
-    """An account as its journal has it so far; it follows one entry after the other."""
+    """An account as its journal has it so far; it follows one entry after the other.
 
-    def __init__(self, name: str) -> None:
+    Without ``subplans`` it counts what was spent and not on what, which of unlike plans is most of the work.
+    """
+
+    def __init__(self, name: str, *, subplans: bool = True) -> None:
         self.name = name
+        self._counts_subplans = subplans
         self.head = BEFORE_FIRST
         self.opened: Said = {}  # the first entry
         self.neighbouring = Neighbouring.ADD_REMOVE
@@ -151,11 +155,14 @@ class Chain:
         self.committed += 1
         self.own_committed += own
         self._amounts[amount] += 1
-        self._subjects[subject] += 1
-        if self._subjects[subject] == 1:
-            self._volume += len(subject[0])
-        if len(self._amounts) > _DISTINCT or len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
-            self._add_up()
+        if len(self._amounts) > _DISTINCT:
+            self._add_up_amounts()
+        if self._counts_subplans:
+            self._subjects[subject] += 1
+            if self._subjects[subject] == 1:
+                self._volume += len(subject[0])
+            if len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
+                self._add_up_subjects()
 
     def _step(self, release: str, state: str) -> str:
         held = self.held.get(release)
@@ -182,9 +189,11 @@ class Chain:
         else:
             held.amount = amount
 
-    def _add_up(self) -> None:
+    def _add_up_amounts(self) -> None:
         self._totals = add_all(self._totals, _prices(self._amounts))
         self._amounts.clear()
+
+    def _add_up_subjects(self) -> None:
         for subject, count in self._subjects.items():
             for subplan, times in subplans_of(subject).items():
                 self._spent[subplan] += times * count
@@ -192,10 +201,26 @@ class Chain:
         self._volume = 0
 
     @property
+    def stands(self) -> Budget:
+        """The budget.
+
+        Raises:
+            Broken: no entry has opened the account.
+        """
+        if self.budget is None:
+            raise Broken(journal.MISSING)
+        return self.budget
+
+    @property
+    def committed_totals(self) -> Totals:
+        """The sum of what is committed."""
+        self._add_up_amounts()
+        return self._totals
+
+    @property
     def totals(self) -> Totals:
         """The sum of what is committed and held."""
-        self._add_up()
-        return add_all(self._totals, _prices(Counter(held.amount for held in self.held.values())))
+        return add_all(self.committed_totals, _prices(Counter(held.amount for held in self.held.values())))
 
     @property
     def releases(self) -> int:
@@ -215,7 +240,7 @@ class Chain:
     @property
     def spent(self) -> Subplans:
         """The subplans of what is committed."""
-        self._add_up()
+        self._add_up_subjects()
         return self._spent
 
     @property
@@ -296,23 +321,29 @@ class Moment:
     reserved: Subplans
 
 
+def followed(connection: Connection, account_id: int, chain: Chain, until: int) -> Iterator[Said]:
+    """Each entry of an account's journal up to ``until`` that a chain follows, right after it did."""
+    while chain.head.seq < until:
+        page = journal.entries(connection, account_id, chain.head.seq, min(_PAGE, until - chain.head.seq))
+        if not page:
+            return
+        for entry in page:
+            said = json.loads(entry.body)
+            chain.follow(said, Head(entry.seq, entry.hash))
+            yield said
+
+
 def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:
     """The account right after entry ``until``, from nothing but its journal.
 
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
     """
     chain = Chain(account.name)
-    while chain.head.seq < until:
-        page = journal.entries(connection, account.id, chain.head.seq, min(_PAGE, until - chain.head.seq))
-        if not page:
-            break
-        for entry in page:
-            chain.follow(json.loads(entry.body), Head(entry.seq, entry.hash))
-    if chain.budget is None:
-        raise Broken(journal.MISSING)
+    for _ in followed(connection, account.id, chain, until):
+        pass
     moment = replace(
         account,
-        budget=chain.budget,
+        budget=chain.stands,
         totals=chain.totals,
         state=chain.state,
         head=chain.head,

@@ -109,6 +109,21 @@ def composed(subplans: Subplans, tag: str | None = None) -> Plan:
     return Sequence(parts=tuple(parts))
 
 
+def tags_of(subplans: Iterable[str]) -> list[str]:
+    """Every tag that some of the subplans carry, in order."""
+    found: set[str] = set()
+    for subplan in subplans:
+        if '"tags":[' in subplan:  # most have none, and reading a plan takes longest
+            found.update(*_tags(read_plan(json.loads(subplan))))
+    return sorted(found)
+
+
+def _tags(plan: Plan) -> Iterator[tuple[str, ...]]:
+    yield plan.tags
+    for part in () if isinstance(plan, Mechanism) else parts_of(plan):
+        yield from _tags(part)
+
+
 def nameless(plan: Plan) -> Plan:
     """The plan without the names of its mechanisms, on which no loss depends."""
     if isinstance(plan, Mechanism):

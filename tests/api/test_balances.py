@@ -9,6 +9,7 @@ import pytest
 from tests.api.calls import Client, concentrated, head_of, json_of, open_account, pointers_of, pure, release
 
 _NAMES = ("hispanic", "state")
+_VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
 
 
 def _balance(client: Client, query: str = "", account: str = "people") -> Any:
@@ -42,6 +43,16 @@ def test_a_balance_composes_all_releases(client: Client) -> None:
     assert balance["remaining"] == {"definition": "pure", "epsilon": 8.75}
     assert {statement["via"] for statement in balance["spent"]["approximate"]} >= {"zcdp", "rdp", "pure"}
     assert {statement["delta"] for statement in balance["spent"]["approximate"]} == {1e-6}
+
+
+def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) -> None:
+    open_account(client)
+    release(client, concentrated("0.1", tags=["state"]), tags=["pl94"])
+    inner = {"type": "choice", "parts": [concentrated("0.1", tags=["county"]), concentrated("0.2")]}
+    held = release(client, {"type": "repeat", "count": 2, "part": inner, "tags": ['a"b']}, reserve_for="P1D")
+    assert _balance(client)["tags"] == ['a"b', "county", "pl94", "state"]
+    json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/void", json=_VOID))
+    assert _balance(client)["tags"] == ["pl94", "state"]
 
 
 def test_a_balance_is_an_odometer_and_never_called_adaptive(embedded: Client) -> None:
@@ -131,8 +142,21 @@ def test_remaining_has_the_shape_of_the_budget(embedded: Client) -> None:
     assert 0.5 <= left["epsilon"] < 1  # no more is counted as spent than the pure sum
 
 
+def test_at_several_deltas_at_once(embedded: Client) -> None:
+    open_account(embedded)
+    release(embedded, concentrated("0.3"))
+    several = _balance(embedded, "?delta=1e-10&delta=1e-6")["spent"]
+    assert [best["delta"] for best in several["best"]] == [1e-10, 1e-6]
+    alone = [_balance(embedded, f"?delta={delta}")["spent"]["best"][0] for delta in ("1e-10", "1e-6")]
+    assert several["best"] == alone
+    too_many = embedded.get("/v1/accounts/people/balance?" + "&".join(["delta=1e-6"] * 101))
+    assert pointers_of(too_many) == ["/query/delta"]
+    assert pointers_of(embedded.get("/v1/accounts/people/balance?delta=1e-6&delta=2")) == ["/query/delta/1"]
+
+
 @pytest.mark.parametrize("query", ["delta=0", "delta=1", "delta=x", "tag=", "tag=a%0Ab", "detla=1e-9"])
 def test_questions_without_a_meaning(embedded: Client, query: str) -> None:
     open_account(embedded)
     answer = embedded.get(f"/v1/accounts/people/balance?{query}")
-    assert pointers_of(answer) == [f"/query/{query.partition('=')[0]}"]
+    name = query.partition("=")[0]
+    assert pointers_of(answer) == ["/query/delta/0" if name == "delta" else f"/query/{name}"]

@@ -38,6 +38,7 @@ def test_the_picture_is_asked_for_by_its_media_type(still: Client) -> None:
     assert picture.tag == "{http://www.w3.org/2000/svg}svg"
     texts = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
     assert {"L1", "L2", "drawn", "expected"} <= texts
+    assert picture.find("{http://www.w3.org/2000/svg}desc") is not None
     both = still.post("/v1/accuracy/curve", json=QUESTION, headers={"Accept": "image/svg+xml;q=0.5, application/json"})
     assert both.headers["content-type"] == "application/json"
 

@@ -287,6 +287,18 @@ def test_draws_are_listed_page_by_page(client: Client, monkeypatch: pytest.Monke
     assert _pages(client, path) == [drawn[:2], drawn[2:4], drawn[4:]]
 
 
+def test_draws_are_listed_without_their_counts(client: Client) -> None:
+    open_account(client)
+    of = release(client, {"type": "repeat", "count": 2, "part": pure("0.01")})
+    drawn = [json_of(_draw(client, of, "/part", range(4), repetition=n, partition="36"), 201) for n in range(2)]
+    path = f"/v1/accounts/people/releases/{of['id']}/draws?noisy=false"
+    expected = [
+        {name: value for name, value in one.items() if name != "noisy"} | {"size": 4, "level": None} for one in drawn
+    ]
+    assert json_of(client.get(path)) == {"items": expected, "next_cursor": None}
+    assert _pages(client, f"{path}&limit=1") == [expected[:1], expected[1:]]
+
+
 def _pages(client: Client, path: str) -> list[Any]:
     pages = [json_of(client.get(path))]
     while pages[-1]["next_cursor"] is not None:

@@ -263,8 +263,9 @@ def test_a_picture_is_its_content(still: Client) -> None:
         ("application/json, image/svg+xml;q=0.9", False),
         ("image/svg+xml;q=0", False),
         ("image/svg+xml;q=high", False),
+        ("image/png;q=0.3, image/svg+xml;q=0.4", True),
+        ("image/png, image/svg+xml", True),
         ("*/*", False),
-        ("image/png", False),
         ("", False),
     ],
 )

@@ -358,7 +358,7 @@ def test_every_kind_is_explained_on_a_page(still: Client) -> None:
         assert page.headers["Content-Type"].startswith("text/html")
         assert (code in page.text, str(kind.status) in page.text) == (True, True)
         policy = page.headers["Content-Security-Policy"]
-        assert "default-src 'self'" in policy
+        assert "default-src 'none'" in policy
         assert "script" not in page.text
 
 

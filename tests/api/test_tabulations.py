@@ -78,6 +78,10 @@ def test_thresholds_choose_the_detail_and_bins_add_up(embedded: Client) -> None:
     assert done["thresholds"] == [500, 1000, 7000]
     assert done["groups_per_record"] == 9
     assert done["margin_of_error"] == {"confidence": 0.95, "total_only": 0, "step_2": 0}
+    (outline,) = json_of(embedded.get(f"/v1/accounts/people/releases/{of['id']}/draws?noisy=false"))["items"]
+    assert (outline["level"], outline["draw"], outline["head"]) == ("Nation", done["draw"], done["head"])
+    assert outline["size"] == sum(len(group["noisy"]) for group in done["groups"])
+    assert outline["margin_of_error"] == {"confidence": 0.95, "moe": 0}
 
 
 def test_rules_are_parameters(embedded: Client) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from service.ledger import accounts, clock, draws, journal, opening, releases, spending
+from service.ledger import accounts, clock, course, draws, journal, opening, releases, spending
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.settling import present
@@ -84,6 +84,7 @@ def _read(database: Database, release: str) -> None:
         accounts.list_accounts(connection, "", 10, None)
         accounts.list_accounts(connection, "", 10, frozenset({"people"}))
         journal.entries(connection, account.id, 1, 10)
+        course.course_of(connection, account, 10)
         journal.hash_before(connection, account.id, 2)
         draws.list_draws(connection, release, 0, 10, 100)
         for tag in (None, "t"):

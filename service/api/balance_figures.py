@@ -1,0 +1,97 @@
+"""Pictures of budgets and guarantees, made of the same figures as the JSON answers."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from fractions import Fraction
+from typing import Any, Literal
+
+from fastapi import Response
+
+from service.api import charts
+from service.api.charts import Line, Panel
+from service.api.pictures import Caption
+from service.privacy.numbers import parse_exact
+
+OfGuarantee = Literal["profile", "rdp"]
+"""The pictures that a guarantee has: the privacy profile, epsilon against delta, and the Rényi curve."""
+OfBalance = Literal["spending", "profile", "rdp"]
+
+PROFILE_DELTAS = tuple(parse_exact(f"{digit}e-{place}") for place in range(1, 13) for digit in (3, 1))
+"""Where a profile is drawn unless the request says at which deltas."""
+
+_VIA = {"zcdp": "zCDP", "rdp": "RDP", "pure": "pure", "analytic": "zCDP, analytic", "tight": "tight"}
+
+
+def drawn_at(of: OfGuarantee, asked: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """The deltas that a picture needs: of a profile those asked for, but one alone makes no curve."""
+    if of == "rdp":
+        return ()
+    return tuple(asked) if len(asked) > 1 else PROFILE_DELTAS
+
+
+def spending_picture(history: dict[str, Any], kind: str) -> Response:
+    """How a budget was used up: what was left after each entry, what was spent, and the cap."""
+    points = history["points"]
+    figure = "rho" if history["budget"]["definition"] == "zcdp" else "epsilon"
+    times = [datetime.fromisoformat(point["at"]) for point in points]
+
+    def line(label: str, name: str, style: str) -> Line:
+        values = [float("nan") if point[name] is None else point[name] for point in points]
+        return Line(label, times, values, style, steps=True)
+
+    lines = [
+        line("left", "remaining", "o-"),
+        line("spent", "spent", "-"),
+        line("spent and held", "counted", "--"),
+        line("cap", "cap", ":"),
+    ]
+    last = points[-1]
+    spent = "an infinite loss" if last["counted"] is None else _short(last["counted"], ROUND_CEILING)
+    caption = Caption(
+        f"Budget of {history['account']} over time",
+        f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
+        f" {_short(last['remaining'], ROUND_FLOOR)} is left.",
+    )
+    return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines)], kind, caption)
+
+
+def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kind: str) -> Response:
+    """A guarantee of ``what``: its profile, a line for each analysis, or its Rényi curve."""
+    if of == "rdp":
+        panel, description = _rdp(guarantee, what)
+    else:
+        panel, description = _profile(guarantee, what)
+    return charts.picture([panel], kind, Caption(panel.title, description))
+
+
+def _profile(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
+    lines = []
+    for via, label in _VIA.items():
+        found = sorted((one["delta"], one["epsilon"]) for one in guarantee["approximate"] if one["via"] == via)
+        if found:
+            lines.append(Line(label, [epsilon for _, epsilon in found], [delta for delta, _ in found], "-"))
+    best = [(one["delta"], one["fixed"]["epsilon"]) for one in guarantee["best"] if one["fixed"] is not None]
+    said = "; ".join(
+        f"epsilon {_short(epsilon, ROUND_CEILING)} at delta {delta}" for delta, epsilon in _few(sorted(best))
+    )
+    panel = Panel(f"Privacy profile of {what}", "epsilon", "delta", lines, ("linear", "log"))
+    return panel, f"Upper bounds by each analysis. The least: {said or 'none is finite'}."
+
+
+def _rdp(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
+    found = [(one["alpha"], one["epsilon"]) for one in guarantee["rdp"] if one["epsilon"] is not None]
+    line = Line("Rényi divergence", [alpha for alpha, _ in found], [epsilon for _, epsilon in found], "o-")
+    scales = ("log", "log") if all(epsilon > 0 for _, epsilon in found) else ("log", "linear")
+    said = "; ".join(f"{_short(epsilon, ROUND_CEILING)} at order {alpha:g}" for alpha, epsilon in _few(found))
+    panel = Panel(f"Rényi curve of {what}", "order", "epsilon (nats)", [line], scales)
+    return panel, f"Upper bounds. {said or 'None is finite'}."
+
+
+def _short(value: float, rounding: str) -> str:
+    """Six digits, rounded to the safe side."""
+    return f"{Context(prec=6, rounding=rounding).create_decimal(repr(value)):g}"
+
+
+def _few(pairs: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    return pairs if len(pairs) < 4 else (pairs[0], pairs[len(pairs) // 2], pairs[-1])

@@ -1,0 +1,34 @@
+"""Whether the process lives and can serve."""
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from service.errors import Unavailable
+from service.ledger.database import Database
+from service.ledger.migrate import is_migrated
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/healthz")
+async def healthz() -> Response:
+    """Alive.
+
+    The process answers.
+    """
+    return JSONResponse({"status": "alive"})
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """Ready.
+
+    The database answers and is migrated.
+    """
+    state = request.app.state
+    database: Database = state.database
+    # Threads of their own: a probe never waits behind requests.
+    if not await to_thread.run_sync(is_migrated, database, limiter=state.probes):
+        raise Unavailable("the database is not migrated: run python -m service migrate")
+    return JSONResponse({"status": "ready"})

@@ -1,0 +1,100 @@
+"""What an account had spent after each of its journal's entries: the course of its budget.
+
+The journal is the only source: its entries carry the prices and the budgets as they were, and so what is shown of the
+past cannot differ from what was admitted then.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from sqlalchemy import Connection, func, select
+
+from service.ledger.accounts import AccountRecord
+from service.ledger.history import Chain, followed
+from service.ledger.tables import Entry
+from service.privacy.filter import remaining, spent
+
+_CHANGING = (
+    "account_opened",
+    "budget_changed",
+    "proposed",
+    "reserved",
+    "committed",
+    "voided",
+    "expired",
+    "repriced",
+)
+"""The kinds of entries that can change what is counted or the budget; an approval moves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An account right after one entry, in nats of its budget's definition.
+
+    Attributes:
+        seq: the entry.
+        kind: of the entry.
+        at: when it was written.
+        cap: of the budget as it was then.
+        committed: what admission counts of committed releases; None is infinite.
+        counted: with what was held; this is what the cap is compared with.
+        remaining: of the cap.
+        delta: the declared deltas of what is counted.
+        releases: how many are counted, with those of the accounts under it.
+    """
+
+    seq: int
+    kind: str
+    at: str
+    cap: Fraction
+    committed: Fraction | None
+    counted: Fraction | None
+    remaining: Fraction
+    delta: Fraction
+    releases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Steps in order, after every ``every``-th entry that changes what is counted, and after the first and last."""
+
+    every: int
+    steps: tuple[Step, ...]
+
+
+def course_of(connection: Connection, account: AccountRecord, points: int) -> Course:
+    """An account's course up to its head, by at most ``points`` steps; ``points`` is at least 2.
+
+    Reads the whole journal, once.
+    """
+    counting = select(func.count()).where(
+        Entry.account_id == account.id, Entry.seq <= account.head.seq, Entry.kind.in_(_CHANGING)
+    )
+    number = connection.execute(counting).scalar_one()
+    every = max(1, -(-(number - 1) // (points - 1)))
+    return Course(every, tuple(_steps(connection, account, number, every)))
+
+
+def _steps(connection: Connection, account: AccountRecord, number: int, every: int) -> Iterator[Step]:
+    chain, place = Chain(account.name, subplans=False), 0
+    for said in followed(connection, account.id, chain, account.head.seq):
+        if said["kind"] in _CHANGING:
+            if place % every == 0 or place == number - 1:
+                yield _step(chain, said["kind"], said["time"])
+            place += 1
+
+
+def _step(chain: Chain, kind: str, at: str) -> Step:
+    budget, weights, totals = chain.stands, chain.weights, chain.totals
+    return Step(
+        seq=chain.head.seq,
+        kind=kind,
+        at=at,
+        cap=budget.cap,
+        committed=spent(budget, weights, chain.committed_totals),
+        counted=spent(budget, weights, totals),
+        remaining=remaining(budget, weights, totals),
+        delta=totals.delta,
+        releases=chain.releases,
+    )

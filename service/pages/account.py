@@ -1,0 +1,102 @@
+"""One account: what is spent and held, how it came to that, what waits for somebody, and its pictures."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import RedirectResponse
+
+from service.errors import NotFound
+from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.forms import read_form, text_of
+from service.pages.layout import page
+
+router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
+
+AccountStep = Annotated[str, Path()]
+MOST_TAGS = 20
+_POINTS = 60
+_WAITING = 20
+_ROWS = 50
+_QUICK = 20_000  # entries that a history follows in a moment
+_PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
+    "spending": ("history", {"points": 1000}),
+    "profile": ("balance", {"picture": "profile"}),
+    "rdp": ("balance", {"picture": "rdp"}),
+}
+_STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
+
+
+@router.get("")
+async def show_account(account: AccountStep, visit: SignedIn) -> Response:
+    """The overview."""
+    return await _overview(visit, account)
+
+
+@router.post("/state")
+async def change_state(account: AccountStep, visit: SignedIn) -> Response:
+    """Close or reopen it."""
+    form = await read_form(visit)
+    body = {"state": text_of(form, "state")}
+    try:
+        await send(visit, "PATCH", address("accounts", account), body, once=text_of(form, "once"))
+    except Refused as refused:
+        return await _overview(visit, account, refused)
+    return RedirectResponse(f"/accounts/{account}?done={body['state']}", 303)
+
+
+async def _overview(visit: Visit, account: str, refused: Refused | None = None) -> Response:
+    path = address("accounts", account)
+    found = await get(visit, path)
+    followed = found["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
+    balance, proposed, reserved = await asyncio.gather(
+        get(visit, f"{path}/balance"),
+        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
+        get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
+    )
+    shown = {
+        "account": found,
+        "balance": balance,
+        "history": await get(visit, f"{path}/history", {"points": _POINTS}) if followed else None,
+        "waiting": [*proposed["items"], *reserved["items"]],
+        "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
+        "done": visit.request.query_params.get("done"),
+    }
+    return page(visit.request, "account.html", shown | refusal(refused), status=refused.status if refused else 200)
+
+
+@router.get("/pictures/{which}.svg")
+async def picture(account: AccountStep, which: Annotated[str, Path()], visit: SignedIn) -> Response:
+    """What the page shows, drawn by the contract."""
+    if which not in _PICTURES:
+        raise NotFound("picture", which)
+    resource, query = _PICTURES[which]
+    return Relayed(visit, f"{address('accounts', account)}/{resource}", query, accept="image/svg+xml")
+
+
+@router.get("/releases")
+async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
+    """Its releases with what each costs."""
+    path, asked = address("accounts", account), visit.request.query_params
+    state, tag = asked.get("state", ""), asked.get("tag", "")
+    query = {"limit": _ROWS, "cursor": asked.get("cursor"), "state": state or None, "tag": tag or None}
+    found, listed = await asyncio.gather(get(visit, path), get(visit, f"{path}/releases", query))
+    shown = {"account": found, "releases": listed["items"], "next_cursor": listed["next_cursor"], "states": _STATES}
+    return page(visit.request, "releases.html", shown | {"state": state, "tag": tag})
+
+
+@router.get("/tags")
+async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
+    """What it spent and holds, by tag."""
+    path = address("accounts", account)
+    found, whole = await asyncio.gather(get(visit, path), get(visit, f"{path}/balance"))
+    tags = whole["tags"][:MOST_TAGS]
+    balances: list[Any] = await asyncio.gather(*(get(visit, f"{path}/balance", {"tag": tag}) for tag in tags))
+    by_tag = list(zip(tags, balances, strict=True))
+    shown = {"account": found, "whole": whole, "by_tag": by_tag, "unseen": len(whole["tags"]) - len(tags)}
+    return page(visit.request, "tags.html", shown)
+
+
+def refusal(refused: Refused | None) -> dict[str, Any]:
+    """What a page shows of a form that was refused: the problem, and what is wrong at which field."""
+    return {"faults": {}} if refused is None else {"problem": refused.problem, "faults": refused.faults}

@@ -1,0 +1,186 @@
+"""Calls of ``/v1`` in process, through the whole application, with the key of whoever is signed in."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote, unquote, urlencode
+
+from fastapi import Depends, Request, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from service.errors import Unauthenticated
+from service.pages.session import Session, session_of
+
+_RELAYED = {b"content-type", b"content-length"}
+Query = Mapping[str, str | int | Sequence[str] | None]
+
+
+class Refused(Exception):
+    """An answer of ``/v1`` that is a problem; ``problem`` is its body."""
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        super().__init__(problem["title"])
+        self.problem = problem
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return int(self.problem["status"])
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """What is wrong at which JSON pointer; empty unless the problem is one of validation."""
+        return {fault["pointer"]: fault["detail"] for fault in self.problem.get("errors", ())}
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request by somebody who is signed in."""
+
+    request: Request
+    session: Session
+
+
+async def _visit(request: Request) -> Visit:  # async, as FastAPI would give it a thread otherwise
+    session = session_of(request)
+    if session is None:
+        raise Unauthenticated("expected to be signed in")
+    return Visit(request, session)
+
+
+SignedIn = Annotated[Visit, Depends(_visit)]
+
+
+class Answer(NamedTuple):
+    """What ``/v1`` answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def address(*steps: str) -> str:
+    """The path of something below ``/v1``; names are data and cannot leave their place."""
+    return "/v1/" + "/".join(quote(step, safe="") for step in steps)
+
+
+async def get(visit: Visit, path: str, query: Query | None = None) -> Any:
+    """What is at a path, as JSON.
+
+    Raises:
+        Refused: the answer is a problem.
+    """
+    return _json(await ask(visit.request, visit.session.key, "GET", path, query=query))
+
+
+async def send(
+    visit: Visit, method: str, path: str, body: Any = None, *, query: Query | None = None, once: str | None = None
+) -> Any:
+    """The same where something is sent; with ``once``, its Idempotency-Key, it is done once however often it is sent.
+
+    Raises:
+        Refused: the answer is a problem.
+    """
+    content = None if body is None else json.dumps(body).encode()
+    given = {} if once is None else {"idempotency-key": once}
+    return _json(await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=given))
+
+
+async def ask(
+    request: Request,
+    key: str,
+    method: str,
+    path: str,
+    *,
+    query: Query | None = None,
+    content: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """A whole answer, whatever it is."""
+    given = {"accept": "application/json"} | dict(headers or {})
+    if content is not None:
+        given = {"content-type": "application/json"} | given
+    waiting = [content or b""]
+    parts: list[bytes] = []
+    start: Message = {}
+
+    async def receive() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        await asyncio.Event().wait()  # this caller never hangs up
+        raise AssertionError
+
+    async def keep(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            start.update(message)
+        else:
+            parts.append(message.get("body", b""))
+
+    await request.app(_scope(request.scope, key, method, path, query, given), receive, keep)
+    received = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
+    return Answer(start["status"], received, b"".join(parts))
+
+
+class Relayed(Response):
+    """An answer of ``/v1`` handed on as it comes: pictures, or with ``download`` files of that name."""
+
+    def __init__(
+        self,
+        visit: Visit,
+        path: str,
+        query: Query | None = None,
+        *,
+        accept: str = "application/json",
+        download: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.key, self.path, self.query, self.accept = visit.session.key, path, query, accept
+        self.download = download
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask, and pass on what says what it is; the surroundings add the rest to the outer answer."""
+
+        async def relay(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
+                if self.download is not None and message["status"] == 200:
+                    kept.append(
+                        (b"content-disposition", f"attachment; filename*=UTF-8''{quote(self.download)}".encode())
+                    )
+                message = {**message, "headers": [*kept, (b"cache-control", b"no-store")]}
+            await send(message)
+
+        await scope["app"](
+            _scope(scope, self.key, "GET", self.path, self.query, {"accept": self.accept}), receive, relay
+        )
+
+
+def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, headers: Mapping[str, str]) -> Scope:
+    """A request of our own on behalf of another: the same client and request id, and nothing else of it."""
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    named = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
+    return {
+        "type": "http",
+        "asgi": outer.get("asgi", {"version": "3.0"}),
+        "http_version": outer.get("http_version", "1.1"),
+        "method": method,
+        "scheme": outer["scheme"],
+        "server": outer.get("server"),
+        "client": outer.get("client"),
+        "root_path": "",
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": urlencode(given, doseq=True).encode(),
+        "headers": [
+            (b"host", b"localhost"),
+            *((name.encode(), value.encode()) for name, value in named.items()),
+        ],
+    }
+
+
+def _json(answer: Answer) -> Any:
+    if answer.status >= 400:
+        raise Refused(json.loads(answer.body))
+    return json.loads(answer.body) if answer.body else None

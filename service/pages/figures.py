@@ -1,0 +1,122 @@
+"""How figures are written: what bounds from above is rounded up, what bounds from below is rounded down."""
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+_NAMES = {
+    "pure": "pure differential privacy",
+    "zcdp": "zero-concentrated",
+    "rdp": "Rényi",
+    "approximate": "approximate",
+}
+_RELATIONS = {"add_remove": "adding or removing one record", "replace_one": "replacing one record"}
+_SYMBOLS = {"pure": "ε", "zcdp": "ρ", "rdp": "ε", "approximate": "ε"}
+
+
+class Usage(NamedTuple):
+    """How much of a budget is gone, spent or held.
+
+    Attributes:
+        symbol: of the loss that the budget caps.
+        cap: as it was stated.
+        used: at least what is gone.
+        left: at most what is left.
+        percent: of the cap that is gone, rounded up to a tenth; at most 100.
+    """
+
+    symbol: str
+    cap: str
+    used: Fraction
+    left: float
+    percent: str
+
+
+def usage(budget: dict[str, Any], remaining: dict[str, Any]) -> Usage:
+    """How much is gone: the cap without what remains, exactly, so that it is never too little."""
+    name = "rho" if budget["definition"] == "zcdp" else "epsilon"
+    cap, left = Fraction(budget[name]), remaining[name]
+    used = cap - Fraction(repr(left))
+    share = 100 * used / cap if cap else Fraction(0)
+    tenths = min(1000, -(-share.numerator * 10 // share.denominator))
+    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, left, f"{tenths / 10:g}")
+
+
+def budget_text(budget: dict[str, Any]) -> str:
+    """A budget in words."""
+    match budget:
+        case {"definition": "zcdp", "rho": rho}:
+            text = f"ρ = {rho}"
+        case {"definition": "rdp", "alpha": alpha, "epsilon": epsilon}:
+            text = f"ε = {epsilon} at order α = {alpha}"
+        case {"definition": "approximate", "epsilon": epsilon, "delta": delta}:
+            text = f"ε = {epsilon} at δ = {delta}"
+        case _:
+            text = f"ε = {budget['epsilon']}"
+    declared = budget.get("declared_delta" if budget["definition"] == "approximate" else "delta")
+    beside = f", declared δ up to {declared}" if declared not in (None, "0") else ""
+    return f"{text} ({_NAMES[budget['definition']]}{beside})"
+
+
+def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
+    """The share of a budget's cap that a guarantee takes, in percent, where losses add up in the budget's notion."""
+    match budget["definition"]:
+        case "zcdp":
+            figure, cap = rho_of(cost), Fraction(budget["rho"])
+        case "pure":
+            figure, cap = epsilon_of(cost), Fraction(budget["epsilon"])
+        case _:
+            return None
+    return None if figure is None or not cap else up(min(Fraction(100), 100 * figure / cap), 3)
+
+
+def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
+    """The pure epsilon of a guarantee, exactly where that is given; None: infinite."""
+    return _exactly(cost["pure"], "epsilon")
+
+
+def rho_of(cost: dict[str, Any]) -> Fraction | None:
+    """The rho of a guarantee, likewise."""
+    return _exactly(cost["zcdp"], "rho")
+
+
+def _exactly(figure: dict[str, Any] | None, name: str) -> Fraction | None:
+    if figure is None:
+        return None
+    return Fraction(figure.get(f"{name}_exact") or repr(figure[name]))
+
+
+def relation_text(neighbouring: str) -> str:
+    """By what neighbouring tables differ."""
+    return _RELATIONS[neighbouring]
+
+
+def best_epsilon(cost: dict[str, Any]) -> dict[str, Any] | None:
+    """The least epsilon at the first delta of a guarantee, among all analyses."""
+    for best in cost["best"]:
+        found: dict[str, Any] | None = best["fixed"] or best["adaptive"]
+        return found
+    return None
+
+
+def up(value: float | Fraction | None, digits: int = 4) -> str:
+    """A figure that bounds from above; infinite where there is none."""
+    return "infinite" if value is None else _rounded(value, digits, ROUND_CEILING)
+
+
+def down(value: float | Fraction | None, digits: int = 4) -> str:
+    """A figure that bounds from below."""
+    return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float | Fraction, digits: int, rounding: str) -> str:
+    exact = value if isinstance(value, Fraction) else Fraction(repr(value))
+    rounded = Context(prec=digits, rounding=rounding).divide(Decimal(exact.numerator), Decimal(exact.denominator))
+    rounded = rounded.normalize()
+    plain = rounded == 0 or -5 < rounded.adjusted() < 7
+    return f"{rounded:f}" if plain else f"{rounded:e}".replace("e+", "e")
+
+
+def moment(text: str) -> str:
+    """A moment of the ledger, to the second, in UTC."""
+    return text[:19].replace("T", " ") + " UTC"

@@ -1,0 +1,69 @@
+"""Forms: read whole, in memory, and only where they come from a page of ours."""
+
+import hmac
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from starlette.datastructures import FormData
+from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+
+from service.api.body import media_type
+from service.errors import Forbidden, InvalidInput, UnsupportedMediaType
+from service.pages.calls import Visit
+from service.pages.session import csrf_token
+
+_ELSEWHERE = "the form was sent by another site"
+_STALE = "the form is not of this session: open the page again and repeat"
+
+
+async def read_form(visit: Visit) -> FormData:
+    """The form of somebody who is signed in.
+
+    Raises:
+        Forbidden: another site or another session sent it.
+    """
+    check_origin(visit.request)
+    form = await parse_form(visit.request)
+    expected = csrf_token(visit.request.app.state.secret, visit.session)
+    if not hmac.compare_digest(expected.encode(), text_of(form, "csrf").encode()):
+        raise Forbidden(_STALE)
+    return form
+
+
+def check_origin(request: Request) -> None:
+    """Refuse what another site makes a browser send. Browsers say which; what is none has no cookie to abuse.
+
+    Raises:
+        Forbidden: it comes from elsewhere.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site not in (None, "same-origin", "none"):
+        raise Forbidden(_ELSEWHERE)
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise Forbidden(_ELSEWHERE)
+
+
+async def parse_form(request: Request) -> FormData:
+    """A form of either encoding. Files stay in memory: a temporary file could be true counts on a disk.
+
+    Raises:
+        InvalidInput: it is malformed, or has too many fields.
+        UnsupportedMediaType: it is no form.
+    """
+    kind = media_type(request.scope)
+    try:
+        if kind == "application/x-www-form-urlencoded":
+            return await FormParser(request.headers, request.stream()).parse()
+        if kind == "multipart/form-data":
+            parser = MultiPartParser(request.headers, request.stream(), max_files=1)
+            parser.spool_max_size = request.app.state.settings.max_json_bytes
+            return await parser.parse()
+    except MultiPartException as error:
+        raise InvalidInput.at("", error.message) from None
+    raise UnsupportedMediaType(f"expected a form, got {kind or 'no Content-Type'}")
+
+
+def text_of(form: FormData, name: str) -> str:
+    """A field's text without surrounding blanks; empty where there is none."""
+    value = form.get(name, "")
+    return value.strip() if isinstance(value, str) else ""

@@ -1,0 +1,41 @@
+"""An account's journal, the newest entries first, and the verification of its chain."""
+
+from fastapi import APIRouter, Response
+
+from service.api.paging import write_cursor
+from service.errors import InvalidInput
+from service.pages.account import AccountStep
+from service.pages.calls import Relayed, SignedIn, address, get
+from service.pages.layout import page
+
+router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
+
+_ROWS = 25
+
+
+@router.get("/journal")
+async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
+    """Entries up to one of them; with ``verify``, what verification says."""
+    path, asked = address("accounts", account), visit.request.query_params
+    head = await get(visit, f"{path}/head")
+    last = _number(asked.get("to")) or head["seq"]
+    cursor = write_cursor(max(0, last - _ROWS))
+    found = await get(visit, path)
+    listed = await get(visit, f"{path}/journal", {"limit": min(_ROWS, last), "cursor": cursor})
+    verdict = await get(visit, f"{path}/verify") if "verify" in asked else None
+    shown = {"account": found, "head": head, "entries": listed["items"][::-1], "last": last, "rows": _ROWS}
+    return page(visit.request, "journal.html", shown | {"verdict": verdict})
+
+
+@router.get("/export")
+async def export(account: AccountStep, visit: SignedIn) -> Response:
+    """The export of the account and its family, as a file."""
+    return Relayed(visit, f"{address('accounts', account)}/export", download=f"{account}.jsonl")
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text)):
+        raise InvalidInput.at("/query/to", "expected the number of an entry")
+    return int(text)

@@ -1,0 +1,58 @@
+"""Keys, for stewards: who has which, making one, revoking one."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import RedirectResponse
+
+from service.pages.account import refusal
+from service.pages.calls import Refused, SignedIn, Visit, address, get, send
+from service.pages.forms import read_form, text_of
+from service.pages.layout import page
+
+router = APIRouter(prefix="/keys", include_in_schema=False)
+
+_ROWS = 100
+_NOTHING = {"name": "", "role": "pipeline", "accounts": "", "expires": ""}
+
+
+@router.get("")
+async def show_keys(visit: SignedIn) -> Response:
+    """The keys, oldest first."""
+    return await _shown(visit)
+
+
+@router.post("")
+async def make_key(visit: SignedIn) -> Response:
+    """Make a key and show it, this once; the same form sent again shows the same key."""
+    form = await read_form(visit)
+    given = {name: text_of(form, name) for name in _NOTHING}
+    body = {
+        "name": given["name"],
+        "role": given["role"],
+        "accounts": given["accounts"].replace(",", " ").split() or None,
+        "expires_at": f"{given['expires']}T23:59:59Z" if given["expires"] else None,
+    }
+    try:
+        made = await send(visit, "POST", address("keys"), body, once=text_of(form, "once"))
+    except Refused as refused:
+        return await _shown(visit, given, refused=refused)
+    return await _shown(visit, made=made)
+
+
+@router.post("/{key}/revoke")
+async def revoke_key(key: Annotated[str, Path()], visit: SignedIn) -> Response:
+    """Revoke a key."""
+    form = await read_form(visit)
+    await send(visit, "DELETE", address("keys", key), once=text_of(form, "once"))
+    return RedirectResponse("/keys?done=revoked", 303)
+
+
+async def _shown(
+    visit: Visit, given: dict[str, str] | None = None, *, made: Any = None, refused: Refused | None = None
+) -> Response:
+    asked = visit.request.query_params
+    found = await get(visit, address("keys"), {"limit": _ROWS, "cursor": asked.get("cursor")})
+    shown = {"keys": found["items"], "next_cursor": found["next_cursor"], "given": given or _NOTHING, "made": made}
+    context = shown | {"done": asked.get("done")} | refusal(refused)
+    return page(visit.request, "keys.html", context, status=refused.status if refused else 200)

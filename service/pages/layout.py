@@ -1,0 +1,91 @@
+"""What all pages have in common: the templates' environment, the header, the navigation."""
+
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from service import __version__
+from service.pages import figures
+from service.pages.session import csrf_token, session_of
+
+WEB = Path(__file__).parent.parent / "web"
+
+# No script, style or picture but our own files; nothing inline; forms go nowhere else; no frame around it.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " frame-ancestors 'none'; base-uri 'none'"
+)
+
+
+class Entry(NamedTuple):
+    """A link of the navigation; ``role`` is the lowest that it is shown to, None: everybody, signed in or not."""
+
+    path: str
+    label: str
+    role: str | None = None
+
+
+NAVIGATION = (
+    Entry("/", "Accounts", "auditor"),
+    Entry("/keys", "Keys", "steward"),
+    Entry("/docs", "HTTP interface"),
+)
+
+_ROLES = ("auditor", "pipeline", "steward")
+
+
+def page(request: Request, template: str, context: dict[str, Any] | None = None, *, status: int = 200) -> HTMLResponse:
+    """A page: a template with what it shows. It is never kept by a cache, since the next visitor may be another."""
+    session = session_of(request)
+    role = None if session is None else session.role
+    surroundings = {
+        "session": session,
+        "csrf": "" if session is None else csrf_token(request.app.state.secret, session),
+        "once": f"page-{uuid.uuid4()}",
+        "navigation": [entry for entry in NAVIGATION if entry.role is None or may(role, entry.role)],
+        "here": request.url.path,
+        "version": __version__,
+        "problem": None,
+    }
+    text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
+    # Under no-referrer browsers would not say of a form which site it comes from.
+    headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
+    return HTMLResponse(text, status, headers)
+
+
+def may(role: str | None, least: str) -> bool:
+    """Whether a role includes another. It decides what is shown; what is done ``/v1`` decides."""
+    return role is not None and _ROLES.index(role) >= _ROLES.index(least)
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(WEB / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "up": figures.up,
+        "down": figures.down,
+        "moment": figures.moment,
+        "budget": figures.budget_text,
+        "relation": figures.relation_text,
+        "epsilon": figures.epsilon_of,
+        "rho": figures.rho_of,
+    }
+    made.globals |= {
+        "may": may,
+        "usage": figures.usage,
+        "share_of": figures.share_of,
+        "best_epsilon": figures.best_epsilon,
+    }
+    return made
+
+
+_ENVIRONMENT = _environment()

@@ -1,0 +1,96 @@
+"""Problems for people: where a browser asked for a page, a problem is shown as one.
+
+Programs keep problem+json, and so does everything below ``/v1``.
+"""
+
+import json
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.context import prefers
+from service.api.problems import MEDIA_TYPE, problem
+from service.pages.calls import Refused
+from service.pages.layout import page
+from service.pages.session import COOKIE, forget
+
+
+class ProblemPages:
+    """ASGI middleware: a problem that a browser would have to show is rendered; without a session, to sign in."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hold back answers that are problems until they are whole."""
+        if scope["type"] != "http" or f"{scope['path']}/".startswith("/v1/") or not _wants_page(scope):
+            await self.app(scope, receive, send)
+            return
+        started, held, parts = False, False, bytearray()
+        kept: list[tuple[bytes, bytes]] = []
+
+        async def rendered(message: Message) -> None:
+            nonlocal started, held
+            if message["type"] == "http.response.start":
+                held = (b"content-type", MEDIA_TYPE.encode()) in message["headers"]
+                started = not held
+                kept.extend(header for header in message["headers"] if header[0] in _KEPT)
+            if not held:
+                await send(message)
+                return
+            parts.extend(message.get("body", b""))
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                started = True
+                response = _shown(scope, json.loads(parts))
+                response.raw_headers.extend(kept)
+                await response(scope, receive, send)
+
+        try:
+            await self.app(scope, receive, rendered)
+        except Exception:
+            if not started:
+                failure = json.loads(bytes(problem("internal", _FAILED, scope["path"]).body))
+                await _shown(scope, failure)(scope, receive, send)
+            raise  # it is logged further out
+
+
+_KEPT = (b"allow", b"retry-after")
+_FAILED = "The service failed. Nothing was changed unless the page says so when you open it again."
+
+
+def install(app: FastAPI) -> None:
+    """What ``/v1`` refused leaves a page's handler as the same problem."""
+
+    def refused(_: Request, error: Exception) -> Response:
+        if not isinstance(error, Refused):
+            raise TypeError("only for what /v1 refused") from error
+        return Response(json.dumps(error.problem), error.status, media_type=MEDIA_TYPE)
+
+    app.add_exception_handler(Refused, refused)
+
+
+def _wants_page(scope: Scope) -> bool:
+    accepted = [value.decode("latin-1") for name, value in scope["headers"] if name == b"accept"]
+    return prefers(",".join(accepted), "text/html")
+
+
+def _shown(scope: Scope, body: dict[str, object]) -> Response:
+    request = Request(scope)
+    if body["status"] == 401:
+        return _to_sign_in(request)
+    status = int(str(body["status"]))
+    return page(request, "problem.html", {"refusal": body}, status=status)
+
+
+def _to_sign_in(request: Request) -> Response:
+    """Back to the start, with where to go on; a session that ended meanwhile is said to have."""
+    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    onward = f"next={quote(asked, safe='')}" if request.method == "GET" and asked != "/" else ""
+    ended = "ended=1" if COOKIE in request.cookies else ""
+    query = "&".join(filter(None, (ended, onward)))
+    response = RedirectResponse(f"/?{query}" if query else "/", 303)
+    if ended:  # a link from elsewhere comes without the cookie, which may be as good as ever
+        forget(request, response)
+    return response

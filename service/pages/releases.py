@@ -1,0 +1,99 @@
+"""One release: its plan as a tree, what it cost, what was drawn of it, its receipt, and what can still be done."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import RedirectResponse
+
+from service.pages.account import AccountStep, refusal
+from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.forms import read_form, text_of
+from service.pages.layout import page
+from service.pages.trees import MOST_NODES, MOST_PRICED, priced, tree_of
+
+router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
+
+ReleaseStep = Annotated[str, Path()]
+_DRAWS = 100
+_DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
+
+
+@router.get("/releases/{release}")
+async def show_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """The release."""
+    return await _shown(visit, account, release)
+
+
+@router.post("/releases/{release}/commit")
+async def commit(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Commit a reservation."""
+    return await _settled(visit, account, release, "commit")
+
+
+@router.post("/releases/{release}/approve")
+async def approve(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Approve a proposal."""
+    return await _settled(visit, account, release, "approve")
+
+
+@router.post("/releases/{release}/void")
+async def void(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Void what is held."""
+    return await _settled(visit, account, release, "void")
+
+
+@router.get("/releases/{release}/receipt")
+async def receipt(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """The signed receipt, as a file."""
+    path = address("accounts", account, "releases", release, "receipt")
+    return Relayed(visit, path, download=f"receipt-{release}.json")
+
+
+@router.get("/draws/{draw}")
+async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: SignedIn) -> Response:
+    """A draw's noisy counts, as a file."""
+    return Relayed(visit, address("accounts", account, "draws", draw), download=f"draw-{draw}.json")
+
+
+async def _settled(visit: Visit, account: str, release: str, what: str) -> Response:
+    form = await read_form(visit)
+    body: dict[str, str | None] | None = None
+    given: dict[str, str] = {}
+    if what == "void":
+        given = {name: text_of(form, name) for name in ("reason", "attestation")}
+        body = {"reason": given["reason"], "attestation": given["attestation"] or None}
+    path = address("accounts", account, "releases", release, what)
+    try:
+        await send(visit, "POST", path, body, once=text_of(form, "once"))
+    except Refused as refused:
+        return await _shown(visit, account, release, given, refused)
+    return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[what]}", 303)
+
+
+async def _shown(
+    visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
+) -> Response:
+    path = address("accounts", account)
+    found, stated, drawn, installation = await asyncio.gather(
+        get(visit, path),
+        get(visit, f"{path}/releases/{release}"),
+        get(visit, f"{path}/releases/{release}/draws", {"noisy": "false", "limit": _DRAWS}),
+        get(visit, address("installation")),
+    )
+    tree = tree_of(stated["plan"])
+    complete = await priced(visit, tree, found["neighbouring"])
+    shown = {
+        "account": found,
+        "release": stated,
+        "tree": tree,
+        "all_priced": complete,
+        "most_nodes": MOST_NODES,
+        "most_priced": MOST_PRICED,
+        "draws": drawn["items"],
+        "more_draws": drawn["next_cursor"] is not None,
+        "installation": installation,
+        "given": given or {},
+        "done": visit.request.query_params.get("done"),
+    }
+    return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)

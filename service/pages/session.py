@@ -1,0 +1,100 @@
+"""Who is signed in: an encrypted cookie, so that every replica reads it and nothing is stored.
+
+It holds the key itself. A key that is revoked or expires therefore ends the session with the next request.
+"""
+
+import base64
+import binascii
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from fastapi import Request, Response
+
+from service.ledger.installation import Secret
+
+COOKIE = "ledger_session"
+LONGEST_KEY = 2500  # characters: the cookie stays below the 4,096 bytes that browsers keep
+_NONCE_BYTES = 12
+_VERSION = b"session 1"  # authenticated with the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody who is signed in.
+
+    Attributes:
+        key: the bearer key with which the pages ask.
+        name: the principal, and ``role`` its role, for display alone: what the key may do ``/v1`` decides.
+        expires: seconds since 1970.
+        id: tells this session's forms from those of others.
+    """
+
+    key: str = field(repr=False)
+    name: str
+    role: str
+    expires: int
+    id: str = field(repr=False)
+
+
+def new_session(key: str, name: str, role: str, hours: int) -> Session:
+    """A session from now on."""
+    return Session(key, name, role, int(time.time()) + 3600 * hours, secrets.token_urlsafe(16))
+
+
+def seal(secret: Secret, session: Session) -> str:
+    """The cookie's value: AES-256-GCM under a key that HMAC derives from the installation's secret."""
+    plain = json.dumps([session.key, session.name, session.role, session.expires, session.id]).encode()
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return _text(nonce + _cipher(secret).encrypt(nonce, plain, _VERSION))
+
+
+def unseal(secret: Secret, sealed: str) -> Session | None:
+    """The session of a cookie; None where it is over, or was not sealed here."""
+    try:
+        given = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
+        plain = _cipher(secret).decrypt(given[:_NONCE_BYTES], given[_NONCE_BYTES:], _VERSION)
+    except (ValueError, binascii.Error, InvalidTag):  # ValueError: too short to hold a nonce, or not ASCII
+        return None
+    session = Session(*json.loads(plain))
+    return session if session.expires > time.time() else None
+
+
+def session_of(request: Request) -> Session | None:
+    """Who sent a request, if somebody who is signed in."""
+    sealed = request.cookies.get(COOKIE)
+    return None if sealed is None else unseal(request.app.state.secret, sealed)
+
+
+def csrf_token(secret: Secret, session: Session) -> str:
+    """What each form of this session carries, and no other site can know."""
+    return _text(secret.hmac("page-form", session.id.encode()))
+
+
+def remember(request: Request, response: Response, session: Session) -> None:
+    """Set the cookie; over HTTPS it is never sent without."""
+    response.headers["Cache-Control"] = "no-store"
+    response.set_cookie(
+        COOKIE,
+        seal(request.app.state.secret, session),
+        max_age=session.expires - int(time.time()),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+
+
+def forget(request: Request, response: Response) -> None:
+    """Take the cookie back."""
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+
+
+def _cipher(secret: Secret) -> AESGCM:
+    return AESGCM(secret.hmac("page-session"))
+
+
+def _text(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()

@@ -1,0 +1,66 @@
+"""The start: signing in, the accounts of whoever is, signing out."""
+
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from service.pages.accounts import accounts_page
+from service.pages.calls import Refused, SignedIn, Visit, address, get
+from service.pages.forms import check_origin, parse_form, read_form, text_of
+from service.pages.layout import page
+from service.pages.session import LONGEST_KEY, forget, new_session, remember, session_of
+
+router = APIRouter(include_in_schema=False)
+
+_NOT_A_KEY = "The key is unknown, expired or revoked."
+
+
+@router.get("/")
+async def start(request: Request) -> Response:
+    """The accounts, or the way to them."""
+    session = session_of(request)
+    if session is None:
+        return _sign_in(request, request.query_params.get("next", ""))
+    return await accounts_page(Visit(request, session))
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request) -> Response:
+    """Trade a key for a cookie."""
+    check_origin(request)
+    form = await parse_form(request)
+    key, onward = text_of(form, "key"), text_of(form, "next")
+    if not (key.isascii() and key.isprintable() and 0 < len(key) <= LONGEST_KEY):
+        return _sign_in(request, onward, fault=_NOT_A_KEY)
+    hours = request.app.state.settings.session_hours
+    try:
+        caller = await get(Visit(request, new_session(key, "", "", hours)), address("principal"))
+    except Refused as refused:
+        if refused.status != 401:
+            raise
+        return _sign_in(request, onward, fault=_NOT_A_KEY)
+    response = RedirectResponse(_own(onward), 303)
+    remember(request, response, new_session(key, caller["name"], caller["role"], hours))
+    return response
+
+
+@router.post("/sign-out")
+async def sign_out(visit: SignedIn) -> Response:
+    """Take the cookie back."""
+    await read_form(visit)
+    response = RedirectResponse("/", 303)
+    forget(visit.request, response)
+    return response
+
+
+def _sign_in(request: Request, onward: str, fault: str = "") -> Response:
+    shown = {"next": _own(onward), "fault": fault, "ended": "ended" in request.query_params}
+    return page(request, "sign-in.html", shown, status=401 if fault else 200)
+
+
+def _own(onward: str) -> str:
+    """Where to go on: an address of this service and no other, whatever the query says."""
+    parts = urlsplit(onward)
+    foreign = parts.scheme or parts.netloc or not onward.startswith("/") or onward.startswith("//")
+    return "/" if foreign or "\\" in onward or not onward.isprintable() else onward

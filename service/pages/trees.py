@@ -1,0 +1,107 @@
+"""A plan as a tree to show: each node with what it costs by itself."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from service.pages.calls import Refused, Visit, address, send
+
+MOST_NODES = 400
+MOST_PRICED = 80
+
+_LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
+_COMPOSITE = ("type", "name", "tags", "parts", "part", "count", "max_degree", "size")
+_HEADINGS = {
+    "sequence": "Sequence: losses add up",
+    "parallel": "Parallel: each record is in at most {max_degree} of the parts",
+    "choice": "Choice: one of the parts, whichever loses most",
+    "repeat": "Repeated {count} times",
+    "group": "Groups of {size} records",
+}
+
+
+@dataclass
+class Node:
+    """A node of a plan. ``unseen``: how many of its direct parts are not shown; ``cost``: None where not asked."""
+
+    title: str
+    name: str
+    parameters: list[tuple[str, str]]
+    tags: list[str]
+    stated: dict[str, Any]
+    parts: list["Node"] = field(default_factory=list)
+    unseen: int = 0
+    cost: dict[str, Any] | None = None
+
+
+def tree_of(plan: dict[str, Any]) -> Node:
+    """The first nodes of a plan, in its order; a plan may have a hundred thousand."""
+    left = MOST_NODES - 1
+
+    def grown(stated: dict[str, Any]) -> Node:
+        nonlocal left
+        node = _node(stated)
+        below = stated.get("parts") or ([stated["part"]] if "part" in stated else [])
+        for number, part in enumerate(below):
+            if left <= 0:
+                node.unseen = len(below) - number
+                break
+            left -= 1
+            node.parts.append(grown(part))
+        return node
+
+    return grown(plan)
+
+
+async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
+    """Ask what each node costs by itself, equal ones once; False where the plan has too many unlike ones for that."""
+    unlike: dict[str, list[Node]] = {}
+    for node in _all(root):
+        unlike.setdefault(json.dumps(_bare(node.stated), sort_keys=True), []).append(node)
+    for text, nodes in list(unlike.items())[:MOST_PRICED]:
+        body = {"plan": json.loads(text), "neighbouring": neighbouring}
+        try:
+            cost = await send(visit, "POST", address("compositions"), body)
+        except Refused as refused:
+            if refused.status != 422:  # a part may have no meaning outside of its place
+                raise
+            continue
+        for node in nodes:
+            node.cost = cost
+    return len(unlike) <= MOST_PRICED
+
+
+def _node(stated: dict[str, Any]) -> Node:
+    kind = stated["type"]
+    if kind in _HEADINGS:
+        return Node(_HEADINGS[kind].format_map(stated), "", [], stated.get("tags") or [], stated)
+    parameters = [
+        (name, _written(value)) for name, value in stated.items() if name not in _COMPOSITE and value is not None
+    ]
+    return Node(kind, stated.get("name") or "", parameters, stated.get("tags") or [], stated)
+
+
+def _written(value: Any) -> str:
+    """A parameter; long fractions are not for reading."""
+    if isinstance(value, str) and _LONG_FRACTION.fullmatch(value):
+        return f"≈ {float(Fraction(value)):.6g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _bare(stated: dict[str, Any]) -> dict[str, Any]:
+    """A plan without names and tags, on which no loss depends."""
+    bare = {name: value for name, value in stated.items() if name not in ("name", "tags")}
+    if "parts" in bare:
+        bare["parts"] = [_bare(part) for part in bare["parts"]]
+    if "part" in bare:
+        bare["part"] = _bare(bare["part"])
+    return bare
+
+
+def _all(node: Node) -> Iterator[Node]:
+    yield node
+    for part in node.parts:
+        yield from _all(part)

@@ -1,0 +1,64 @@
+"""The application as a browser without a window meets it: with cookies, and asking for HTML."""
+
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.ledger.database import open_database
+from service.ledger.installation import Secret
+from tests.api.calls import STEWARD, Client, application, bearer, client_of
+from tests.api.conftest import still
+from tests.browser.ledger import fill
+from tests.pages.visits import sign_in
+
+__all__ = ["still"]
+
+
+_SECRET = Secret(bytes(range(32)))
+
+
+@pytest.fixture(scope="session")
+def _filled(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with some accounts and releases, filled once and copied for each test."""
+    path = tmp_path_factory.mktemp("filled") / "ledger.db"
+    shutil.copyfile(_sqlite_template, path)
+    with client_of(application(open_database(f"sqlite:///{path}"), _SECRET)) as client:
+        fill(client)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+@pytest.fixture
+def app(_filled: Path, tmp_path: Path) -> FastAPI:
+    """The application over a copy of it."""
+    path = tmp_path / "ledger.db"
+    shutil.copyfile(_filled, path)
+    return application(open_database(f"sqlite:///{path}"), _SECRET)
+
+
+@pytest.fixture
+def visitor(app: FastAPI) -> Iterator[Client]:
+    """Somebody who is not signed in."""
+    html = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
+    with TestClient(app, headers=html, follow_redirects=False, raise_server_exceptions=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def api(app: FastAPI, visitor: Client) -> Client:
+    """A steward's program, of the same application."""
+    return TestClient(app, headers=bearer(STEWARD))
+
+
+@pytest.fixture
+def steward(visitor: Client) -> Client:
+    """Somebody who has signed in with the first steward's key."""
+    sign_in(visitor)
+    return visitor

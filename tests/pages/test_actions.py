@@ -1,0 +1,210 @@
+"""What can be done on pages: each button is a call of the contract, and a refusal is shown where it was asked."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.api.calls import Client, concentrated, json_of, make_key, open_account, release
+from tests.pages.visits import hidden, sign_in, submit
+
+
+def _one(api: Client, account: str, state: str) -> Any:
+    (found,) = json_of(api.get(f"/v1/accounts/{account}/releases?state={state}"))["items"]
+    return found
+
+
+def _sign_in_as(api: Client, visitor: Client, role: str, name: str = "somebody") -> Client:
+    sign_in(visitor, make_key(api, role, name)["Authorization"].removeprefix("Bearer "))
+    return visitor
+
+
+def test_committing_a_reservation(api: Client, visitor: Client) -> None:
+    pipeline = _sign_in_as(api, visitor, "pipeline")
+    page = f"/accounts/persons/releases/{_one(api, 'persons', 'reserved')['id']}"
+    answer = submit(pipeline, page, f"{page}/commit")
+    assert (answer.status_code, answer.headers["Location"]) == (303, f"{page}?done=committed")
+    shown = pipeline.get(answer.headers["Location"]).text
+    assert "The release was committed." in shown
+    assert "/commit" not in shown
+
+
+def test_voiding_with_a_reason(api: Client, steward: Client) -> None:
+    page = f"/accounts/persons/releases/{_one(api, 'persons', 'reserved')['id']}"
+    refused = submit(steward, page, f"{page}/void", reason="withdrawn")  # Gaussian noise is not drawn here
+    assert refused.status_code == 422
+    assert 'id="attestation-fault"' in refused.text
+    assert _one(api, "persons", "reserved")
+    done = submit(steward, page, f"{page}/void", reason="withdrawn", attestation="nothing was published")
+    assert done.headers["Location"] == f"{page}?done=voided"
+    entries = json_of(api.get("/v1/accounts/persons/journal"))["items"]
+    assert entries[-1]["entry"]["content"] == {"reason": "withdrawn", "attestation": "nothing was published"}
+
+
+def test_a_second_steward_approves(api: Client, steward: Client) -> None:
+    proposed = release(api, concentrated("0.25"), "persons", name="large")
+    page = f"/accounts/persons/releases/{proposed['id']}"
+    own = submit(steward, page, f"{page}/approve")
+    assert own.status_code == 403
+    assert 'role="alert"' in own.text
+    second = _sign_in_as(api, steward, "steward", "second")
+    answer = submit(second, "/accounts/persons", f"{page}/approve")  # from the account's list of what waits
+    assert answer.headers["Location"] == f"{page}?done=approved"
+    assert json_of(api.get(f"/v1{page}"))["state"] == "committed"
+
+
+def test_closing_and_opening(api: Client, steward: Client) -> None:
+    answer = submit(steward, "/accounts/empty", "/accounts/empty/state", state="closed")
+    assert answer.headers["Location"] == "/accounts/empty?done=closed"
+    assert "is closed now" in steward.get(answer.headers["Location"]).text
+    assert json_of(api.get("/v1/accounts/empty"))["state"] == "closed"
+    submit(steward, "/accounts/empty", "/accounts/empty/state", state="open")
+    assert json_of(api.get("/v1/accounts/empty"))["state"] == "open"
+    refused = submit(steward, "/accounts/empty", "/accounts/empty/state", state="ajar")
+    assert refused.status_code == 422
+    assert "ajar" not in refused.text
+
+
+def test_a_form_sent_twice_is_done_once(api: Client, steward: Client) -> None:
+    page = steward.get("/keys").text
+    form = {name: hidden(page, name) for name in ("csrf", "once")} | {"name": "twice", "role": "auditor"}
+    first, again = (steward.post("/keys", data=form) for _ in range(2))
+    assert (first.status_code, again.status_code) == (200, 200)
+    made = [key for key in json_of(api.get("/v1/keys"))["items"] if key["name"] == "twice"]
+    assert len(made) == 1
+    token = first.text.partition("<code>")[2].partition("</code>")[0]
+    assert token in again.text
+    assert json_of(api.get("/v1/principal", headers={"Authorization": f"Bearer {token}"}))["name"] == "twice"
+
+
+@pytest.mark.parametrize("once", ["", "日本", "a\nb", "x" * 256])
+def test_a_form_whose_key_was_spoilt_does_nothing(api: Client, steward: Client, once: str) -> None:
+    page = f"/accounts/persons/releases/{_one(api, 'persons', 'reserved')['id']}"
+    assert submit(steward, page, f"{page}/commit", once=once).status_code == 422
+    assert _one(api, "persons", "reserved")["id"] in page
+
+
+def test_keys_are_made_and_revoked(api: Client, steward: Client) -> None:
+    fields = {"name": "pipe", "role": "pipeline", "accounts": "empty, persons", "expires": "2999-12-31"}
+    assert submit(steward, "/keys", "/keys", **fields).status_code == 200
+    made = json_of(api.get("/v1/keys"))["items"][-1]
+    assert (made["accounts"], made["expires_at"]) == (["empty", "persons"], "2999-12-31T23:59:59.000000Z")
+    answer = submit(steward, "/keys", f"/keys/{made['id']}/revoke")
+    assert answer.headers["Location"] == "/keys?done=revoked"
+    assert json_of(api.get("/v1/keys"))["items"][-1]["revoked_at"] is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"name": ""}, "name"),
+        ({"role": "king"}, "role"),
+        ({"expires": "2001-01-01"}, "expires"),
+        ({"expires": "soon"}, "expires"),
+    ],
+)
+def test_a_key_that_cannot_be_says_where(steward: Client, api: Client, fields: dict[str, str], fault: str) -> None:
+    answer = submit(steward, "/keys", "/keys", **{"name": "n", "role": "auditor"} | fields)
+    assert answer.status_code == 422
+    assert f'id="{fault}-fault"' in answer.text
+    assert len(json_of(api.get("/v1/keys"))["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "buttons"), [("auditor", set()), ("pipeline", {"commit"}), ("steward", {"commit", "void"})]
+)
+def test_buttons_are_those_of_the_role(api: Client, visitor: Client, role: str, buttons: set[str]) -> None:
+    somebody = _sign_in_as(api, visitor, role)
+    page = f"/accounts/persons/releases/{_one(api, 'persons', 'reserved')['id']}"
+    shown = somebody.get(page).text
+    assert {what for what in ("commit", "void", "approve") if f'action="{page}/{what}"' in shown} == buttons
+    assert ("/accounts/persons/state" in somebody.get("/accounts/persons").text) == (role == "steward")
+    assert ('href="/keys"' in shown) == (role == "steward")
+
+
+@pytest.mark.parametrize("what", ["commit", "void", "approve"])
+def test_what_has_no_button_is_refused_all_the_same(api: Client, visitor: Client, what: str) -> None:
+    auditor = _sign_in_as(api, visitor, "auditor")
+    page = f"/accounts/persons/releases/{_one(api, 'persons', 'reserved')['id']}"
+    form = {"csrf": hidden(auditor.get(page).text, "csrf"), "once": "x", "reason": "r"}
+    assert auditor.post(f"{page}/{what}", data=form).status_code == 403
+    assert _one(api, "persons", "reserved")["id"] in page
+
+
+# What is read
+
+
+def test_the_chain_is_verified_on_demand(steward: Client, api: Client) -> None:
+    assert "The chain is valid" not in steward.get("/accounts/persons/journal").text
+    assert "All 5 entries" in steward.get("/accounts/persons/journal?verify=1").text
+
+
+def test_the_journal_shows_the_newest_first_and_pages_back(steward: Client, api: Client) -> None:
+    open_account(api, "long")
+    for _ in range(60):
+        release(api, concentrated("1e-9"), "long")
+    for to, first, last in (("", 61, 37), ("?to=36", 36, 12), ("?to=11", 11, 1), ("?to=1", 1, 1)):
+        shown = steward.get(f"/accounts/long/journal{to}").text
+        rows = [int(part.partition("</th>")[0]) for part in shown.split('<th scope="row">')[1:]]
+        assert rows == list(range(first, last - 1, -1))
+    for nonsense in ("0", "x", "-1", "1.5", "9" * 20, "²"):
+        assert steward.get("/accounts/long/journal", params={"to": nonsense}).status_code == 422
+    assert steward.get("/accounts/long/journal?to=99999").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/?cursor=nonsense!", 422),
+        ("/accounts/nobody", 404),
+        ("/accounts/NOBODY%20%00", 404),
+        ("/accounts/persons/releases/none", 404),
+        ("/accounts/persons/releases?state=lost", 422),
+        ("/accounts/persons/releases?cursor=!", 422),
+        ("/accounts/persons/draws/none", 404),
+        ("/accounts/persons/pictures/none.svg", 404),
+        ("/accounts/persons/pictures/..%2f..%2fkeys.svg", 404),
+        ("/accounts/..%2fkeys", 404),
+        ("/accounts/persons/state", 405),
+        ("/keys?cursor=!", 422),
+    ],
+)
+def test_what_is_not_there_is_said_on_a_page(steward: Client, path: str, status: int) -> None:
+    answer = steward.get(path)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (status, "text/html; charset=utf-8")
+    assert "Traceback" not in answer.text
+    assert "first-steward" in answer.text  # the header knows who looks
+
+
+def test_files_are_those_of_the_contract(steward: Client, api: Client) -> None:
+    (found,) = [
+        one for one in json_of(api.get("/v1/accounts/persons/releases"))["items"] if one["name"] == "county totals"
+    ]
+    page = f"/accounts/persons/releases/{found['id']}"
+    (draw,) = json_of(api.get(f"/v1{page}/draws"))["items"]
+    shown = steward.get(page).text
+    file = steward.get(f"{page}/receipt")
+    assert file.headers["Content-Disposition"] == f"attachment; filename*=UTF-8''receipt-{found['id']}.json"
+    assert json_of(file)["release"]["id"] == found["id"]
+    assert json_of(api.get("/v1/installation"))["public_key"] in shown
+    assert f"/accounts/persons/draws/{draw['draw']}" in shown
+    assert f"±{draw['margin_of_error']['moe']} at 95 %" in shown
+    assert json_of(steward.get(f"/accounts/persons/draws/{draw['draw']}")) == draw
+    lines = steward.get("/accounts/persons/export")
+    assert lines.headers["Content-Type"].startswith("application/x-ndjson")
+    assert {"persons", "nation"} <= {json.loads(line).get("account") for line in lines.text.splitlines()} | {
+        "persons",
+        "nation",
+    }
+    for answer in (file, lines):
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert len(answer.headers.get_list("x-request-id")) == 1
+
+
+def test_noisy_counts_are_on_no_page(steward: Client, api: Client) -> None:
+    """They can be millions: pages link to the file."""
+    draw = {"name": "big", "mechanism": {"type": "geometric", "epsilon": "0.001"}, "counts": [123456789]}
+    made = json_of(api.post("/v1/accounts/households/draws", json=draw), 201)
+    shown = steward.get(f"/accounts/households/releases/{made['release']}").text
+    assert str(made["noisy"][0]) not in shown

@@ -1,0 +1,65 @@
+"""Figures as pages write them: what bounds from above never shows less, what bounds from below never more."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from service.pages.figures import budget_text, down, share_of, up, usage
+
+_SIZES = st.floats(min_value=1e-300, max_value=1e300)
+
+
+@given(_SIZES, st.integers(1, 12))
+def test_rounding_has_its_direction(value: float, digits: int) -> None:
+    exact, above, below = Fraction(value), Fraction(up(value, digits)), Fraction(down(value, digits))
+    assert below <= Fraction(repr(value)) <= above
+    assert above - below <= exact * Fraction(10, 10**digits) * Fraction(101, 100)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"), (-0.0, "0"), (1.0, "1"), (0.5, "0.5"), (1234567.0, "1235000"), (12345678.0, "1.235e7"),
+        (0.00012341, "0.0001235"), (1e-10, "1e-10"), (Fraction(1, 3), "0.3334"), (2.0000000001, "2.001"),
+        (None, "infinite"),
+    ],
+)  # fmt: skip
+def test_up_as_people_read_it(value: float | None, shown: str) -> None:
+    assert up(value) == shown
+
+
+_ZCDP = {"definition": "zcdp", "rho": "1/3"}
+
+
+@pytest.mark.parametrize(
+    ("budget", "remaining", "percent", "used"),
+    [
+        (_ZCDP, {"rho": 0.3333333333333333}, "0.1", Fraction(1, 3) - Fraction("0.3333333333333333")),
+        ({"definition": "zcdp", "rho": "0.1"}, {"rho": 0.1}, "0", Fraction(0)),
+        ({"definition": "pure", "epsilon": "3"}, {"epsilon": 2.0}, "33.4", Fraction(1)),
+        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, "100", Fraction(4)),
+        ({"definition": "pure", "epsilon": "0"}, {"epsilon": 0.0}, "0", Fraction(0)),
+    ],
+)
+def test_what_is_gone_is_never_too_little(budget: Any, remaining: Any, percent: str, used: Fraction) -> None:
+    found = usage(budget, remaining)
+    assert (found.percent, found.used) == (percent, used)
+
+
+def test_budgets_in_words() -> None:
+    assert budget_text({"definition": "zcdp", "rho": "2.56"}) == "ρ = 2.56 (zero-concentrated)"
+    declared = {"definition": "pure", "epsilon": "1", "delta": "1e-9"}
+    assert budget_text(declared) == "ε = 1 (pure differential privacy, declared δ up to 1e-9)"
+    assert budget_text({"definition": "rdp", "alpha": "32", "epsilon": "3"}) == "ε = 3 at order α = 32 (Rényi)"
+    approximate = {"definition": "approximate", "epsilon": "4", "delta": "1e-6", "declared_delta": "1e-7"}
+    assert budget_text(approximate) == "ε = 4 at δ = 1e-6 (approximate, declared δ up to 1e-7)"
+
+
+def test_shares_are_of_what_adds_up() -> None:
+    cost = {"pure": {"epsilon": 0.30000000000000004, "epsilon_exact": "0.3"}, "zcdp": {"rho": 0.2}}
+    assert share_of({"definition": "pure", "epsilon": "1"}, cost) == "30"
+    assert share_of({"definition": "zcdp", "rho": "0.3"}, cost) == "66.7"
+    assert share_of({"definition": "approximate", "epsilon": "1", "delta": "1e-6"}, cost) is None
+    assert share_of({"definition": "pure", "epsilon": "1"}, {"pure": None, "zcdp": None}) is None

@@ -1,0 +1,20 @@
+"""What is open without a key: documentation that needs no other host, and the problems' explanations."""
+
+import re
+
+from tests.api.calls import Client
+
+
+def test_the_documentation_names_no_other_host(still: Client) -> None:
+    page = still.get("/docs")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+    named = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(named) >= 4
+    for address in named:
+        assert address.startswith("/")
+        assert not address.startswith("//")
+        assert still.get(address).status_code == 200
+    assert "://" not in page.text
+    assert "<script>" not in page.text  # the policy would refuse it
+    assert "://" not in still.get("/static/docs.js").text

@@ -1,0 +1,74 @@
+"""Problems for people, and what surrounds each page."""
+
+import pytest
+
+from service.errors import Unavailable
+from service.ledger import accounts
+from service.pages import start
+from service.pages.layout import POLICY
+from tests.api.calls import Client, problem_of
+from tests.pages.visits import hidden
+
+_PROGRAM = {"Accept": "*/*"}
+_PAGES = ("/", "/accounts/persons", "/accounts/persons/journal", "/keys", "/nothing", "/problems/conflict")
+
+
+@pytest.mark.parametrize("path", _PAGES)
+def test_pages_run_no_foreign_code_and_are_not_kept(steward: Client, path: str) -> None:
+    answer = steward.get(path)
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert answer.headers.get_list("content-security-policy") == [POLICY]
+    assert "unsafe" not in POLICY
+    assert answer.headers.get_list("cache-control") == ["no-store"]
+    assert answer.headers["Referrer-Policy"] == "same-origin"  # no-referrer would hide the origin of forms
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert not any(mark in answer.text for mark in ("://", "<script>", "<style", "style=", "javascript:", " onclick"))
+
+
+def test_static_files_may_be_kept(visitor: Client) -> None:
+    assert visitor.get("/static/page.css").headers["Cache-Control"] == "no-cache"
+    assert visitor.get("/static/nothing.css").status_code == 404
+
+
+def test_programs_keep_their_problems(steward: Client) -> None:
+    for path in ("/nothing", "/problems/nothing", "/static/nothing", "/accounts/nobody"):
+        assert problem_of(steward.get(path, headers=_PROGRAM), "not_found")["instance"].endswith(path)
+        assert problem_of(steward.get(path, headers={"Accept": "text/html;q=0.5, application/json"}), "not_found")
+        assert "There is no such thing" in steward.get(path).text
+    for path in ("/v1", "/v1/accounts", "/v1/nothing"):
+        problem_of(steward.get(path), "unauthenticated")
+
+
+def test_a_method_that_a_page_has_not(steward: Client) -> None:
+    answer = steward.delete("/keys")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, POST")
+
+
+def test_a_form_that_is_too_large(steward: Client) -> None:
+    csrf = hidden(steward.get("/").text, "csrf")
+    answer = steward.post("/sign-out", data={"csrf": csrf, "more": "x" * (2 << 20)})
+    assert (answer.status_code, answer.headers["Content-Type"]) == (422, "text/html; charset=utf-8")
+    huge = steward.post("/sign-out", content=b"x" * (64 * 2**20 + 1), headers={"Content-Type": "text/plain"})
+    assert (huge.status_code, huge.headers["Content-Type"]) == (413, "text/html; charset=utf-8")
+
+
+def test_a_crash_is_shown_without_its_reason(steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def crash(*_: object) -> None:
+        raise RuntimeError("the reason, which is nobody's business")
+
+    monkeypatch.setattr(start, "accounts_page", crash)
+    answer = steward.get("/")
+    assert answer.status_code == 500
+    assert "The service failed" in answer.text
+    assert "reason" not in answer.text
+    assert answer.headers["Content-Security-Policy"] == POLICY
+    assert "reason" not in problem_of(steward.get("/", headers=_PROGRAM), "internal")["detail"]
+
+
+def test_what_v1_cannot_answer_is_said_on_the_page(steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise Unavailable("the ledger is busy", retry_after=7)
+
+    monkeypatch.setattr(accounts, "list_accounts", busy)
+    answer = steward.get("/")
+    assert (answer.status_code, "the ledger is busy" in answer.text) == (503, True)
