@@ -92,7 +92,7 @@ def test_the_tree_folds_with_the_keyboard(steward: Page, served: Served) -> None
 
 def test_a_whole_tree_folds_with_javascript(steward: Page, served: Served) -> None:
     steward.goto(_pages(served.client)["release"])
-    steward.get_by_role("button", name="Fold all").click()
+    steward.get_by_role("button", name="Fold all", exact=True).click()
     expect(steward.get_by_text("state/total")).to_be_hidden()
     steward.get_by_role("button", name="Unfold all").click()
     expect(steward.get_by_text("tract")).to_be_visible()
