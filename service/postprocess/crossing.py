@@ -146,7 +146,8 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
     for _ in range(min(_SWEEPS, _WORK // (fitted.size * len(crossing.partitions) + 1))):
         for one in crossing.partitions:
             sums = _sums(one, fitted)
-            factors = np.where(sums > 0, one.totals / np.where(sums > 0, sums, 1.0), 0.0)
+            some = sums > _NOTHING
+            factors = np.where(some, one.totals / np.where(some, sums, 1.0), 0.0)
             fitted *= np.append(factors, 1.0)[one.block]
         if not crossing.misses(fitted):
             return fitted
