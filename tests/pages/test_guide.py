@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from service.app import create_app
 from service.ledger import accounts
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
+from service.ledger.migrate import migrate
 from service.pages.guide import chapters
 from service.settings import Settings
 from tests.api.calls import STEWARD, Client, application, client_of, json_of, problem_of
@@ -103,12 +103,10 @@ def test_the_example_of_a_failure_is_the_services_answer(embedded: Client, monke
     assert embedded.get("/v1/accounts").json() == _shown("internal")
 
 
-def test_the_example_of_too_many_requests_is_the_services_answer(
-    _sqlite_template: Path, tmp_path: Path, secret: Secret
-) -> None:
-    path = tmp_path / "ledger.db"
-    shutil.copyfile(_sqlite_template, path)
-    with client_of(application(open_database(f"sqlite:///{path}"), secret, key_rate="1/hour")) as client:
+def test_the_example_of_too_many_requests_is_the_services_answer(tmp_path: Path, secret: Secret) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate(url)
+    with client_of(application(open_database(url), secret, key_rate="1/hour")) as client:
         json_of(client.get("/v1/accounts"))
         assert client.get("/v1/accounts").json() == _shown("too_many_requests")
 
