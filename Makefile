@@ -25,7 +25,7 @@ test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real Pos
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 test-browser: $(VENV)/dev.stamp ## look at the web pages with Chromium (CHROMIUM names another than /usr/bin/chromium)
-	$(BIN)/python -m pytest -m browser tests/browser
+	$(BIN)/python -m pytest -m browser --numprocesses=auto --dist=loadfile tests/browser
 
 test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and databases under load, for a quarter of an hour
 	$(BIN)/python -m pytest -m faults tests/faults --long

@@ -1,5 +1,6 @@
 """The reference of the settings, from the settings themselves: what ``python -m service settings`` prints."""
 
+import json
 from typing import Any
 
 from service.settings import Settings
@@ -35,13 +36,19 @@ def _kind(stated: dict[str, Any]) -> str:
     least = f" from {given['minimum']}" if "minimum" in given else ""
     most = f" to {given['maximum']}" if "maximum" in given else ""
     above = f" above {given['exclusiveMinimum']}" if "exclusiveMinimum" in given else ""
-    names = {"integer": "whole number", "boolean": "`true` or `false`", "array": "list", "string": "text"}
-    names |= {"path": "path", "password": "secret"}
-    kind = names.get(given.get("format", "")) or names.get(given["type"]) or "number"
+    names = {
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "`true` or `false`",
+        "array": "list",
+        "string": "text",
+    }
+    names |= {"path": "path", "password": "secret", "object": "JSON object"}
+    kind = names.get(given.get("format", "")) or names[given["type"]]
     return f"{kind}{least}{most}{above}"
 
 
 def _default(value: object) -> str:
     if value is None or value == []:
         return ""
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"

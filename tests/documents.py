@@ -11,6 +11,7 @@ import re
 import subprocess
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +63,7 @@ def examples_of(path: Path) -> list[Example]:
     """The listings that run, in order."""
     listed = list(listings(path))
     examples = []
-    for (words, code, line), (after, output, _) in zip(listed, [*listed[1:], ([""], "", 0)], strict=True):
+    for (words, code, line), (after, output, _) in pairwise([*listed, ([""], "", 0)]):
         if "run" in words:
             printed = output if after[:1] == ["output"] else None
             examples.append(Example(words[0], code, printed, after[1:] == ["noise"], line))

@@ -46,9 +46,11 @@ def _listing(word: str) -> str:
     return found
 
 
-def test_the_pages_commands_and_options_are_the_services() -> None:
-    commands = re.findall(r"python -m service ([^\n`]+)", _PAGE.read_text("utf-8").replace("\n   ", " "))
-    assert len(commands) > 6
+@pytest.mark.parametrize(("page", "number"), [("backup", 7), ("keys", 4)])
+def test_the_pages_commands_and_options_are_the_services(page: str, number: int) -> None:
+    text = _PAGE.with_stem(page).read_text("utf-8").replace("\n   ", " ")
+    commands = re.findall(r"python -m service ([^\n`]+)", text)
+    assert len(commands) >= number
     for words in map(shlex.split, commands):
         command: Any = get_command(app)
         while words and hasattr(command, "commands"):

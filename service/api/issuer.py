@@ -100,7 +100,7 @@ class Issuer:
         try:
             keys = _published(self.url)
             self._fetched, self._failed = _Fetched(keys, self._clock()), False
-        except (httpx.HTTPError, httpx.InvalidURL, _Unusable) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, _Unusable) as error:  # a bad certificate file
             self._failed = True
             reason = str(error) if isinstance(error, _Unusable) else type(error).__name__
             _log.warning("issuer", reason=reason)
@@ -118,7 +118,7 @@ def _published(issuer: str) -> Keys:
     """What the issuer publishes now.
 
     Raises:
-        httpx.HTTPError, httpx.InvalidURL: it does not answer.
+        httpx.HTTPError, httpx.InvalidURL, OSError, ValueError: it cannot be asked, or does not answer.
         _Unusable: its answer is not what the specification says, or cannot be trusted.
     """
     # Whoever is on this machine is not reached through the machine's proxy.

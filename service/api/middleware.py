@@ -18,12 +18,9 @@ PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few secon
 BEYOND_LIMIT = "beyond_limit"  # in the state of requests on connections that are more than there may be
 _log = structlog.get_logger("service.request")
 
-_PAGE_POLICY = (
-    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
-    " frame-ancestors 'none'; base-uri 'none'"
-)
+# Pages bring a policy of their own; one that forgot gets the strictest that shows it.
 _PAGE_HEADERS = (
-    (b"content-security-policy", _PAGE_POLICY.encode()),
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"),
     (b"referrer-policy", b"no-referrer"),

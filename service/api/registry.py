@@ -12,7 +12,7 @@ from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import CurrentDatabase, ok, prefers
 from service.api.exact import Exact
-from service.api.guarantees import cost_of, read_deltas
+from service.api.guarantees import read_deltas
 from service.api.metadata import (
     AccountingFields,
     AdministrativeFields,
@@ -181,14 +181,13 @@ def read_release_entry(
     if found.state in ("voided", "expired"):
         raise Conflict(f"the release is {found.state}: nothing of it was published")
     plan = found.plan
-    cost = cost_of(plan, owner.neighbouring, (found.delta,))
     said = {name: value for name, value in owner.metadata.items() if name not in _OWN} | found.metadata
     known = {
         "name": found.name,
         "description": owner.description,
         "release_type": "One release",
         "url_slug": texts.slug(f"{account} {found.name} {found.id[:8]}"),
-        **texts.parameters(owner, cost),
+        **texts.parameters(owner, plan, found.delta),
         "composition": texts.of_release(owner, found, plan),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }

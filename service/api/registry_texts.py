@@ -68,11 +68,15 @@ def adjacency(account: AccountRecord) -> str:
     return f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
 
 
-def parameters(account: AccountRecord, cost: dict[str, Any]) -> dict[str, Any]:
-    """A guarantee by the variant of the account's budget, in figures and in words; upper bounds all.
+def parameters(account: AccountRecord, plan: Plan, delta: Fraction) -> dict[str, Any]:
+    """What a plan guarantees by the variant of the account's budget, in figures and in words; upper bounds all.
 
     Of (epsilon, delta) the least that holds under adaptive choice, or where there is none the least of the fixed plan.
     """
+    alpha = account.budget.alpha
+    cost = cost_of(plan, account.neighbouring, (delta,), () if alpha is None else (alpha,))
+    if isinstance(plan, Declared):  # whose fixed plan says no more than it does
+        cost = cost | {"approximate": [said for said in cost["approximate"] if said["adaptive"]]}
     best = cost["best"][0]
     statement = best["adaptive"] or best["fixed"]
     approximate = {} if statement is None else {name: statement[name] for name in ("epsilon", "delta")}
@@ -95,6 +99,9 @@ def _figures(cost: dict[str, Any]) -> Iterator[str]:
         if cost[notion]:
             shown, exact = str(cost[notion][name]), cost[notion].get(f"{name}_exact")
             yield rf"- {title} = {exact} \le {shown}$" if exact not in (None, shown) else f"- {title} = {shown}$"
+    for point in cost["rdp"]:
+        if point["epsilon"] is not None:
+            yield rf"- Rényi DP of order $\alpha = {point['alpha']}$: $\varepsilon = {point['epsilon']}$"
     if cost["delta"]:
         yield rf"- but for a probability of $\delta = {cost['delta']}$, which mechanisms declare"
     for said in cost["approximate"]:
@@ -113,9 +120,7 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
         }
     else:
         plan = Declared(guarantee=_declaration(largest), reference="the budget")
-        cost = cost_of(plan, account.neighbouring, (_room_at(delta, largest),))
-        adaptive = [said for said in cost["approximate"] if said["adaptive"]]
-        shown = parameters(account, cost | {"approximate": adaptive})
+        shown = parameters(account, plan, _room_at(delta, largest))
     stated = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
     left = ", ".join(f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition")
     said = (

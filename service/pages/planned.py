@@ -9,8 +9,8 @@ from service.pages.figures import down, epsilon_of, rho_of, up
 from service.pages.planning import MECHANISMS, Form, Proposal, digest_of
 
 
-def _cap_of(budget: Mapping[str, Any]) -> float:
-    return float(budget["rho" if budget["definition"] == "zcdp" else "epsilon"])
+def _cap_of(budget: Mapping[str, Any]) -> Fraction:
+    return Fraction(repr(budget["rho" if budget["definition"] == "zcdp" else "epsilon"]))
 
 
 def charge_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> Fraction | float | None:
@@ -56,7 +56,7 @@ def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
     } | _fit(proposal.rehearsal, account["name"], _cap_of(account["remaining"]))
 
 
-def _fit(rehearsal: Mapping[str, Any] | None, account: str, before: float) -> dict[str, Any]:
+def _fit(rehearsal: Mapping[str, Any] | None, account: str, before: Fraction) -> dict[str, Any]:
     """Whether it fits, what it takes of what is left, and what would make it fit."""
     unknown: dict[str, Any] = {
         "fits": None,
@@ -75,23 +75,25 @@ def _fit(rehearsal: Mapping[str, Any] | None, account: str, before: float) -> di
     if rehearsal["type"] != "/problems/budget_exceeded":
         return unknown | {"fits": False, "refusal": rehearsal}
     own = [one for one in rehearsal["failures"] if one["account"] == account and one["cap"] != "delta"]
-    asked = own[0]["requested"] if own else None
+    taken = None
+    if own and own[0]["requested"] is not None:
+        taken = _percent(Fraction(repr(own[0]["requested"])), Fraction(repr(own[0]["remaining"])))
     return unknown | {
         "fits": False,
         "failures": rehearsal["failures"],
-        "taken": None if asked is None else _percent(asked, own[0]["remaining"]),
+        "taken": taken,
         "multiplier": rehearsal["noise_multiplier_that_fits"],
     }
 
 
-def _percent(part: float, whole: float) -> str | None:
+def _percent(part: Fraction, whole: Fraction) -> str | None:
     return None if whole <= 0 else f"{up(100 * part / whole, 3)} %"
 
 
 def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
     """The tables, each with the noise that either mechanism gives it.
 
-    Shares are of all tables where one request asked for all; of several, each says only the shares in itself.
+    Shares are of the tables of one request, so they are shown where one asked for all.
     """
     found = [_by_row(proposal) for proposal in proposals]
     whole = all(len(proposal.asked) == 1 for proposal in proposals)

@@ -30,9 +30,9 @@ TOLERANCE = 1e-9
 """Real counts meet a total within this share of it, or of 1 where it is less."""
 
 _SWEEPS = 1000
-_WORK = 2**28
-"""Of the sweeps: each multiplies every cell once for every partition."""
 _STEPS = 100
+_WORK = 2**28  # of either search, in cells that are gone through, for each partition once: some seconds
+_NOTHING = 1e-200  # counts that fade away, as zeros leave no table, end here: factors stay within the doubles
 _TRIALS = 40
 _POLISHES = 2
 _FURTHEST = 1e18  # from where the dual is taken to have no least value, as no table meets the totals
@@ -146,7 +146,8 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
     for _ in range(min(_SWEEPS, _WORK // (fitted.size * len(crossing.partitions) + 1))):
         for one in crossing.partitions:
             sums = _sums(one, fitted)
-            factors = np.where(sums > 0, one.totals / np.where(sums > 0, sums, 1.0), 0.0)
+            some = sums > _NOTHING
+            factors = np.where(some, one.totals / np.where(some, sums, 1.0), 0.0)
             fitted *= np.append(factors, 1.0)[one.block]
         if not crossing.misses(fitted):
             return fitted

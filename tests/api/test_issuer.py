@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,3 +171,14 @@ def test_keys_of_other_uses_and_kinds_are_not_taken_and_hide_no_others(local: Lo
     ]
     assert [_knows(issuer, *known) for known in (("one", "RS256"), ("two", "ES256"), ("three", "EdDSA"))] == [True] * 3
     assert sorted(issuer._fetched.keys) == [("one", "RS256"), ("three", "EdDSA"), ("two", "ES256")]
+
+
+def test_a_machine_whose_certificates_cannot_be_read_cannot_ask(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "certificates").write_text("none")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificates"))
+    issuer = Issuer("https://login.example")
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            asyncio.run(issuer.key("one", "RS256"))

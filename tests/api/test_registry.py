@@ -224,6 +224,8 @@ def test_the_variant_is_the_budgets(
         assert said["dp_variant"]["variant_name"] == variant
         assert sorted(said["privacy_loss"]["privacy_parameters"]) == names
     parameters = said["privacy_loss"]["privacy_parameters"]
+    order = r"- Rényi DP of order $\alpha = 2.333" in said["privacy_loss"]["privacy_parameters_details"]
+    assert order == (variant == "Renyi DP")
     best = made["cost"]["best"][0]["adaptive"]
     assert parameters["epsilon"] == (made["cost"]["pure"] if variant == "Pure DP" else best)["epsilon"]
 

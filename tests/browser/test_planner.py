@@ -203,7 +203,6 @@ def test_the_whole_path_without_javascript_on_a_small_dark_screen(
     expect(rows.nth(2).get_by_label("Table")).to_have_value("Small")
     _work_out(page)
     assert_fits(page)
-    assert_accessible(page)
     screenshot(page, "plan-dark-400")
     page.get_by_label("Name of the release").fill("small")
     page.get_by_role("button", name="Register the geometric plan").click()
@@ -213,6 +212,21 @@ def test_the_whole_path_without_javascript_on_a_small_dark_screen(
     page.goto("/plan?kind=safetab")
     assert_fits(page)
     screenshot(page, "plan-safetab-dark-400")
+
+
+def test_in_the_dark(new_context: Callable[..., BrowserContext]) -> None:
+    page = new_context(color_scheme="dark", viewport={"width": 400, "height": 800}).new_page()
+    sign_in(page)
+    page.goto("/plan?account=empty")
+    _fill_row(page, 1, Table="Sharp", **{"Margin of error": "2"})
+    _work_out(page)
+    assert_accessible(page)
+    page.get_by_label("Margin of error").first.fill("two")
+    page.get_by_role("button", name="Work out the plan").last.click()
+    page.get_by_role("alert").wait_for()
+    assert_fits(page)
+    assert_accessible(page)
+    screenshot(page, "plan-wrong-dark-400")
 
 
 def test_an_auditor_plans_and_cannot_register(page: Page, served: Served) -> None:

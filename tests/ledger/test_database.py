@@ -15,7 +15,8 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.database import Database, Queue, open_database, tally
+from service.ledger.database import Database, open_database, tally
+from service.ledger.queue import Queue
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
 

@@ -1,12 +1,15 @@
 """What can be done on pages: each button is a call of the contract, and a refusal is shown where it was asked."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from tests.api.calls import Client, concentrated, json_of, make_key, open_account, release
 from tests.pages.visits import hidden, sign_in, submit
+
+_VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
 
 
 def _one(api: Client, account: str, state: str) -> Any:
@@ -150,6 +153,31 @@ def test_the_journal_shows_the_newest_first_and_pages_back(steward: Client, api:
     for nonsense in ("0", "x", "-1", "1.5", "9" * 20, "²"):
         assert steward.get("/accounts/long/journal", params={"to": nonsense}).status_code == 422
     assert steward.get("/accounts/long/journal?to=99999").status_code == 200
+
+
+def test_the_journal_leads_to_the_releases_of_accounts_below(steward: Client, api: Client) -> None:
+    held = _one(api, "persons", "reserved")["id"]
+    json_of(api.post(f"/v1/accounts/persons/releases/{held}/void", json=_VOID))
+    assert api.post("/v1/accounts/persons/releases", json={"name": "r", "plan": concentrated("9")}).status_code == 409
+    shown = steward.get("/accounts/nation/journal").text
+    links = set(re.findall(r'"(/accounts/[a-z]+/releases/[^"]+)"', shown))
+    assert f"/accounts/persons/releases/{held}" in links
+    assert all(steward.get(link).status_code == 200 for link in links)
+    assert f"<code>{held}</code>" in shown  # its end does not say whose it was
+    assert _VOID["reason"] in shown
+    assert "r, which did not fit persons" in steward.get("/accounts/persons/journal").text
+
+
+def test_a_tabulation_among_the_draws(steward: Client, api: Client) -> None:
+    noise = {"type": "geometric", "scale": "100"}
+    steps = {"type": "sequence", "parts": [noise | {"name": "State/step 1"}, noise | {"name": "State/step 2"}]}
+    made = release(api, {"type": "choice", "parts": [noise | {"name": "State/total"}, steps]}, "households")
+    groups = [{"group": name, "total_only": True, "total": 5} for name in ("a", "b", "c")]
+    at = f"/accounts/households/releases/{made['id']}"
+    json_of(api.post(f"/v1{at}/tabulations", json={"level": "State", "groups": groups}), 201)
+    shown = steward.get(at).text
+    assert "tabulation of State" in shown
+    assert '<td class="number">3</td>' in shown
 
 
 @pytest.mark.parametrize(

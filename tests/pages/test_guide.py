@@ -2,8 +2,10 @@
 
 import json
 import re
+import socket
 from pathlib import Path
-from urllib.parse import urldefrag, urljoin
+from typing import Any
+from urllib.parse import urldefrag, urljoin, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
@@ -13,10 +15,12 @@ from service.app import create_app
 from service.ledger import accounts
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
+from service.ledger.migrate import migrate
 from service.pages.guide import chapters
 from service.settings import Settings
-from tests.api.calls import Client, problem_of
+from tests.api.calls import STEWARD, Client, application, client_of, json_of, problem_of
 from tests.documents import WEB, listings
+from tests.processes import service
 
 _PAGES = [*chapters(), "/problems", *(f"/problems/{code}" for code in KINDS)]
 
@@ -80,7 +84,7 @@ def test_the_index_of_problems_names_them_all(still: Client) -> None:
     assert re.findall(r'href="/problems/(\w+)"', page) == list(KINDS)
 
 
-def _shown(code: str) -> object:
+def _shown(code: str) -> Any:
     (example,) = [text for words, text, _ in listings(WEB / "problems" / f"{code}.md") if words == ["json"]]
     return json.loads(example)
 
@@ -97,3 +101,26 @@ def test_the_example_of_a_failure_is_the_services_answer(embedded: Client, monke
 
     monkeypatch.setattr(accounts, "list_accounts", crash)
     assert embedded.get("/v1/accounts").json() == _shown("internal")
+
+
+def test_the_example_of_too_many_requests_is_the_services_answer(tmp_path: Path, secret: Secret) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate(url)
+    with client_of(application(open_database(url), secret, key_rate="1/hour")) as client:
+        json_of(client.get("/v1/accounts"))
+        assert client.get("/v1/accounts").json() == _shown("too_many_requests")
+
+
+def test_the_example_of_a_slow_request_is_the_services_answer(tmp_path: Path) -> None:
+    """But for the time, which is a second's tenth here."""
+    head = (
+        "POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    )
+    with service(tmp_path, body_seconds="0.1") as served:
+        where = urlsplit(served.address)
+        with socket.create_connection((where.hostname, where.port), timeout=30) as line:
+            line.sendall(head.format(STEWARD).encode())
+            answer = b"".join(iter(lambda: line.recv(4096), b""))
+    shown = _shown("too_slow")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == shown | {"detail": shown["detail"].replace("30 s", "0.1 s")}

@@ -259,7 +259,7 @@ def test_a_button_that_is_not_there(reader: TestClient, do: str) -> None:
     assert _press(reader, do, account="zcdp").status_code == 422
 
 
-@pytest.mark.parametrize("changed", [{"once": ""}, {"kind": "tea"}, {"once": "ü"}])
+@pytest.mark.parametrize("changed", [{"once": ""}, {"kind": "tea"}, {"once": "ü"}, {"once": "€"}, {"once": "x" * 300}])
 def test_a_form_that_was_tampered_with(client: TestClient, visit: TestClient, changed: dict[str, str]) -> None:
     page = _press(visit, "plan", account="zcdp")
     assert _register(visit, page, "geometric", **changed).status_code == 422

@@ -121,6 +121,11 @@ def test_raking_meets_totals_that_its_zeros_forbid() -> None:
     crossed = _margins(np.array([[0, 4], [6, 0]]), [(0,), (1,)])
     found = rake(np.array([9, 0, 0, 9]), crossed)
     assert not crossed.misses(found)
+    faded = rake(
+        np.array([5, 5, 0, 5]), _margins(np.array([[0, 1], [2, 1]]), [(0,), (1,)])
+    )  # one count halves for ever
+    assert faded == pytest.approx([0.5, 0.5, 1.5, 1.5], abs=1)
+    assert not _margins(np.array([[0, 1], [2, 1]]), [(0,), (1,)]).misses(faded)
     crossed = _margins(np.array([[2, 2], [3, 3]]), [(0,), (1,)])
     assert rake(np.array([0, -5, 4, 4]), crossed) == pytest.approx([2, 2, 3, 3])
 

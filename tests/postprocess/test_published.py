@@ -52,6 +52,35 @@ def test_every_total_is_met_by_cells_that_are_not_negative(
     assert (adjusted[~inside] == np.maximum(np.array(noisy)[~inside], 0)).all()
 
 
+@st.composite
+def _crossing(draw: Any) -> tuple[list[Published], list[int]]:
+    """Some totals of a table that exists, of any margins, and noisy cells that have nothing to do with it."""
+    true = np.array(draw(st.lists(st.integers(0, 9), min_size=24, max_size=24))).reshape(_SHAPE)
+    places = [
+        (axes, place)
+        for size in range(4)
+        for axes in itertools.combinations(range(3), size)
+        for place in itertools.product(*(range(_SHAPE[axis]) for axis in axes))
+    ]
+    published = []
+    for axes, place in draw(st.lists(st.sampled_from(places), min_size=2, max_size=16, unique=True)):
+        total = int(true.ravel()[_mask(Published(axes, place, 0))].sum())
+        published.append(Published(axes, place, total))
+    return published, draw(st.lists(st.integers(-30, 40), min_size=24, max_size=24))
+
+
+@settings(max_examples=150, deadline=None)
+@given(_crossing(), st.sampled_from([rake, project]))
+def test_totals_of_any_margins_that_one_table_has_are_met(case: tuple[list[Published], list[int]], adjust: Any) -> None:
+    published, noisy = case
+    adjusted = adjust(np.array(noisy), blocks_of(_SHAPE, published))
+    assert (adjusted >= 0).all()
+    for one in published:
+        assert adjusted[_mask(one)].sum() == one.total
+    inside = np.any([_mask(one) for one in published], axis=0)
+    assert (adjusted[~inside] == np.maximum(np.array(noisy)[~inside], 0)).all()
+
+
 @settings(max_examples=60)
 @given(_consistent())
 def test_the_projection_is_nearer_than_raking(case: tuple[list[Published], list[int]]) -> None:
