@@ -36,8 +36,10 @@ def configure(level: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    for talkative in ("alembic", "httpx"):
+    for talkative in ("alembic", "httpcore", "httpx"):
         logging.getLogger(talkative).setLevel(logging.WARNING)
+    # It says which byte of an upload it did not expect, and that may be a digit of a true count.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 class _StandardError(io.TextIOBase):
