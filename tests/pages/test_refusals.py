@@ -62,6 +62,7 @@ def test_a_crash_is_shown_without_its_reason(steward: Client, monkeypatch: pytes
     assert "The service failed" in answer.text
     assert "reason" not in answer.text
     assert answer.headers["Content-Security-Policy"] == POLICY
+    assert answer.headers["Connection"] == "close"  # the server does, and who sent more would never hear of it
     assert "reason" not in problem_of(steward.get("/", headers=_PROGRAM), "internal")["detail"]
 
 
