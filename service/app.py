@@ -50,7 +50,7 @@ from service.jobs import Workers
 from service.ledger.database import Database
 from service.ledger.installation import Secret
 from service.ledger.uses import Uses
-from service.pages import refusals, routes
+from service.pages import refusals, routes, start
 from service.pages.refusals import ProblemPages
 from service.settings import Settings
 
@@ -139,10 +139,13 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     """The middleware, from within to without, and the figures that it keeps."""
     json = Allowance(settings.max_json_bytes, settings.resolved_json_bytes_at_once)
     streams = Allowance(settings.max_arrow_bytes, settings.resolved_arrow_bytes_at_once)
+    # Whoever has no key yet cannot take the room of those who have: there is some for every connection.
+    sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}
     app.state.metrics = Metrics(Observed(database, app.state.writers, bodies, settings.metrics_accounts))
     app.add_middleware(
         BodyLimits,
+        paths={start.SIGN_IN: sign_in},
         allowances={arrow.MEDIA_TYPE: streams},
         otherwise=json,
         seconds=settings.body_seconds,

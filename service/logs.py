@@ -35,9 +35,13 @@ def configure(level: str) -> None:
             ],
         )
     )
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # What libraries tell at debug is what they work on, byte by byte some of them.
+    others = max(logging.INFO, logging.getLevelNamesMapping()[level.upper()])
+    logging.basicConfig(handlers=[handler], level=others, force=True)
     for talkative in ("alembic", "httpx"):
         logging.getLogger(talkative).setLevel(logging.WARNING)
+    # It says which byte of an upload it did not expect, and that may be a digit of a true count.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 class _StandardError(io.TextIOBase):

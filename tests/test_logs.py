@@ -87,6 +87,17 @@ def test_lines_within_a_request_carry_its_id(tmp_path: Path) -> None:
     assert not any("request_id" in line for line in _lines(served, "start") + _lines(served, "stop"))
 
 
+def test_no_library_tells_what_it_read(tmp_path: Path) -> None:
+    """A form that is none: what came in its place may be a column of true counts."""
+    with service(tmp_path, log_level="debug") as served:
+        for content in (b"7", b"--x\r\n7", b"--x\r\nContent-Disposition: form-data; name=key\r\n\r\n1\r\n--x7"):
+            headers = {"Content-Type": "multipart/form-data; boundary=x", "X-Request-Id": "form"}
+            assert served.client.post("/sign-in", content=content, headers=headers).status_code in (401, 422)
+        assert served.stop() == 0
+    told = [json.loads(line) for line in served.said if "form" in line and line.startswith("{")]
+    assert {line["event"] for line in told if line.get("request_id") == "form"} == {"request"}
+
+
 @pytest.mark.parametrize("hidden", ["hunter2hunter2hunter2hunter2hunter2"])
 def test_start_and_stop_are_told_with_the_settings_and_no_secret(
     tmp_path: Path, postgresql_url: str, hidden: str

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import problems
 from service.api.oidc import Tokens, is_token
-from service.api.throttle import Throttle
+from service.api.throttle import PAGE, Throttle
 from service.errors import Forbidden, ServiceError, Unauthenticated
 from service.ledger import clock
 from service.ledger.database import Database
@@ -49,8 +49,12 @@ class Authentication:
         except Unauthenticated:
             self.throttle.failed(address)
             raise
-        scope.setdefault("state", {})["principal"] = principal
-        self.throttle.passed(token, principal.key_id or principal.name)
+        state = scope.setdefault("state", {})
+        state["principal"] = principal
+        visit = state.get(PAGE, state)
+        if not visit.get("counted"):  # a page is one request, however much it asks for
+            self.throttle.passed(token, principal.key_id or principal.name)
+            visit["counted"] = True
 
     async def _principal(self, token: str) -> Principal:
         if not token:

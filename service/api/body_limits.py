@@ -30,14 +30,21 @@ class Allowance:
 class BodyLimits:
     """ASGI middleware: a body that is too large, too slow, or one too many at once is answered and not read on.
 
-    Announced or not: a length that was announced is taken at once, whatever comes beyond it as it comes. A body has
-    ``seconds`` to come in, and a second more for every ``rate`` bytes of it.
+    Announced or not: a length that was announced is taken when somebody begins to read, so that who is not let in takes
+    no room; whatever comes beyond it is taken as it comes. A body has ``seconds`` to come in, and a second more for
+    every ``rate`` bytes of it. The bodies at some paths have an allowance of their own, others that of their type.
     """
 
     def __init__(
-        self, app: ASGIApp, allowances: Mapping[str, Allowance], otherwise: Allowance, seconds: float, rate: int
+        self,
+        app: ASGIApp,
+        paths: Mapping[str, Allowance],
+        allowances: Mapping[str, Allowance],
+        otherwise: Allowance,
+        seconds: float,
+        rate: int,
     ) -> None:
-        self.app, self.allowances, self.otherwise = app, allowances, otherwise
+        self.app, self.paths, self.allowances, self.otherwise = app, paths, allowances, otherwise
         self.seconds, self.rate = seconds, rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +52,7 @@ class BodyLimits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        allowance = self.allowances.get(media_type(scope), self.otherwise)
+        allowance = self.paths.get(scope["path"]) or self.allowances.get(media_type(scope), self.otherwise)
         body = _Body(allowance, scope["path"], receive, send, self.seconds, self.rate)
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
@@ -67,21 +74,23 @@ class _Body:
         self.allowance, self.path = allowance, path
         self.receive, self.send = receive, send
         self.seconds, self.rate = seconds, rate
-        self.size = self.taken = 0
+        self.size = self.taken = self.length = 0
         self.started: float | None = None  # when its first part was waited for
         self.whole = self.answered = False
 
     def announced(self, length: bytes) -> None:
-        """Take the room that a Content-Length asks for."""
+        """Refuse a Content-Length that is too large."""
         if length.isdigit():
-            self._take(int(length))
+            self.length = int(length)
+            self._check(self.length)
 
     async def received(self) -> Message:
         """The next part, in time and within the allowance."""
         if self.whole:  # from here on it is waited for the end of the connection
             return await self.receive()
-        now = asyncio.get_running_loop().time()
-        self.started = now if self.started is None else self.started
+        if self.started is None:
+            self.started = asyncio.get_running_loop().time()
+            self._take(self.length)
         try:
             async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
                 message = await self.receive()
@@ -89,6 +98,7 @@ class _Body:
             detail = f"expected the body within {self.seconds:g} s and a second for every {self.rate} bytes"
             raise _Refused(problems.problem("too_slow", detail, self.path)) from None
         self.size += len(message.get("body", b""))
+        self._check(self.size)
         self._take(self.size)
         self.whole = not message.get("more_body", False)
         return message
@@ -98,10 +108,12 @@ class _Body:
         self.answered = True
         await self.send(message)
 
-    def _take(self, size: int) -> None:
+    def _check(self, size: int) -> None:
         if size > self.allowance.largest:
             detail = f"expected a body of at most {self.allowance.largest} bytes"
             raise _Refused(problems.problem("too_large", detail, self.path))
+
+    def _take(self, size: int) -> None:
         if size > self.taken:
             if not self.allowance.take(size - self.taken):
                 full = Unavailable("there is no room for this body beside those of other requests now", _RETRY)

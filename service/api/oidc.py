@@ -92,7 +92,10 @@ class Tokens:
         values = _texts(_claim(claims, self.settings.oidc_accounts_claim))
         if values is None:
             raise Forbidden("expected a token whose accounts claim is the name of an account or a list of names")
-        return None if _EVERYTHING in values else frozenset(values)
+        if _EVERYTHING in values:
+            return None
+        # No account has another name, and some of those cannot even be asked for.
+        return frozenset(name for name in values if name.isascii() and name.isprintable())
 
 
 def _header(token: str) -> tuple[str, str]:

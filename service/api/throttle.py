@@ -12,6 +12,7 @@ from typing import NamedTuple
 from service.errors import TooManyRequests
 from service.settings import RATE_UNITS
 
+PAGE = "page"  # in the state of a request that a page makes in process: the state of the page's own
 _MOST_NAMES = 10_000
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlencode
 from fastapi import Depends, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from service.api.throttle import PAGE
 from service.errors import Unauthenticated
 from service.pages.session import Session, session_of
 
@@ -177,6 +178,7 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
             (b"host", b"localhost"),
             *((name.encode(), value.encode()) for name, value in named.items()),
         ],
+        "state": {PAGE: outer["state"]},
     }
 
 

@@ -1,11 +1,12 @@
 """Forms: read whole, in memory, and only where they come from a page of ours."""
 
 import hmac
-from urllib.parse import urlsplit
 
 from fastapi import Request
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
 
 from service.api.body import media_type
 from service.errors import Forbidden, InvalidInput, UnsupportedMediaType
@@ -40,7 +41,7 @@ def check_origin(request: Request) -> None:
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site not in (None, "same-origin", "none"):
         raise Forbidden(_ELSEWHERE)
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise Forbidden(_ELSEWHERE)
 
 
@@ -48,10 +49,13 @@ async def parse_form(request: Request) -> FormData:
     """A form of either encoding. Files stay in memory: a temporary file could be true counts on a disk.
 
     Raises:
-        InvalidInput: it is malformed, or has too many fields.
+        InvalidInput: it is malformed, has too many fields, or does not come whole.
         UnsupportedMediaType: it is no form.
     """
     kind = media_type(request.scope)
+    # Browsers send none; there are some in which text is no Unicode.
+    if b"charset" in parse_options_header(request.headers.get("content-type"))[1]:
+        raise UnsupportedMediaType("expected a form in UTF-8, whose Content-Type has no charset")
     try:
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, request.stream()).parse()
@@ -61,6 +65,8 @@ async def parse_form(request: Request) -> FormData:
             return await parser.parse()
     except MultiPartException as error:
         raise InvalidInput.at("", error.message) from None
+    except ClientDisconnect:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
+        raise InvalidInput.at("", "expected the whole form") from None
     raise UnsupportedMediaType(f"expected a form, got {kind or 'no Content-Type'}")
 
 

@@ -52,7 +52,9 @@ class ProblemPages:
         except Exception:
             if not started:
                 failure = json.loads(bytes(problem("internal", _FAILED, scope["path"]).body))
-                await _shown(scope, failure)(scope, receive, send)
+                response = _shown(scope, failure)
+                response.headers["Connection"] = "close"  # the server closes it after an error
+                await response(scope, receive, send)
             raise  # it is logged further out
 
 

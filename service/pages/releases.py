@@ -74,11 +74,11 @@ async def _settled(visit: Visit, account: str, release: str, what: str) -> Respo
 async def _shown(
     visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
 ) -> Response:
-    path = address("accounts", account)
+    path = address("accounts", account, "releases", release)
     found, stated, drawn, installation = await asyncio.gather(
+        get(visit, address("accounts", account)),
         get(visit, path),
-        get(visit, f"{path}/releases/{release}"),
-        get(visit, f"{path}/releases/{release}/draws", {"noisy": "false", "limit": _DRAWS}),
+        get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, address("installation")),
     )
     tree = tree_of(stated["plan"])

@@ -1,7 +1,5 @@
 """The start: signing in, the accounts of whoever is, signing out."""
 
-from urllib.parse import urlsplit
-
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
@@ -12,6 +10,9 @@ from service.pages.layout import page
 from service.pages.session import LONGEST_KEY, forget, new_session, remember, session_of
 
 router = APIRouter(include_in_schema=False)
+
+SIGN_IN = "/sign-in"
+LARGEST_FORM = 32_768  # bytes of the one form that is read before a key is shown: the longest key and an address
 
 _NOT_A_KEY = "The key is unknown, expired or revoked."
 
@@ -25,7 +26,7 @@ async def start(request: Request) -> Response:
     return await accounts_page(Visit(request, session))
 
 
-@router.post("/sign-in")
+@router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
     """Trade a key for a cookie."""
     check_origin(request)
@@ -61,6 +62,5 @@ def _sign_in(request: Request, onward: str, fault: str = "") -> Response:
 
 def _own(onward: str) -> str:
     """Where to go on: an address of this service and no other, whatever the query says."""
-    parts = urlsplit(onward)
-    foreign = parts.scheme or parts.netloc or not onward.startswith("/") or onward.startswith("//")
-    return "/" if foreign or "\\" in onward or not onward.isprintable() else onward
+    ours = onward.startswith("/") and not onward.startswith("//") and "\\" not in onward and onward.isprintable()
+    return onward if ours else "/"

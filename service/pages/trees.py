@@ -11,6 +11,7 @@ from service.pages.calls import Refused, Visit, address, send
 
 MOST_NODES = 400
 MOST_PRICED = 80
+_MOST_ASKED = 10_000  # nodes of all parts that are priced: a part is asked about with all that is below it
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
 _COMPOSITE = ("type", "name", "tags", "parts", "part", "count", "max_degree", "size")
@@ -57,9 +58,17 @@ def tree_of(plan: dict[str, Any]) -> Node:
 
 
 async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
-    """Ask what each node costs by itself, equal ones once; False where the plan has too many unlike ones for that."""
+    """Ask what each node costs by itself, equal ones once; False where the plan is too large to ask about every one."""
     unlike: dict[str, list[Node]] = {}
+    sizes: dict[int, int] = {}
+    _measure(root.stated, sizes)
+    left, whole = _MOST_ASKED, True
     for node in _all(root):
+        size = sizes[id(node.stated)]
+        if size > left:
+            whole = False
+            continue
+        left -= size
         unlike.setdefault(json.dumps(_bare(node.stated), sort_keys=True), []).append(node)
     for text, nodes in list(unlike.items())[:MOST_PRICED]:
         body = {"plan": json.loads(text), "neighbouring": neighbouring}
@@ -71,7 +80,7 @@ async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
             continue
         for node in nodes:
             node.cost = cost
-    return len(unlike) <= MOST_PRICED
+    return whole and len(unlike) <= MOST_PRICED
 
 
 def _node(stated: dict[str, Any]) -> Node:
@@ -82,6 +91,13 @@ def _node(stated: dict[str, Any]) -> Node:
         (name, _written(value)) for name, value in stated.items() if name not in _COMPOSITE and value is not None
     ]
     return Node(kind, stated.get("name") or "", parameters, stated.get("tags") or [], stated)
+
+
+def _measure(stated: dict[str, Any], sizes: dict[int, int]) -> int:
+    """How many nodes there are in a plan; noted of every part by its identity."""
+    below = stated.get("parts") or ([stated["part"]] if "part" in stated else [])
+    sizes[id(stated)] = size = 1 + sum(_measure(part, sizes) for part in below)
+    return size
 
 
 def _written(value: Any) -> str:

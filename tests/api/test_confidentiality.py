@@ -349,12 +349,20 @@ def test_a_service_that_is_killed_in_a_draw_leaves_no_count(
     assert [path for path in files if _holds_a_count(path.read_bytes())] == []
 
 
-def test_a_caller_who_hangs_up_is_no_failure_of_the_service(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [
+        ("/v1/accounts", "application/json"),
+        ("/sign-in", "application/x-www-form-urlencoded"),
+        ("/sign-in", "multipart/form-data; boundary=x"),
+    ],
+)
+def test_a_caller_who_hangs_up_is_no_failure_of_the_service(tmp_path: Path, path: str, media_type: str) -> None:
     with service(tmp_path) as running:
         host, port = running.address.removeprefix("http://").split(":")
         head = (
-            f"POST /v1/accounts HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {STEWARD}\r\n"
-            "X-Request-Id: hung-up\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {STEWARD}\r\n"
+            f"X-Request-Id: hung-up\r\nContent-Type: {media_type}\r\nContent-Length: 100\r\n\r\n-"
         )
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(head.encode())

@@ -1,5 +1,6 @@
 """Limits over a real socket: slow clients, too many of them, too much at once, too many wrong keys."""
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
 
+from service.api.body_limits import Allowance, BodyLimits
 from service.api.throttle import Meter, Rate
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
@@ -24,6 +27,7 @@ _HEAD = (
     "POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
     "Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
 )
+_JSON = {"Content-Type": "application/json"}
 _ROOM = {"definition": "pure", "epsilon": 10**9}
 _PROBLEMS = Path(__file__).resolve().parents[2] / "service" / "web" / "problems"
 _BODY = json.dumps({"plan": pure(1)}).encode()
@@ -241,12 +245,46 @@ def test_streams_that_do_not_fit_beside_each_other(serve: Serve) -> None:
     assert len(noisy_of(register(client, content))) == 1000
 
 
+def test_who_has_no_key_takes_no_room(serve: Serve) -> None:
+    """Neither by a form that never comes nor by one that is too large."""
+    _, client = serve(max_json_bytes=1 << 16, max_json_bytes_at_once=1 << 16)
+    form = "POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\nk"
+    with _line(client) as slow, _line(client) as disguised, _line(client) as refused:
+        slow.sendall(form.format("application/x-www-form-urlencoded", 32_768).encode())
+        disguised.sendall(form.format("multipart/form-data; boundary=x", 32_768).encode())
+        refused.sendall(form.format(MEDIA_TYPE, 32_769).encode())
+        assert _problem(_rest(refused))[0] == 413
+        body = {"plan": pure(1)}
+        json_of(client.post("/v1/compositions", content=json.dumps(body).ljust(1 << 16), headers=_JSON))
+        assert client.post("/sign-in", data={"key": STEWARD}).status_code == 303
+
+
+def test_an_announced_body_takes_its_room_when_it_is_read() -> None:
+    """An answer that nobody takes would hold the room of a body that nobody reads."""
+    allowance, taken = Allowance(100, 100), list[int]()
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        taken.append(allowance.taken)
+        await receive()
+        taken.append(allowance.taken)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"k", "more_body": True}
+
+    async def send(_message: Message) -> None:
+        raise AssertionError("nothing was to be refused")
+
+    scope = {"type": "http", "path": "/", "headers": [(b"content-length", b"100")]}
+    limits = BodyLimits(app, {}, {}, allowance, seconds=30, rate=1)
+    asyncio.run(limits(scope, receive, send))
+    assert [*taken, allowance.taken] == [0, 100, 0]
+
+
 def test_room_is_given_back_however_a_request_ends(serve: Serve) -> None:
     app, client = serve(max_json_bytes=1000, max_json_bytes_at_once=1000)
     body = json.dumps({"plan": pure(1)}).ljust(1000)
-    headers = {"Content-Type": "application/json"}
     for content, status in ((body, 200), (body + " ", 413), ("{".ljust(1000), 422), (body, 200)):
-        assert client.post("/v1/compositions", content=content, headers=headers).status_code == status
+        assert client.post("/v1/compositions", content=content, headers=_JSON).status_code == status
         _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
 
 

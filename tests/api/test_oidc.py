@@ -274,6 +274,8 @@ def test_claims_are_read_where_they_are_configured_to_be(local: LocalIssuer, con
     assert entry["entry"]["actor"] == "oidc:Jos\u00e9"
     assert status(["people", "others"], "everybody") == 200
     assert status("people", "everybody") == 200
+    listed = local.token(None, **claims | {"https://agency.example/accounts": ["people", "no\0name", "n\ud800r this"]})
+    assert [found["name"] for found in json_of(_ask(client, listed))["items"]] == ["people"]
     for none in (["others"], [], "others", None, 7, [7], {"people": True}):
         assert status(none, "everybody") == 403
     assert status("*", "steward") == 403, "only what is configured gives a role"

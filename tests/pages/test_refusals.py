@@ -1,13 +1,20 @@
 """Problems for people, and what surrounds each page."""
 
+import shutil
+from pathlib import Path
+
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from service.errors import Unavailable
 from service.ledger import accounts
+from service.ledger.database import open_database
+from service.ledger.installation import Secret
 from service.pages import start
 from service.pages.layout import POLICY
-from tests.api.calls import Client, problem_of
-from tests.pages.visits import hidden
+from tests.api.calls import STEWARD, Client, application, bearer, open_account, problem_of
+from tests.pages.visits import hidden, sign_in
 
 _PROGRAM = {"Accept": "*/*"}
 _PAGES = ("/", "/accounts/persons", "/accounts/persons/journal", "/keys", "/nothing", "/problems/conflict")
@@ -62,6 +69,7 @@ def test_a_crash_is_shown_without_its_reason(steward: Client, monkeypatch: pytes
     assert "The service failed" in answer.text
     assert "reason" not in answer.text
     assert answer.headers["Content-Security-Policy"] == POLICY
+    assert answer.headers["Connection"] == "close"  # the server does, and who sent more would never hear of it
     assert "reason" not in problem_of(steward.get("/", headers=_PROGRAM), "internal")["detail"]
 
 
@@ -72,3 +80,18 @@ def test_what_v1_cannot_answer_is_said_on_the_page(steward: Client, monkeypatch:
     monkeypatch.setattr(accounts, "list_accounts", busy)
     answer = steward.get("/")
     assert (answer.status_code, "the ledger is busy" in answer.text) == (503, True)
+
+
+@pytest.fixture
+def limited(_sqlite_template: Path, tmp_path: Path) -> FastAPI:
+    """A service whose keys may ask five times an hour."""
+    path = tmp_path / "limited.db"
+    shutil.copyfile(_sqlite_template, path)
+    return application(open_database(f"sqlite:///{path}"), Secret(bytes(32)), key_rate="5/hour")
+
+
+def test_a_page_is_one_request_however_much_it_asks_for(limited: FastAPI) -> None:
+    open_account(TestClient(limited, headers=bearer(STEWARD)))
+    with TestClient(limited, headers={"Accept": "text/html"}, follow_redirects=False) as visitor:
+        sign_in(visitor)
+        assert [visitor.get("/accounts/people").status_code for _ in range(4)] == [200, 200, 200, 429]

@@ -13,6 +13,7 @@ from service.pages.session import COOKIE, LONGEST_KEY, Session, csrf_token, new_
 from tests.api.calls import STEWARD, Client, json_of, make_key, problem_of
 from tests.pages.visits import hidden, sign_in
 
+_PART = b"--x\r\nContent-Disposition: form-data; name=%s\r\n\r\n+2AA-\r\n--x--\r\n"
 _SESSION = Session("the-key", "somebody", "auditor", int(time.time()) + 3600, "id")
 
 
@@ -76,7 +77,16 @@ def test_what_is_not_a_key_signs_nobody_in(visitor: Client, key: str) -> None:
 
 @pytest.mark.parametrize(
     "onward",
-    ["https://evil.example/", "//evil.example", "/\\evil.example", "evil", "javascript:alert(1)", "/a\nb", "http:/x"],
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "/\\evil.example",
+        "evil",
+        "javascript:alert(1)",
+        "/a\nb",
+        "http:/x",
+        "//[",
+    ],
 )
 def test_signing_in_leads_to_no_other_site(visitor: Client, onward: str) -> None:
     assert hidden(visitor.get("/", params={"next": onward}).text, "next") == "/"
@@ -155,6 +165,7 @@ def test_the_token_of_another_session_is_none(steward: Client, api: Client, app:
     [
         ("Origin", "https://evil.example", 403),
         ("Origin", "null", 403),
+        ("Origin", "http://[", 403),
         ("Origin", "http://testserver:81", 403),
         ("Origin", "http://testserver", 303),
         ("Sec-Fetch-Site", "cross-site", 403),
@@ -178,6 +189,8 @@ def test_where_a_form_comes_from(steward: Client, name: str, value: str, status:
         (b"--x\r\nbroken", "multipart/form-data", 422),
         (b"--x\r\nContent-Disposition: form-data\r\n\r\nno name\r\n--x--\r\n", "multipart/form-data; boundary=x", 422),
         (b"&".join(b"f%d=1" % n for n in range(1001)), "application/x-www-form-urlencoded", 422),
+        (_PART % b"csrf", "multipart/form-data; boundary=x; charset=utf-7", 415),
+        (_PART % b"csrf", "multipart/form-data; boundary=x; charset=undefined", 415),
     ],
 )
 def test_what_is_not_a_form(steward: Client, content: bytes, media_type: str, status: int) -> None:
