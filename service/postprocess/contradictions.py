@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components  # type: ignore[import-unt
 from service.errors import Fault, InvalidInput
 from service.postprocess.crossing import OPEN, Crossing, Reals, project
 from service.postprocess.flows import Network
-from service.postprocess.rounding import MOST_ATOMS, rounded
+from service.postprocess.rounding import MOST_PLACES, rounded
 
 Integers = NDArray[np.int64]
 
@@ -59,9 +59,11 @@ def table_of(crossing: Crossing, at: str) -> Integers:
     Raises:
         InvalidInput: there is none, none is found, or more is asked for than is searched.
     """
-    if len(crossing.partitions) > 2 and crossing.atoms[0].size > MOST_ATOMS:
+    many = len(crossing.partitions)
+    if many > 2 and crossing.atoms[0].size * many > MOST_PLACES:
         detail = (
-            f"expected at most {MOST_ATOMS} cells (those that share all totals are one) where three hierarchies cross"
+            f"expected at most {MOST_PLACES // many} cells (those that share all totals are one) where {many}"
+            " hierarchies cross"
         )
         raise InvalidInput.at(at, detail)
     found = rounded(check(crossing, at), crossing)

@@ -22,8 +22,8 @@ from service.postprocess.flows import Network
 Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
-MOST_ATOMS = 2**11
-"""Of more than two partitions: beyond, a search takes minutes."""
+MOST_PLACES = 3 * 2**11
+"""Atoms of more than two partitions, once for each: beyond, a search takes minutes, most of them before any node."""
 NODES = 20
 """Of a search by branch and bound. In nodes and not in seconds, so that every machine finds the same."""
 
@@ -82,10 +82,16 @@ def _slack(crossing: Crossing) -> float:
 
 
 def _shared(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
-    """Each atom's units, shared out to its cells: their floors, and one more for the largest remainders."""
+    """Each atom's units, shared out to its cells: their floors, and one more for the largest remainders.
+
+    Of real counts that miss totals the floors may be more than the units: then they are scaled down to these.
+    """
     floors = np.maximum(np.floor(real - _slack(crossing)), 0).astype(np.int64)
-    taken = np.zeros_like(sums)
-    np.add.at(taken, crossing.atom, floors)
+    taken = _added(floors, crossing)
+    if (taken > sums).any():
+        share = np.minimum(sums / np.maximum(taken, 1), 1.0) * (1 - 2.0**-50)
+        floors = np.where((taken > sums)[crossing.atom], (floors * share[crossing.atom]).astype(np.int64), floors)
+        taken = _added(floors, crossing)
     sizes = np.bincount(crossing.atom)
     every, rest = np.divmod(sums - taken, sizes)
     order = np.lexsort((floors - real, crossing.atom))
@@ -94,6 +100,13 @@ def _shared(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
     rank[order] = np.arange(real.size) - starts[crossing.atom[order]]
     shared: Integers = floors + every[crossing.atom] + (rank < rest[crossing.atom])
     return shared
+
+
+def _added(counts: Integers, crossing: Crossing) -> Integers:
+    """The sums of atoms, exactly."""
+    sums = np.zeros(crossing.atoms[0].size, np.int64)
+    np.add.at(sums, crossing.atom, counts)
+    return sums
 
 
 def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
