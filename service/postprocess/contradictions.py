@@ -6,21 +6,22 @@ the one's totals to the other's, or, where totals differ as a whole, those of a 
 With three and more partitions, each two may have a table and all have none; then there are no such blocks to name.
 """
 
-from itertools import permutations
+from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array  # type: ignore[import-untyped]  # it publishes no types
-from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_flow  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from service.errors import Fault, InvalidInput
 from service.postprocess.crossing import OPEN, Crossing, Reals, project
-from service.postprocess.rounding import MOST_ATOMS, rounded
+from service.postprocess.flows import Network
+from service.postprocess.rounding import MOST_PLACES, rounded
 
 Integers = NDArray[np.int64]
 
 _MOST_NAMED = 10
-_LARGEST_CAPACITY = 2**31 - 1
 _EXCEEDING = (
     "expected a total that the crossing ones leave room for: with the others named here, it exceeds all that the"
     " crossing totals of the same cells add up to"
@@ -28,17 +29,22 @@ _EXCEEDING = (
 
 
 def check(crossing: Crossing, at: str) -> Reals:
-    """A table without negative counts that meets the totals about, from the totals alone.
+    """A table without negative counts that meets the totals about, from the totals alone; of two partitions any counts.
+
+    Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. More are met by a search.
 
     Raises:
         InvalidInput: there is none.
     """
-    for one, other in permutations(range(len(crossing.partitions)), 2):
-        for exceeding in (_whole_parts(crossing, one, other), _cut(crossing, one, other)):
+    for one, other in combinations(range(len(crossing.partitions)), 2):
+        for where, exceeding in _exceeding(crossing, one, other):
             if exceeding.size:
-                pointers = [crossing.partitions[one].pointers(int(block)) for block in exceeding[:_MOST_NAMED]]
+                pointers = [crossing.partitions[where].pointers(int(block)) for block in exceeding[:_MOST_NAMED]]
                 raise InvalidInput([Fault(pointer, _EXCEEDING) for pointer in pointers])
-    even = project(np.ones(crossing.places.size, np.int64), crossing)
+    ones = np.ones(crossing.places.size, np.int64)
+    if len(crossing.partitions) <= 2:
+        return ones.astype(float)
+    even = project(ones, crossing)
     if crossing.misses(even):
         detail = "expected totals that one table without negative counts can have: all of these together, none has"
         raise InvalidInput.at(at, detail)
@@ -53,9 +59,11 @@ def table_of(crossing: Crossing, at: str) -> Integers:
     Raises:
         InvalidInput: there is none, none is found, or more is asked for than is searched.
     """
-    if len(crossing.partitions) > 2 and crossing.atoms[0].size > MOST_ATOMS:
+    many = len(crossing.partitions)
+    if many > 2 and crossing.atoms[0].size * many > MOST_PLACES:
         detail = (
-            f"expected at most {MOST_ATOMS} cells (those that share all totals are one) where three hierarchies cross"
+            f"expected at most {MOST_PLACES // many} cells (those that share all totals are one) where {many}"
+            " hierarchies cross"
         )
         raise InvalidInput.at(at, detail)
     found = rounded(check(crossing, at), crossing)
@@ -69,14 +77,11 @@ def table_of(crossing: Crossing, at: str) -> Integers:
     return found.counts
 
 
-def _exceed(crossing: Crossing, one: int, other: int, blocks: Integers) -> bool:
-    """Whether blocks have more than all blocks of the other partition that their cells are in, exactly."""
-    inside = np.isin(crossing.atoms[one], blocks)
-    around = np.unique(crossing.atoms[other][inside])
-    if OPEN in around:
-        return False
-    mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
-    return bool(sum(mine[blocks].tolist()) > sum(theirs[around].tolist()))
+def _exceeding(crossing: Crossing, one: int, other: int) -> Iterator[tuple[int, Integers]]:
+    """Which partition's blocks exceed, and these; empty where none do."""
+    yield one, _whole_parts(crossing, one, other)
+    yield other, _whole_parts(crossing, other, one)
+    yield _cut(crossing, one, other)
 
 
 def _whole_parts(crossing: Crossing, one: int, other: int) -> Integers:
@@ -93,28 +98,16 @@ def _whole_parts(crossing: Crossing, one: int, other: int) -> Integers:
     return np.flatnonzero(part[: mine.size] == exceeding[0]) if exceeding.size else exceeding
 
 
-def _cut(crossing: Crossing, one: int, other: int) -> Integers:
-    """Blocks that exceed, from the cut. Totals of 2^31 and more are cut down to what a flow can carry."""
-    rows, columns = crossing.atoms[one], crossing.atoms[other]
+def _cut(crossing: Crossing, one: int, other: int) -> tuple[int, Integers]:
+    """Which partition's blocks exceed, and these, from the minimal cut of a flow that leaves something over.
+
+    No edge leads out of what that reaches. So blocks of one in there exceed; or, where open cells are in there as well,
+    blocks of the other out of there, whose cells all lie in blocks of one that are out of there too.
+    """
     mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
-    first, second = mine.size, theirs.size
-    shift = max(0, max(int(mine.sum()), int(theirs.sum())).bit_length() - 31)
-    source, sink, free = first + second, first + second + 1, first + second + 2
-    heads = np.where(columns == OPEN, free, first + columns)[rows != OPEN]
-    tails = rows[rows != OPEN]
-    parts = [
-        (np.full(first, source), np.arange(first), mine >> shift),
-        (tails, heads, np.full(tails.size, _LARGEST_CAPACITY)),
-        (first + np.arange(second), np.full(second, sink), theirs >> shift),
-        (np.array([free]), np.array([sink]), np.array([_LARGEST_CAPACITY])),
-    ]
-    start, end, room = (np.concatenate(part) for part in zip(*parts, strict=True))
-    kept = room > 0
-    graph = csr_array((room[kept].astype(np.int32), (start[kept], end[kept])), shape=(free + 1, free + 1))
-    graph.sum_duplicates()
-    left = (graph - maximum_flow(graph, source, sink).flow).tocsr()
-    left.data = (left.data > 0).astype(np.int32)
-    left.eliminate_zeros()
-    reached = breadth_first_order(left, source, return_predecessors=False)
-    blocks = np.sort(reached[reached < first]).astype(np.int64)
-    return blocks if blocks.size and _exceed(crossing, one, other, blocks) else np.array([], np.int64)
+    pairs = np.unique(np.stack([crossing.atoms[one], crossing.atoms[other]]), axis=1)
+    rows, columns = pairs[:, (pairs != OPEN).any(axis=0)]
+    left = Network.of((rows, columns), (mine, theirs)).completed(np.zeros(rows.size, np.int64))
+    if left.reached.size and left.reached[-1] == mine.size + theirs.size:
+        return other, np.setdiff1d(np.arange(theirs.size), left.reached - mine.size)
+    return one, left.reached[left.reached < mine.size]

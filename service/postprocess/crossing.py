@@ -33,6 +33,7 @@ _SWEEPS = 1000
 _STEPS = 100
 _WORK = 2**28  # of either search, in cells that are gone through, for each partition once: some seconds
 _NOTHING = 1e-200  # counts that fade away, as zeros leave no table, end here: factors stay within the doubles
+_CALL = 2**11  # cells: what numpy takes to go through few, for each partition
 _TRIALS = 40
 _POLISHES = 2
 _FURTHEST = 1e18  # from where the dual is taken to have no least value, as no table meets the totals
@@ -143,7 +144,7 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
     for one in crossing.partitions:
         empty = np.append((_sums(one, fitted) == 0) & (one.totals > 0), False)  # OPEN is the last one
         fitted[empty[one.block]] = 1.0
-    for _ in range(min(_SWEEPS, _WORK // (fitted.size * len(crossing.partitions) + 1))):
+    for _ in range(min(_SWEEPS, _WORK // ((fitted.size + _CALL) * len(crossing.partitions)))):
         for one in crossing.partitions:
             sums = _sums(one, fitted)
             some = sums > _NOTHING
@@ -206,7 +207,8 @@ class _Dual:
         y = np.zeros(self.totals.size)
         allowed = TOLERANCE / 4 * np.maximum(self.totals, 1)
         for number in range(_STEPS):
-            if self.passes * self.counts.size * len(self.parts) > _WORK or np.abs(y).max(initial=0.0) > _FURTHEST:
+            work = self.passes * (self.counts.size + _CALL) * len(self.parts)
+            if work > _WORK or np.abs(y).max(initial=0.0) > _FURTHEST:
                 break
             y = self.swept(y)
             shifted, missed = self.at(y)

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # it publishes no types
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
-from scipy.sparse.csgraph import maximum_flow  # type: ignore[import-untyped]
 
 from service.postprocess.crossing import LARGEST_TOTALS, OPEN, Crossing, Fit
+from service.postprocess.flows import Network
 
 Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
-MOST_ATOMS = 2**11
-"""Of more than two partitions: beyond, a search takes minutes."""
+MOST_PLACES = 3 * 2**11
+"""Atoms of more than two partitions, once for each: beyond, a search takes minutes, most of them before any node."""
 NODES = 20
 """Of a search by branch and bound. In nodes and not in seconds, so that every machine finds the same."""
 
@@ -82,10 +82,16 @@ def _slack(crossing: Crossing) -> float:
 
 
 def _shared(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
-    """Each atom's units, shared out to its cells: their floors, and one more for the largest remainders."""
+    """Each atom's units, shared out to its cells: their floors, and one more for the largest remainders.
+
+    Of real counts that miss totals the floors may be more than the units: then they are scaled down to these.
+    """
     floors = np.maximum(np.floor(real - _slack(crossing)), 0).astype(np.int64)
-    taken = np.zeros_like(sums)
-    np.add.at(taken, crossing.atom, floors)
+    taken = _added(floors, crossing)
+    if (taken > sums).any():
+        share = np.minimum(sums / np.maximum(taken, 1), 1.0) * (1 - 2.0**-50)
+        floors = np.where((taken > sums)[crossing.atom], (floors * share[crossing.atom]).astype(np.int64), floors)
+        taken = _added(floors, crossing)
     sizes = np.bincount(crossing.atom)
     every, rest = np.divmod(sums - taken, sizes)
     order = np.lexsort((floors - real, crossing.atom))
@@ -96,53 +102,38 @@ def _shared(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
     return shared
 
 
+def _added(counts: Integers, crossing: Crossing) -> Integers:
+    """The sums of atoms, exactly."""
+    sums = np.zeros(crossing.atoms[0].size, np.int64)
+    np.add.at(sums, crossing.atom, counts)
+    return sums
+
+
 def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
-    """Atoms' units for two partitions: a flow from what lacks units to where they can be put."""
+    """Atoms' units for two partitions: a flow from what lacks units to where they can be put.
+
+    Where real counts miss totals by more than roundings reach, any nearby table that the flow leads to.
+    """
+    (one, other), (rows, columns) = crossing.partitions, crossing.atoms
+    network = Network.of((rows, columns), (one.totals, other.totals))
     slack = _slack(crossing)
+    sums = np.clip(np.nan_to_num(sums), 0.0, float(LARGEST_TOTALS))
     start = np.rint(sums).astype(np.int64)
     above = np.ceil(sums + slack).astype(np.int64) - start
     below = start - np.maximum(np.floor(sums - slack), 0).astype(np.int64)
-    missing = _missing(start, crossing, of_atoms=True)
+    best = network.moved(start, above, below)
+    if best.lacking.any():
+        best = network.completed(start)
+        return None if best.lacking.any() else best.counts
     low, high = 0, _MOVES
-    best = _moved(start, above, below, crossing, missing)
-    while best is not None and high - low > 1:  # the least limit of a move that does
+    while high - low > 1:  # the least limit of a move that does
         middle = (low + high) // 2
         limit = 0.5 + middle / (2 * _MOVES)
         up = np.where(start + above - sums <= limit, above, 0)
         down = np.where(sums - start + below <= limit, below, 0)
-        found = _moved(start, up, down, crossing, missing)
-        low, high, best = (low, middle, found) if found is not None else (middle, high, best)
-    return best
-
-
-def _moved(
-    start: Integers, above: Integers, below: Integers, crossing: Crossing, missing: list[Integers]
-) -> Integers | None:
-    """Units after a flow that takes from, and adds to, each atom at most so many; None where none meets the totals.
-
-    One more in an atom is a unit from its block of the first partition to that of the second. Open atoms are at a
-    node whose balance is what is left.
-    """
-    first, second = missing
-    rows, columns = (np.where(block == OPEN, first.size + second.size, block) for block in crossing.atoms)
-    columns = np.where(crossing.atoms[1] == OPEN, columns, columns + first.size)
-    nodes = first.size + second.size + 1
-    source, sink = nodes, nodes + 1
-    supplies = np.concatenate([first, -second, [int(second.sum()) - int(first.sum())]])
-    giving, taking = np.flatnonzero(supplies > 0), np.flatnonzero(supplies < 0)
-    if np.abs(supplies).sum() >= 2**31:
-        return None
-    tails = np.concatenate([rows, columns, np.full(giving.size, source), taking])
-    heads = np.concatenate([columns, rows, giving, np.full(taking.size, sink)])
-    room = np.concatenate([above, below, supplies[giving], -supplies[taking]])
-    kept = room > 0
-    graph = csr_array((room[kept].astype(np.int32), (tails[kept], heads[kept])), shape=(nodes + 2, nodes + 2))
-    found = maximum_flow(graph, source, sink)
-    if found.flow_value != int(supplies[giving].sum()):
-        return None
-    if not rows.size:
-        return start
-    return start + np.asarray(found.flow[rows, columns]).ravel().astype(np.int64)
+        found = network.moved(start, up, down)
+        low, high, best = (middle, high, best) if found.lacking.any() else (low, middle, found)
+    return best.counts
 
 
 def _by_search(sums: Reals, crossing: Crossing, *, near: bool) -> Search:

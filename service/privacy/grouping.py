@@ -80,8 +80,8 @@ def _declaration(one: Declaration, size: int) -> Declaration:
 def _chained(epsilon: Fraction, size: int) -> Fraction:
     """1 + e^epsilon + ... + e^((size-1) epsilon), rounded up: what ``size`` changes in a row make of delta.
 
-    (e^(size epsilon) - 1)/(e^epsilon - 1), and size at epsilon = 0 (Vadhan 2017, Lemma 2.2). Where it is too
-    large to write out, 2^9999, any delta that can be declared has long passed 1.
+    (e^(size epsilon) - 1)/(e^epsilon - 1), and size at epsilon = 0 (the sum in the proof of Vadhan 2017,
+    Lemma 2.2). Where it is too large to write out, 2^9999, any delta that can be declared has long passed 1.
     """
     if epsilon == 0:
         return Fraction(size)

@@ -237,6 +237,9 @@ def test_more_than_is_searched_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     with pytest.raises(InvalidInput, match="2048 cells"):
         table_of(_margins(np.ones((13, 13, 13), np.int64), [(0, 1), (1, 2), (0, 2)]), "/totals")
+    threes = list(itertools.combinations(range(9), 3))  # 512 cells in 84 margins: a search of minutes
+    with pytest.raises(InvalidInput, match="at most 73 cells"):
+        table_of(_margins(np.ones((2,) * 9, np.int64), threes), "/totals")
 
 
 def test_margins_are_divided_into_as_few_hierarchies_as_two() -> None:
@@ -257,3 +260,30 @@ def test_what_totals_are_missed_by_is_measured_against_them() -> None:
     table = np.array([10**6, 1, 1, 1.0])
     assert not crossed.misses(table + np.array([TOLERANCE * 1e5, 0, 0, 0]))
     assert crossed.misses(table + np.array([0, 0, 0, 3 * TOLERANCE]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_totals_of_unlike_sizes_have_tables_if_they_have_any(seed: int) -> None:
+    """A few huge counts among tiny ones, which a search in doubles may take for a contradiction."""
+    random = np.random.default_rng(seed)
+    truth = np.where(random.random((5, 3, 6, 3)) < 0.2, 2**30, random.integers(0, 3, (5, 3, 6, 3)))
+    crossed = _margins(truth, [(0, 1, 3), (0, 2, 3)])
+    assert meets(table_of(crossed, ""), crossed)
+
+
+def test_real_counts_that_miss_totals_by_much_are_rounded_all_the_same() -> None:
+    """As where a search ends at its limit, also where an atom of several cells is to have less than their floors."""
+    crossed = _margins(np.array([[[2**33, 1], [0, 5]], [[3, 0], [7, 2]]]), [(0,), (1,)])
+    for real in (np.full(8, 2.0**33), np.zeros(8), np.array([3.5, 0, 0, 2**34, 0, 2**35, 9.9, 0])):
+        found = rounded(real, crossed).counts
+        assert found is not None
+        assert meets(found, crossed)
+
+
+def test_blocks_that_exceed_beside_open_cells_are_named() -> None:
+    """Rows exceed at one end, columns at the other, and open cells lie between."""
+    rows, columns = [0, 1, OPEN, 2], [0, OPEN, 1, 2]
+    crossed = Crossing.of([_partition(rows, [4, 1, 3], "rows"), _partition(columns, [3, 1, 4], "columns")], "")
+    with pytest.raises(InvalidInput) as refused:
+        check(crossed, "")
+    assert {fault.pointer for fault in refused.value.faults} <= {"rows/0", "columns/2"}

@@ -1,0 +1,91 @@
+"""Whole units moved between the blocks of two partitions by maximal flows, exactly, however large the totals.
+
+Cells are edges from their block of one partition to that of the other; those that are open in one are at a node whose
+balance is what is left. What one count of a cell more does is what a unit does that moves along its edge.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array  # type: ignore[import-untyped]  # it publishes no types
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # type: ignore[import-untyped]
+
+from service.postprocess.crossing import OPEN
+
+Integers = NDArray[np.int64]
+
+_LARGEST = 2**30 - 1
+"""What an edge carries at a time. scipy's flows have 31 bits, and it takes one direction's from the other's."""
+_BITS = 8
+"""How many are gone down at a time. What then is left to move is below 2^8 for each edge and node: 2^29 in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Counts after a flow, what each block still lacks, and the nodes that what is left over reaches.
+
+    Nothing is left over if and only if all that was lacking was met.
+    """
+
+    counts: Integers
+    lacking: Integers
+    reached: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Edges of cells, none twice, and what the nodes need: blocks of one, of the other, and what is open."""
+
+    tails: Integers
+    heads: Integers
+    needed: Integers
+
+    @classmethod
+    def of(cls, blocks: tuple[Integers, Integers], totals: tuple[Integers, Integers]) -> "Network":
+        (rows, columns), (first, second) = blocks, totals
+        free = first.size + second.size
+        needed = np.concatenate([first, -second, [int(second.sum()) - int(first.sum())]])
+        tails, heads = np.where(rows == OPEN, free, rows), np.where(columns == OPEN, free, columns + first.size)
+        return cls(tails, heads, needed)
+
+    def lacking(self, counts: Integers) -> Integers:
+        """What nodes are to give, or to take where it is below 0."""
+        lacking = self.needed.copy()
+        np.subtract.at(lacking, self.tails, counts)
+        np.add.at(lacking, self.heads, counts)
+        return lacking
+
+    def moved(self, counts: Integers, up: Integers, down: Integers, shift: int = 0) -> Moved:
+        """A maximal flow of 2^shift units at a time, at most ``up`` of them more in a cell and ``down`` fewer."""
+        lacking = self.lacking(counts)
+        units = np.minimum(np.abs(lacking) >> shift, _LARGEST)
+        giving, taking = np.flatnonzero(lacking > 0), np.flatnonzero(lacking < 0)
+        source, sink = self.needed.size, self.needed.size + 1
+        tails = np.concatenate([self.tails, self.heads, np.full(giving.size, source), taking])
+        heads = np.concatenate([self.heads, self.tails, giving, np.full(taking.size, sink)])
+        room = np.concatenate([np.minimum(up, _LARGEST), np.minimum(down, _LARGEST), units[giving], units[taking]])
+        kept = room > 0
+        shape = (self.needed.size + 2,) * 2
+        graph = csr_array((room[kept].astype(np.int32), (tails[kept], heads[kept])), shape=shape)
+        flow = maximum_flow(graph, source, sink).flow
+        if self.tails.size:
+            along = np.asarray(flow[self.tails, self.heads]).ravel().astype(np.int64)
+            counts = counts + (along << shift)
+        left = (graph - flow).tocsr()
+        left.data = (left.data > 0).astype(np.int32)
+        left.eliminate_zeros()
+        reached = breadth_first_order(left, source, return_predecessors=False)
+        return Moved(counts, self.lacking(counts), np.sort(reached[reached != source]).astype(np.int64))
+
+    def completed(self, counts: Integers) -> Moved:
+        """Counts that are not negative and lack as little as any can, reached from these: many units at a time first.
+
+        Counts and needs of up to 2^40 units, or as many cells as have 62 bits in all.
+        """
+        most = max(int(np.abs(self.lacking(counts)).sum()), 1)
+        shifts = [*range(max(0, most.bit_length() - 30), 0, -_BITS), 0]
+        for shift in shifts:
+            found = self.moved(counts, np.full(counts.size, _LARGEST), counts >> shift, shift)
+            counts = found.counts
+        return found
