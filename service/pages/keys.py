@@ -1,4 +1,4 @@
-"""Keys, for stewards: who has which, making one, revoking one."""
+"""Keys, for stewards: who has which and uses it, making one, rotating one, revoking one."""
 
 from typing import Annotated, Any
 
@@ -37,6 +37,17 @@ async def make_key(visit: SignedIn) -> Response:
         made = await send(visit, "POST", address("keys"), body, once=text_of(form, "once"))
     except Refused as refused:
         return await _shown(visit, given, refused=refused)
+    return await _shown(visit, made=made)
+
+
+@router.post("/{key}/rotate")
+async def rotate_key(key: Annotated[str, Path()], visit: SignedIn) -> Response:
+    """Make the key that takes another's place, and show it, this once; the old one stays valid for a day."""
+    form = await read_form(visit)
+    try:
+        made = await send(visit, "POST", address("keys", key, "rotate"), {}, once=text_of(form, "once"))
+    except Refused as refused:
+        return await _shown(visit, refused=refused)
     return await _shown(visit, made=made)
 
 

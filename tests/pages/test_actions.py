@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.calls import Client, concentrated, json_of, make_key, open_account, release
+from tests.api.calls import Client, bearer, concentrated, json_of, make_key, open_account, release
 from tests.pages.visits import hidden, sign_in, submit
 
 _VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
@@ -85,6 +85,22 @@ def test_a_form_whose_key_was_spoilt_does_nothing(api: Client, steward: Client, 
     page = f"/accounts/persons/releases/{_one(api, 'persons', 'reserved')['id']}"
     assert submit(steward, page, f"{page}/commit", once=once).status_code == 422
     assert _one(api, "persons", "reserved")["id"] in page
+
+
+def test_keys_are_rotated(api: Client, steward: Client) -> None:
+    """The new key is shown once and works; a key is rotated once."""
+    assert submit(steward, "/keys", "/keys", name="loader", role="pipeline").status_code == 200
+    old = json_of(api.get("/v1/keys"))["items"][-1]
+    answer = submit(steward, "/keys", f"/keys/{old['id']}/rotate")
+    new = json_of(api.get("/v1/keys"))["items"][-1]
+    assert (new["name"], new["role"], new["rotated_from"]) == ("loader", "pipeline", old["id"])
+    (shown,) = re.findall(r"pbl_[\w-]+", answer.text)
+    assert json_of(api.get("/v1/principal", headers=bearer(shown)))["name"] == "loader"
+    assert json_of(api.get("/v1/keys"))["items"][-2]["expires_at"] is not None
+    assert "by rotation" in steward.get("/keys").text
+    again = submit(steward, "/keys", f"/keys/{old['id']}/rotate")
+    assert again.status_code == 409
+    assert "pbl_" not in again.text
 
 
 def test_keys_are_made_and_revoked(api: Client, steward: Client) -> None:
