@@ -68,7 +68,9 @@ class Histogram(NewDraw):
         default_factory=list, description="The dimensions that each margin keeps, in its order; none is the total."
     )
     published: list[PublishedTotal] = Field(
-        default_factory=list, description="Totals that the adjusted cells meet. They are public: not all need be there."
+        default_factory=list,
+        description="Totals that the adjusted cells meet, of at most 100 different margins."
+        " They are public: not all need be there.",
     )
     adjust: Literal["none", "rake", "least_squares"] = Field(
         "none",
@@ -192,6 +194,8 @@ def _published(body: Histogram, unit: Fraction) -> list[Published]:
         dimension.name: (axis, {value: place for place, value in enumerate(dimension.values)})
         for axis, dimension in enumerate(body.dimensions)
     }
+    if len({frozenset(one.margin) for one in body.published}) > MOST_MARGINS:
+        raise InvalidInput.at("/published", f"expected totals of at most {MOST_MARGINS} different margins")
     found: list[Published] = []
     for number, one in enumerate(body.published):
         at = f"/published/{number}"

@@ -86,6 +86,12 @@ class Crossing:
         for one in kept:
             _, atom = np.unique(atom * (one.totals.size + 1) + one.block + 1, return_inverse=True)
         first = np.unique(atom, return_index=True)[1]
+        most = 4 * MOST_CELLS // len(kept) ** 2  # each two are compared
+        if len(kept) > 2 and first.size > most:
+            detail = (
+                f"expected at most {most} cells (those that share all totals are one) where {len(kept)} hierarchies"
+            )
+            raise InvalidInput.at(at, f"{detail} cross")
         return cls(places, kept, atom, tuple(one.block[first] for one in kept))
 
     def misses(self, counts: Reals) -> bool:
