@@ -12,7 +12,6 @@ from service.configuration import reference
 from service.errors import ServiceError
 from service.ledger.database import open_database
 from service.ledger.migrate import migrate as migrate_database
-from service.server import serve as serve_until_stopped
 from service.settings import Settings, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
@@ -27,7 +26,9 @@ ServiceKey = Annotated[str | None, typer.Option(help="A steward's key of that se
 @app.command()
 def serve(host: str = "127.0.0.1", port: Annotated[int, typer.Option(min=1, max=65535)] = 8000) -> None:
     """Serve the HTTP interface."""
-    serve_until_stopped(_settings(), host, port)
+    from service import server  # noqa: PLC0415 - the other commands start faster without
+
+    server.serve(_settings(), host, port)
 
 
 @app.command()

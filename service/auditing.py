@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 
 from service import logs
 from service.errors import Conflict, InvalidInput
+from service.installation import open_installation
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
@@ -22,7 +23,6 @@ from service.ledger.receipts import check_receipt
 from service.ledger.recompute import Repriced, recompute as price_again
 from service.ledger.signing import signer_of
 from service.ledger.verify import verify as verify_account
-from service.server import open_installation
 from service.settings import read_settings
 
 _BAD, _OVER = 1, 3  # exit codes

@@ -7,10 +7,10 @@ import typer
 from sqlalchemy import Connection
 
 from service import logs
+from service.installation import open_installation
 from service.ledger import clock, keys
 from service.ledger.database import Database
 from service.ledger.installation import Secret
-from service.server import open_installation
 from service.settings import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="API keys.")

@@ -1,4 +1,4 @@
-"""Starting: open the database, migrate it where that is ours to do, bind it to the secret, serve."""
+"""Serving: over an open installation, until a signal ends it."""
 
 import gc
 import signal
@@ -11,33 +11,11 @@ from starlette.types import ASGIApp
 from service import __version__
 from service.app import create_app
 from service.connections import Limits, limited
-from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret, check_secret, load_secret
+from service.installation import open_installation
 from service.ledger.keys import ensure_first_key
-from service.ledger.migrate import prepare
 from service.settings import Settings, shown
 
 _log = structlog.get_logger("service.server")
-
-
-def open_installation(settings: Settings) -> tuple[Database, Secret]:
-    """The database, ready and bound to the installation's secret.
-
-    Raises:
-        StartupRefused: it is not migrated, or belongs to another secret.
-        Unavailable: it does not answer.
-    """
-    if settings.database_url is None:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
-    database = open_database(
-        settings.resolved_database_url,
-        lock_timeout=settings.lock_timeout_seconds,
-        writer_threads=settings.writer_threads,
-    )
-    prepare(database, embedded=settings.resolved_database_url.startswith("sqlite"))
-    secret = load_secret(settings.resolved_secret_file)
-    check_secret(database, secret)
-    return database, secret
 
 
 def serve(settings: Settings, host: str, port: int) -> None:
