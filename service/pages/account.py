@@ -97,6 +97,13 @@ async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
     return page(visit.request, "tags.html", shown)
 
 
+@router.get("/registry-entry")
+async def registry_entry(account: AccountStep, visit: SignedIn) -> Response:
+    """Its entry of the public registry, as a file; a page that says what is missing where it cannot be written yet."""
+    path = f"{address('accounts', account)}/registry-entry"
+    return Relayed(visit, path, accept="application/yaml", download=f"{account}.yaml")
+
+
 def refusal(refused: Refused | None) -> dict[str, Any]:
     """What a page shows of a form that was refused: the problem, and what is wrong at which field."""
     return {"faults": {}} if refused is None else {"problem": refused.problem, "faults": refused.faults}

@@ -50,6 +50,13 @@ async def receipt(account: AccountStep, release: ReleaseStep, visit: SignedIn) -
     return Relayed(visit, path, download=f"receipt-{release}.json")
 
 
+@router.get("/releases/{release}/registry-entry")
+async def registry_entry(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Its entry of the public registry, as a file; a page that says what is missing where it cannot be written yet."""
+    path = address("accounts", account, "releases", release, "registry-entry")
+    return Relayed(visit, path, accept="application/yaml", download=f"release-{release}.yaml")
+
+
 @router.get("/draws/{draw}")
 async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: SignedIn) -> Response:
     """A draw's noisy counts, as a file."""

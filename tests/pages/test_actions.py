@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.api.calls import Client, bearer, concentrated, json_of, make_key, open_account, release
 from tests.pages.visits import hidden, sign_in, submit
@@ -236,14 +237,38 @@ def test_files_are_those_of_the_contract(steward: Client, api: Client) -> None:
     assert json_of(steward.get(f"/accounts/persons/draws/{draw['draw']}")) == draw
     lines = steward.get("/accounts/persons/export")
     assert lines.headers["Content-Type"].startswith("application/x-ndjson")
-    assert {"persons", "nation"} <= {json.loads(line).get("account") for line in lines.text.splitlines()} | {
-        "persons",
-        "nation",
-    }
+    heads = json.loads(lines.text.splitlines()[0])["accounts"]
+    assert [head["account"] for head in heads] == ["nation", "persons"]
     for answer in (file, lines):
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert len(answer.headers.get_list("x-request-id")) == 1
+
+
+def test_entries_of_the_registry_are_files_or_say_what_is_missing(steward: Client, api: Client) -> None:
+    (found,) = [
+        one for one in json_of(api.get("/v1/accounts/persons/releases"))["items"] if one["name"] == "county totals"
+    ]
+    path = f"/accounts/persons/releases/{found['id']}"
+    for place in ("/accounts/persons", path):
+        assert f'href="{place}/registry-entry"' in steward.get(place).text
+        missing = steward.get(f"{place}/registry-entry")
+        assert (missing.status_code, "intended_use" in missing.text) == (409, True)
+        assert missing.headers["Content-Type"].startswith("text/html")
+    people = {
+        "data_curators": ["The office"],
+        "intended_use": "Planning",
+        "data_product_type": "Summary statistics",
+        "data_product_region": "The country",
+        "description": "Counts",
+        "publication_date": "2026-01-31",
+    }
+    json_of(api.patch("/v1/accounts/persons", json={"metadata": people}))
+    for place in ("/accounts/persons", path):
+        entry = steward.get(f"{place}/registry-entry")
+        assert entry.headers["Content-Type"] == "application/yaml"
+        assert entry.headers["Content-Disposition"].startswith("attachment;")
+        assert yaml.safe_load(entry.text)["deployment"]["basic"]["intended_use"] == "Planning"
 
 
 def test_noisy_counts_are_on_no_page(steward: Client, api: Client) -> None:
