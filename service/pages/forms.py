@@ -53,9 +53,9 @@ async def parse_form(request: Request) -> FormData:
         UnsupportedMediaType: it is no form.
     """
     kind = media_type(request.scope)
-    # Browsers send none; there are some in which text is no Unicode.
-    if b"charset" in parse_options_header(request.headers.get("content-type"))[1]:
-        raise UnsupportedMediaType("expected a form in UTF-8, whose Content-Type has no charset")
+    charset = parse_options_header(request.headers.get("content-type"))[1].get(b"charset", b"utf-8")
+    if charset.lower() != b"utf-8":  # there are some in which text is no Unicode
+        raise UnsupportedMediaType("expected a form in UTF-8")
     try:
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, request.stream()).parse()
