@@ -1,6 +1,7 @@
 """A disk that fills up under load: 503, no damage, and with room again everything goes on."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import tempfile
@@ -45,10 +46,21 @@ def _full(disk: Path) -> Iterator[None]:
     """All but a little of the disk is taken, until the block ends."""
     ballast = disk / "ballast"
     with ballast.open("wb") as file:
-        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-        os.posix_fallocate(file.fileno(), 0, max(1, free - _LEFT))
+        until(lambda: _taken(file.fileno(), disk), "the disk is taken")
     yield
     ballast.unlink()
+
+
+def _taken(ballast: int, disk: Path) -> bool:
+    """Whether there was as much to take as was free: the service may have written meanwhile."""
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    try:
+        os.posix_fallocate(ballast, 0, max(1, free - _LEFT))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
 
 
 def _fill_and_free(scenario: Scenario, disk: Path, turns: int) -> None:
