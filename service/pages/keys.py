@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
+from service.ledger import clock
 from service.pages.account import refusal
 from service.pages.calls import Refused, SignedIn, Visit, address, get, send
 from service.pages.forms import read_form, text_of
@@ -65,5 +66,5 @@ async def _shown(
     asked = visit.request.query_params
     found = await get(visit, address("keys"), {"limit": _ROWS, "cursor": asked.get("cursor")})
     shown = {"keys": found["items"], "next_cursor": found["next_cursor"], "given": given or _NOTHING, "made": made}
-    context = shown | {"done": asked.get("done")} | refusal(refused)
+    context = shown | {"now": clock.now(), "done": asked.get("done")} | refusal(refused)
     return page(visit.request, "keys.html", context, status=refused.status if refused else 200)

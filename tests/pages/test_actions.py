@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,19 @@ def test_keys_are_rotated(api: Client, steward: Client) -> None:
     again = submit(steward, "/keys", f"/keys/{old['id']}/rotate")
     assert again.status_code == 409
     assert "pbl_" not in again.text
+
+
+def test_a_key_that_has_expired_says_so_and_is_left_alone(
+    api: Client, steward: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = json_of(
+        api.post("/v1/keys", json={"name": "n", "role": "auditor", "expires_at": "2999-01-01T00:00:00Z"}), 201
+    )
+    button = f'action="/keys/{made["id"]}/revoke"'
+    assert button in steward.get("/keys").text
+    monkeypatch.setattr("service.pages.keys.clock", SimpleNamespace(now=lambda: "2999-01-01T00:00:00.000000Z"))
+    shown = steward.get("/keys").text
+    assert ("expired 2999" in shown, button in shown) == (True, False)
 
 
 def test_keys_are_made_and_revoked(api: Client, steward: Client) -> None:
