@@ -3,18 +3,15 @@
 import itertools
 import json
 import shutil
-import subprocess
-import time
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
-
 from benchmarks.load import Measured, measure, request_bytes
-from benchmarks.servers import KEY, free_port, open_accounts, postgresql_database, service_servers
+from benchmarks.servers import KEY, free_port, open_accounts, postgresql_database, service_servers, started
 from tests.postgres_server import postgres_server
 
 _CONFIGURATION = Path(__file__).resolve().parents[1] / "deploy" / "haproxy.cfg"
@@ -72,30 +69,10 @@ def _proxied(number: int) -> Iterator[str]:
         url = stack.enter_context(postgresql_database(server))
         open_accounts(url, ["bench"])
         addresses = stack.enter_context(service_servers(url, number))
-        port = free_port()
+        address = f"http://127.0.0.1:{free_port()}"
         environment = {f"SERVICE_{place + 1}": addresses[place % number].removeprefix("http://") for place in range(3)}
-        process = subprocess.Popen(
-            ["haproxy", "-db", "-f", str(_CONFIGURATION)],
-            env={"PATH": "/usr/sbin:/usr/bin", "PROXY_BIND": f"127.0.0.1:{port}", **environment},
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            address = f"http://127.0.0.1:{port}"
-            _wait(process, f"{address}/readyz")
-            yield address
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if httpx.get(url, timeout=5, trust_env=False).is_success:
-                time.sleep(2)  # until every replica has passed its first check
-                return
-        except httpx.TransportError:
-            pass  # it does not listen yet
-        time.sleep(0.05)
-    raise RuntimeError("the proxy did not start")
+        environment["PROXY_BIND"] = address.removeprefix("http://")
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        command = ["haproxy", "-db", "-f", str(_CONFIGURATION)]
+        stack.enter_context(started(command, environment, home, address, "/readyz"))
+        yield address

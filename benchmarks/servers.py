@@ -105,12 +105,20 @@ def _process(module: list[str], environment: dict[str, str], home: Path, ready: 
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", *module, "--port", str(port)]
+    with started(command, environment, home, address, ready):
+        yield address
+
+
+@contextmanager
+def started(command: list[str], environment: dict[str, str], home: Path, address: str, ready: str) -> Iterator[None]:
+    """A server at an address for as long as the block lasts, from the moment at which it answers ``ready``."""
+    port = address.rpartition(":")[2]
     with (home / f"log-{port}").open("wb") as log:
         process = subprocess.Popen(command, cwd=_ROOT, env=os.environ | environment, stdout=log, stderr=log)
         try:
             _wait(process, address + ready, home / f"log-{port}")
             _running[address] = process.pid
-            yield address
+            yield
         finally:
             _running.pop(address, None)
             process.terminate()

@@ -27,7 +27,6 @@ from service.privacy.numbers import double_up
 from service.privacy.plan import Neighbouring, Plan
 from service.privacy.pure import plan_epsilon
 
-SIZE = 1_000_000
 RISK = 1e-7  # of one test: a false alarm in one of some 45,000 audits
 
 _DELTAS = (Fraction(1, 1000), Fraction(1, 100), Fraction(1, 10))

@@ -20,6 +20,7 @@ from sqlalchemy import make_url
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from service.ledger.migrate import migrate
+from service.ledger.signing import Signer, signer_of
 from tests.postgres_server import postgres_server
 
 _TEMPLATE = "template_migrated"
@@ -115,6 +116,12 @@ def database(database_url: str) -> Iterator[Database]:
 def secret() -> Secret:
     """The same in every run, so that tokens and digests are too."""
     return Secret(bytes(range(32)))
+
+
+@pytest.fixture
+def signer(secret: Secret) -> Signer:
+    """Who signs with it."""
+    return signer_of(secret)
 
 
 @contextlib.contextmanager

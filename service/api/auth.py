@@ -16,7 +16,6 @@ from service.ledger.database import Database
 from service.ledger.keys import Principal, Role, authenticate
 from service.ledger.uses import Uses
 
-_RANKS: dict[Role, int] = {"auditor": 0, "pipeline": 1, "steward": 2}
 _THREADS = 8  # a pool of their own: a request is authenticated although all other threads wait
 
 
@@ -97,7 +96,7 @@ def require(principal: Principal, role: Role, account: str | None = None) -> Non
     Raises:
         Forbidden: it may not do this.
     """
-    if _RANKS[principal.role] < _RANKS[role]:
+    if not principal.may_act_as(role):
         raise Forbidden(f"expected a key with the role {role}, got {principal.role}")
-    if account is not None and principal.accounts is not None and account not in principal.accounts:
+    if account is not None and not principal.may_use(account):
         raise Forbidden("the key is limited to other accounts")

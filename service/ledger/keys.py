@@ -50,6 +50,11 @@ class KeyRecord:
     last_used_at: str | None = None  # to the hour
 
 
+def includes(role: Role, other: Role) -> bool:
+    """Whether a role may do all that another may."""
+    return ROLES.index(role) >= ROLES.index(other)
+
+
 @dataclass(frozen=True)
 class Principal:
     """Who is calling, and what they may do."""
@@ -61,7 +66,7 @@ class Principal:
 
     def may_act_as(self, role: Role) -> bool:
         """Whether this principal's role includes another."""
-        return ROLES.index(self.role) >= ROLES.index(role)
+        return includes(self.role, role)
 
     def may_use(self, account: str) -> bool:
         """Whether this principal's key reaches an account."""

@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from service import __version__
+from service.ledger.keys import Role, includes
 from service.pages import figures
 from service.pages.session import csrf_token, session_of
 
@@ -28,7 +29,7 @@ class Entry(NamedTuple):
 
     path: str
     label: str
-    role: str | None = None
+    role: Role | None = None
 
 
 NAVIGATION = (
@@ -39,8 +40,6 @@ NAVIGATION = (
     Entry("/guide", "Guide"),
     Entry("/docs", "HTTP interface"),
 )
-
-_ROLES = ("auditor", "pipeline", "steward")
 
 
 def page(
@@ -69,9 +68,9 @@ def page(
     return HTMLResponse(text, status, headers)
 
 
-def may(role: str | None, least: str) -> bool:
+def may(role: Role | None, least: Role) -> bool:
     """Whether a role includes another. It decides what is shown; what is done ``/v1`` decides."""
-    return role is not None and _ROLES.index(role) >= _ROLES.index(least)
+    return role is not None and includes(role, least)
 
 
 def _environment() -> Environment:

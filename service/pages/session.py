@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fastapi import Request, Response
 
 from service.ledger.installation import Secret
+from service.ledger.keys import Role
 
 COOKIE = "ledger_session"
 LONGEST_KEY = 2500  # characters: the cookie stays below the 4,096 bytes that browsers keep
@@ -35,12 +36,12 @@ class Session:
 
     key: str = field(repr=False)
     name: str
-    role: str
+    role: Role
     expires: int
     id: str = field(repr=False)
 
 
-def new_session(key: str, name: str, role: str, hours: int) -> Session:
+def new_session(key: str, name: str, role: Role, hours: int) -> Session:
     """A session from now on."""
     return Session(key, name, role, int(time.time()) + 3600 * hours, secrets.token_urlsafe(16))
 

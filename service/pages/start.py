@@ -36,7 +36,7 @@ async def sign_in(request: Request) -> Response:
         return _sign_in(request, onward, fault=_NOT_A_KEY)
     hours = request.app.state.settings.session_hours
     try:
-        caller = await get(Visit(request, new_session(key, "", "", hours)), address("principal"))
+        caller = await get(Visit(request, new_session(key, "", "auditor", hours)), address("principal"))
     except Refused as refused:
         if refused.status != 401:
             raise

@@ -52,12 +52,20 @@ class Replica:
         """A steward who calls it."""
         return Client(base_url=self.address, headers=bearer(STEWARD), timeout=_PATIENCE)
 
+    def command(self) -> list[str]:
+        """How it is started."""
+        return [sys.executable, *MODULE, "serve", "--port", str(self.port)]
+
+    def variables(self) -> dict[str, str]:
+        """The environment that it is started with."""
+        return environment(self.home, bootstrap_key=STEWARD, **self.settings)
+
     def start(self) -> None:
         """Start it, and wait until it answers."""
         self._process = subprocess.Popen(
-            [sys.executable, *MODULE, "serve", "--port", str(self.port)],
+            self.command(),
             cwd=ROOT,
-            env=environment(self.home, bootstrap_key=STEWARD, **self.settings),
+            env=self.variables(),
             stdout=subprocess.PIPE,
             stderr=self.log or subprocess.STDOUT,
             text=True,

@@ -8,8 +8,6 @@ import contextlib
 import json
 import random
 import shutil
-import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,23 +35,14 @@ class Proxy(Replica):
 
     behind: list[Replica] = field(default_factory=list)
 
-    def start(self) -> None:
+    def command(self) -> list[str]:
+        """With its output where this is read, and not in the background."""
+        return ["haproxy", "-db", "-f", str(ROOT / "deploy" / "haproxy.cfg")]
+
+    def variables(self) -> dict[str, str]:
+        """Where it listens, and what is behind it."""
         addresses = {f"SERVICE_{number}": f"127.0.0.1:{one.port}" for number, one in enumerate(self.behind, 1)}
-        self._process = subprocess.Popen(
-            ["haproxy", "-db", "-f", str(ROOT / "deploy" / "haproxy.cfg")],
-            cwd=self.home,
-            env={"PROXY_BIND": f"127.0.0.1:{self.port}", "PATH": "/usr/sbin:/usr/bin", **addresses},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        lines = self._process.stdout
-        assert lines is not None
-        self._reader = threading.Thread(target=lambda: self.said.extend(lines))
-        self._reader.start()
-        until(lambda: self.ready() == 200 or not self.running, "the proxy answers")
-        assert self.running, "".join(self.said)
-        self.up.set()
+        return {"PROXY_BIND": f"127.0.0.1:{self.port}", "PATH": "/usr/sbin:/usr/bin", **addresses}
 
     def log_lines(self) -> list[dict[str, object]]:
         """What it logged of requests."""

@@ -11,17 +11,18 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger import charges, clock, descriptions, draws, opening, tabulations
+from service.ledger import accounts, charges, clock, descriptions, draws, exports, opening, tabulations
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease
 from service.ledger.database import Database
 from service.ledger.draws import Turn
 from service.ledger.layouts import Layout
+from service.ledger.signing import Signer
 from service.noise.tabulation import SIZES
 from service.privacy.levels import find_level
 from service.privacy.notation import read_plan
 from service.privacy.plan import mechanisms_of
-from tests.ledger.charging import ANN, approve, commit, open_account, void
+from tests.ledger.charging import ANN, approve, commit, draw as draw_first, open_account, reserve, void
 
 A = {"type": "geometric", "epsilon": "1/7", "name": "a", "tags": ["state"]}
 B = {"type": "discrete_gaussian", "rho": "1/90", "name": "b", "tags": ["hispanic", "état"]}
@@ -214,3 +215,20 @@ def _act(
 ACTIONS = (
     "charge", "reserve", "commit", "approve", "void", "draw", "describe", "wait", "budget", "state", "threshold"
 )  # fmt: skip
+
+
+def exported(database: Database, signer: Signer) -> bytes:
+    """The export of all accounts."""
+    with database.read() as connection:
+        members = exports.members(connection)
+    return "".join(exports.export(database, signer, members, clock.now())).encode()
+
+
+def draw_what_is_held(database: Database, monkeypatch: pytest.MonkeyPatch, *, voided: bool) -> None:
+    """What a faulty server would write: a draw that does not commit its release, which is held or was voided."""
+    monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: accounts.lock_account(connection, line))
+    open_account(database)
+    (release,) = reserve(database, A)
+    if voided:
+        void(database, release)
+    draw_first(database, release, A)

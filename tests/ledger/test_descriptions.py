@@ -9,20 +9,19 @@ from typing import Any
 import pytest
 
 from service.errors import InvalidInput, NotFound
-from service.ledger import clock, descriptions, exports, journal
+from service.ledger import clock, descriptions, journal
 from service.ledger.accounts import read_account
 from service.ledger.database import Database
 from service.ledger.exports import BadExport, Reader
 from service.ledger.history import replay
-from service.ledger.installation import Secret
 from service.ledger.journal import BadEntry, Head
 from service.ledger.metadata import LARGEST, check_metadata, merged
 from service.ledger.rebuild import rebuild
 from service.ledger.releases import read_release
-from service.ledger.signing import Signer, signer_of
+from service.ledger.signing import Signer
 from service.ledger.verify import verify
 from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account
-from tests.ledger.ledgers import A, describe
+from tests.ledger.ledgers import A, describe, exported
 
 
 def test_a_patch_is_merged_as_rfc_7396_says() -> None:
@@ -79,17 +78,6 @@ def test_what_is_refused_leaves_nothing(database: Database) -> None:
     describe(database, "people", name="x" * (LARGEST - len('{"name":""}')))
 
 
-@pytest.fixture
-def signer(secret: Secret) -> Signer:
-    return signer_of(secret)
-
-
-def _exported(database: Database, signer: Signer) -> bytes:
-    with database.read() as connection:
-        members = exports.members(connection)
-    return "".join(exports.export(database, signer, members, clock.now())).encode()
-
-
 def test_a_description_of_another_accounts_release_is_found_and_not_imported(
     new_database: Callable[[], Database], signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +94,7 @@ def test_a_description_of_another_accounts_release_is_found_and_not_imported(
         found = verify(connection, "people").first_bad
         assert found == BadEntry(2, "the description is of no release of the account")
         assert verify(connection, "others").valid
-    file = _exported(database, signer)
+    file = exported(database, signer)
     with pytest.raises(BadExport, match="no release of its account"):
         rebuild(new_database(), lambda: io.BytesIO(file), signer.public_key)
 

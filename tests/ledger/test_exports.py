@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from service.errors import Conflict, NotFound
-from service.ledger import accounts, clock, draws, exports, journal, packing
+from service.ledger import clock, exports, journal, packing
 from service.ledger.database import Database, open_database
 from service.ledger.exports import BadExport, Reader
 from service.ledger.installation import Secret
@@ -23,8 +23,8 @@ from service.ledger.rebuild import rebuild
 from service.ledger.signing import Signer, signer_of
 from service.ledger.tables import Base
 from service.ledger.verify import verify
-from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, void
-from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, everything, play
+from tests.ledger.charging import account_of, charge, entries_of, open_account
+from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, draw_what_is_held, everything, exported, play
 
 _SAME = (
     "accounts",
@@ -38,17 +38,6 @@ _SAME = (
     "tabulations",
     "descriptions",
 )
-
-
-@pytest.fixture
-def signer(secret: Secret) -> Signer:
-    return signer_of(secret)
-
-
-def _exported(database: Database, signer: Signer) -> bytes:
-    with database.read() as connection:
-        members = exports.members(connection)
-    return "".join(exports.export(database, signer, members, clock.now())).encode()
 
 
 def _imported(database: Database, file: bytes, signer: Signer) -> None:
@@ -80,13 +69,13 @@ def test_a_random_ledger_is_rebuilt_from_its_export(
     with pytest.MonkeyPatch.context() as monkeypatch:
         original, copy = new_database(), new_database()
         play(original, Clock(monkeypatch), steps)
-        file = _exported(original, signer)
+        file = exported(original, signer)
         _imported(copy, file, signer)
         assert _contents(copy) == _contents(original)
         for name in NAMES:
             assert account_of(copy, name) == account_of(original, name)
             assert len(entries_of(copy, name)) == len(entries_of(original, name))
-        assert _exported(copy, signer) == file
+        assert exported(copy, signer) == file
 
 
 def test_a_ledger_with_everything_in_it_is_rebuilt_from_its_export(
@@ -94,7 +83,7 @@ def test_a_ledger_with_everything_in_it_is_rebuilt_from_its_export(
 ) -> None:
     original, copy = new_database(), new_database()
     everything(original, Clock(monkeypatch))
-    file = _exported(original, signer)
+    file = exported(original, signer)
     _imported(copy, file, signer)
     assert _contents(copy) == _contents(original)
     for name in NAMES:
@@ -136,7 +125,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     migrate(database)
     with pytest.MonkeyPatch.context() as monkeypatch:
         everything(database, Clock(monkeypatch))
-    lines = _exported(database, signer_of(Secret(bytes(range(32))))).splitlines(keepends=True)
+    lines = exported(database, signer_of(Secret(bytes(range(32))))).splitlines(keepends=True)
     database.close()
     return lines
 
@@ -249,7 +238,7 @@ def test_a_file_of_another_installation_is_taken_with_its_key_alone(
     another, database = signer_of(Secret(bytes(32))), new_database()
     open_account(database)
     charge(database, A)
-    file = _exported(database, another)
+    file = exported(database, another)
     copy = new_database()
     with pytest.raises(BadExport, match="line 1: the statement names another public key"):
         _imported(copy, file, signer)
@@ -279,11 +268,6 @@ def test_a_draw_of_what_was_not_committed_is_not_imported(
     *,
     voided: bool,
 ) -> None:
-    monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: accounts.lock_account(connection, line))
-    open_account(database)
-    (release,) = reserve(database, A)
-    if voided:
-        void(database, release)
-    draw(database, release, A)
+    draw_what_is_held(database, monkeypatch, voided=voided)
     with pytest.raises(BadExport, match="no committed release" if voided else "before it is committed"):
-        _imported(new_database(), _exported(database, signer), signer)
+        _imported(new_database(), exported(database, signer), signer)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import NotFound
-from service.ledger import accounts, budgets, charges, draws, journal
+from service.ledger import budgets, charges, journal
 from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
 from service.ledger.journal import BadEntry, Head
@@ -26,14 +26,12 @@ from tests.ledger.charging import (
     account_of,
     charge,
     commit,
-    draw,
     entries_of,
     open_account,
     prepared,
     reserve,
-    void,
 )
-from tests.ledger.ledgers import NAMES, A, B, Clock, everything
+from tests.ledger.ledgers import NAMES, A, B, Clock, draw_what_is_held, everything
 
 _NOT_OF_AN_ACCOUNT = {"installation", "api_keys", "jobs", "stored_answers"}  # nothing that a journal says
 _TABLES = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_OF_AN_ACCOUNT]
@@ -247,12 +245,7 @@ def test_a_draw_of_what_was_not_committed_is_found_although_all_else_agrees(
     database: Database, monkeypatch: pytest.MonkeyPatch, *, voided: bool
 ) -> None:
     """What a faulty server would write: noise that was published, and a budget that has it back."""
-    monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: accounts.lock_account(connection, line))
-    open_account(database)
-    (release,) = reserve(database, A)
-    if voided:
-        void(database, release)
-    draw(database, release, A)
+    draw_what_is_held(database, monkeypatch, voided=voided)
     reason = "the draw is of no committed release of the account"
     early = "the release is drawn from before it is committed"
     assert _first_bad(database) == {"people": BadEntry(4, reason) if voided else BadEntry(3, early)}
