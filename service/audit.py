@@ -104,18 +104,24 @@ def _shown(loss: Loss) -> float:
     return np.inf if loss.nats is None else double_up(loss.nats)
 
 
-def own_noise() -> list[Subject]:
-    """The service's samplers, narrow laws and wide ones, against a shift by one and one by about their width."""
+def own_noise(new_keystream: Callable[[], Keystream] = Keystream) -> list[Subject]:
+    """The service's samplers, narrow laws and wide ones, against a shift by one and one by about their width.
+
+    Args:
+        new_keystream: makes the bits of a call that draws; a test gives fixed ones.
+    """
     subjects = []
     for scale in (Fraction(1, 4), Fraction(1), Fraction("2.336"), Fraction(17), Fraction(300), Fraction(100_000)):
         for shift in (1, max(2, round(scale))):
             mechanism = Geometric(scale=scale, sensitivity=shift)
-            subjects.append(_of_law(f"geometric, scale {float(scale):g}", mechanism, Law(scale=scale), shift))
+            subjects.append(
+                _of_law(f"geometric, scale {float(scale):g}", mechanism, Law(scale=scale), shift, new_keystream)
+            )
     for variance in map(Fraction, ("0.3", "1.21", "9.375", "100", "90000", "10000000000")):
         for shift in (1, max(2, round(float(variance) ** 0.5))):
             gaussian = DiscreteGaussian(sigma_squared=variance, sensitivity=shift)
             name = f"discrete Gaussian, variance {float(variance):g}"
-            subjects.append(_of_law(name, gaussian, Law(sigma_squared=variance), shift))
+            subjects.append(_of_law(name, gaussian, Law(sigma_squared=variance), shift, new_keystream))
     for variance, m, shift in (
         (Fraction(4), Fraction(1, 2), 1),
         (Fraction(40), Fraction(3), 4),
@@ -123,19 +129,21 @@ def own_noise() -> list[Subject]:
     ):
         osgt = DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=shift)
         law = Law(sigma_squared=variance, scale=variance / m)
-        subjects.append(_of_law(f"discrete OSGT, {float(variance):g} and {float(m):g}", osgt, law, shift))
-    return [*subjects, _noisy_counts(Fraction(2))]
+        subjects.append(
+            _of_law(f"discrete OSGT, {float(variance):g} and {float(m):g}", osgt, law, shift, new_keystream)
+        )
+    return [*subjects, _noisy_counts(Fraction(2), new_keystream)]
 
 
-def _of_law(name: str, mechanism: Mechanism, law: Law, shift: int) -> Subject:
-    return Subject(f"{name}, shift {shift}", mechanism, lambda size: sample(law, size, Keystream()), shift)
+def _of_law(name: str, mechanism: Mechanism, law: Law, shift: int, new_keystream: Callable[[], Keystream]) -> Subject:
+    return Subject(f"{name}, shift {shift}", mechanism, lambda size: sample(law, size, new_keystream()), shift)
 
 
-def _noisy_counts(scale: Fraction) -> Subject:
+def _noisy_counts(scale: Fraction, new_keystream: Callable[[], Keystream]) -> Subject:
     """Counts on their way out, with one record more or less: as runs, the way any mechanism can be tested."""
 
     def draw(size: int) -> Runs:
-        less, more = (add_noise([count] * size, Law(scale=scale), Keystream()) for count in (41, 42))
+        less, more = (add_noise([count] * size, Law(scale=scale), new_keystream()) for count in (41, 42))
         return less.astype(np.float64), more.astype(np.float64)
 
     return Subject(f"noisy counts, geometric, scale {float(scale):g}", Geometric(scale=scale), draw)

@@ -21,7 +21,13 @@ def _findings(*subjects: Subject, runs: int = _RUNS) -> list[Finding]:
 
 
 def _violated(case: Case, tabulating: Tabulate = tabulate) -> set[str]:
-    return {finding.statement for finding in _findings(subject_of(case, tabulating)) if finding.violated}
+    return {finding.statement for finding in _findings(subject_of(case, _seeded(tabulating))) if finding.violated}
+
+
+def _seeded(tabulating: Tabulate) -> Tabulate:
+    """The same bits in every run of the tests, none of them twice in one."""
+    keystream = Keystream(bytes(range(32)))
+    return lambda groups, rules, laws, _: tabulating(groups, rules, laws, keystream)
 
 
 def _case(kind: type, name: str) -> Case:
@@ -31,7 +37,7 @@ def _case(kind: type, name: str) -> Case:
 
 def test_safetab_loses_no_more_than_its_plans_claim_and_hardly_less() -> None:
     """At every parameter; the bounds come near the claims, so that there is little room for a fault to hide in."""
-    findings = _findings(*own_safetab(), runs=50_000)
+    findings = _findings(*own_safetab(_seeded(tabulate)), runs=50_000)
     assert [finding for finding in findings if finding.violated] == []
     pure = {finding.subject: finding for finding in findings if finding.statement == "epsilon"}
     assert len(pure) == len(CASES) // 2
@@ -45,7 +51,9 @@ def test_safetab_loses_no_more_than_its_plans_claim_and_hardly_less() -> None:
 def test_the_step_that_decides_is_part_of_what_is_measured() -> None:
     """At a threshold the bound is above what step 2 alone could lose, so that the two steps were seen together."""
     case = _case(Geometric, "at a threshold")
-    (epsilon,) = (one for one in _findings(subject_of(case), runs=100_000) if one.statement == "epsilon")
+    (epsilon,) = (
+        one for one in _findings(subject_of(case, _seeded(tabulate)), runs=100_000) if one.statement == "epsilon"
+    )
     assert epsilon.bound > 1.5 * (1 - float(case.design.stage_1)) * epsilon.claim
 
 

@@ -46,6 +46,7 @@ def test_wide_code_scrolls_by_the_keyboard(new_context: Callable[..., BrowserCon
     page = new_context(viewport={"width": 400, "height": 800}).new_page()
     page.goto("/guide/mechanisms")
     code = page.locator("pre").first
+    code.evaluate("pre => { pre.scrolled = new Promise(done => pre.onscroll = () => done(pre.scrollLeft)) }")
     code.focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('pre').scrollLeft > 0")
+    assert code.evaluate("pre => pre.scrolled") > 0
