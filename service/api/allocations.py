@@ -52,25 +52,27 @@ class QueryTarget(Strict):
 
 
 class AllocationTarget(Strict):
-    """A budget with weighted queries; or queries with margins of error and no budget."""
+    """A budget with weighted queries; or queries with margins of error, and perhaps a budget to hold them against."""
 
     budget: BudgetModel | None = None
     mechanism: Literal["geometric", "discrete_gaussian", "laplace", "gaussian"]
     queries: Annotated[list[QueryTarget], Field(min_length=1, max_length=MOST_QUERIES)]
     objective: Objective = Field(
         "proportional",
-        description="With a budget. proportional: shares of it by weight. max_error: the largest weight times margin of"
+        description="With weights. proportional: shares of it by weight. max_error: the largest weight times margin of"
         " error as small as can be. weighted_error: the sum of weight times variance as small as can be.",
     )
     confidence: Exact = "0.95"
 
     @model_validator(mode="after")
     def _one_question(self) -> "AllocationTarget":
-        wanted, other = ("moe", "weight") if self.budget is None else ("weight", "moe")
-        if any(getattr(query, wanted) is None or getattr(query, other) is not None for query in self.queries):
-            raise ValueError("expected a budget and a weight of each query, or no budget and a moe of each query")
-        if self.budget is None and self.objective != "proportional":
-            raise ValueError("expected an objective only with a budget: margins of error have their least cost each")
+        weights = [query.weight is not None for query in self.queries]
+        if weights != [query.moe is None for query in self.queries] or len(set(weights)) > 1:
+            raise ValueError("expected a weight of each query, or a moe of each query")
+        if weights[0] and self.budget is None:
+            raise ValueError("expected a budget, which the weights divide")
+        if not weights[0] and self.objective != "proportional":
+            raise ValueError("expected an objective only with weights: margins of error have their least cost each")
         return self
 
 
@@ -88,6 +90,9 @@ class AllocationBody(BaseModel):
     """The queries, what they cost together, and the plan to register."""
 
     queries: list[QueryBody]
+    fits: bool | None = Field(
+        description="Whether an empty account with the budget admits the plan, under add_remove; null without a budget."
+    )
     cost: GuaranteeBody
     plan: Plan
 
@@ -96,7 +101,8 @@ class AllocationBody(BaseModel):
 def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     """Divide a budget over queries.
 
-    With margins of error: the cheapest noise for each, and what they cost together. With a budget in any definition and
+    With margins of error: the cheapest noise for each, what they cost together, and whether a budget, if one is given,
+    has room for it. With a budget in any definition and
     weights: the least noise that an empty account with this budget admits as its first release under add_remove, never
     more. In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians)
     proportional shares are exact fractions of the budget. A weighted error is least in pure budgets for the pure loss,
@@ -104,10 +110,11 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     """
     kind, confidence = _KINDS[body.mechanism], _confidence(body.confidence)
     queries = _queries(body, kind)
-    if body.budget is None:
+    budget = None if body.budget is None else read_budget(body.budget.model_dump(exclude_none=True), "/budget")
+    if budget is None or body.queries[0].moe is not None:
         noise = [_with_margin(kind, query, one, confidence, n) for n, (query, one) in enumerate(_pairs(queries, body))]
     else:
-        noise = _within_budget(body, read_budget(body.budget.model_dump(exclude_none=True), "/budget"), kind, queries)
+        noise = _within_budget(body, budget, kind, queries)
     plan = allocation.plan_of(noise)
     amounts = [allocation.amount_of(one) for one in noise]
     tight = len(noise) <= MOST_TIGHT
@@ -118,6 +125,7 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
                 _query(one, amount, sum(amounts), confidence, f"/queries/{number}")
                 for number, (one, amount) in enumerate(zip(noise, amounts, strict=True))
             ],
+            "fits": None if budget is None else Account.of(budget).admits(plan),
             "cost": guarantee_body(cost),
             "plan": write_plan(plan),
         }

@@ -43,7 +43,7 @@ class RunExperiment(Smoothing):
     J: Annotated[int, Field(strict=True, ge=1, le=12)] = Field(description="Levels of areas.")
     mu: Size = Field(description="People in an area, on average: each area has floor((N/mu)^(1/J)) children.")
     P: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
-        None, description="Parts of adpc; 4 unless given."
+        None, description="Parts of adpc; 4 unless given. The other algorithms have one, whatever is given."
     )
     strata: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
         None,
@@ -312,7 +312,6 @@ def _parameters(body: RunExperiment) -> dict[str, Any]:
 
 def _check_belonging(body: RunExperiment) -> None:
     belongs = {
-        "P": body.algorithm == "adpc",
         "strata": body.algorithm in STRATIFIED,
         "total_share": body.algorithm == "consistent",
         "noise": body.algorithm in STRATIFIED,

@@ -57,6 +57,19 @@ def test_margins_tell_the_budget_that_they_need(still: Client) -> None:
     assert [query["moe"] for query in again["queries"]] == [6, 11]
 
 
+@pytest.mark.parametrize(
+    ("rho", "fits"), [(None, None), ("0.0451194", False), ("0.0451195", True), ("1e-9", False), ("1e6", True)]
+)
+def test_margins_are_held_against_a_budget(still: Client, rho: str | None, fits: bool | None) -> None:
+    """One cell at a margin of 6 needs rho = 0.04511941 of discrete Gaussian noise (privacy.md, section 6)."""
+    budget = None if rho is None else {"definition": "zcdp", "rho": rho}
+    body = TARGET | {"queries": [{"name": "total", "moe": 6}], "budget": budget}
+    body = {name: value for name, value in body.items() if value is not None}
+    found = json_of(still.post("/v1/calibrations/allocation", json=body))
+    assert (found["queries"][0]["moe"], found["fits"]) == (6, fits)
+    assert found["cost"]["zcdp"]["rho"] == pytest.approx(0.04511941, abs=1e-8)
+
+
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_continuous_margins_are_not_floored(still: Client, mechanism: str) -> None:
     queries = [{"name": "income", "moe": "2.5", "sensitivity": "0.5"}]
@@ -72,7 +85,8 @@ def test_continuous_margins_are_not_floored(still: Client, mechanism: str) -> No
         ({"queries": [{"name": str(n), "weight": 1} for n in range(51)], "objective": "max_error"}, ["/queries"]),
         ({"queries": [{"name": "a"}]}, [""]),
         ({"queries": [{"name": "a", "weight": 1, "moe": 1}]}, [""]),
-        ({"queries": [{"name": "a", "moe": 1}]}, [""]),
+        ({"queries": [{"name": "a", "moe": 1}, {"name": "b", "weight": 1}]}, [""]),
+        ({"queries": [{"name": "a", "moe": 1}], "objective": "max_error"}, [""]),
         ({"budget": None, "queries": [{"name": "a", "weight": 1}]}, [""]),
         ({"budget": None, "queries": [{"name": "a", "moe": 1}], "objective": "max_error"}, [""]),
         ({"budget": None, "queries": [{"name": "a", "moe": -1}]}, ["/queries/0/moe"]),

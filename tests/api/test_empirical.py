@@ -408,7 +408,7 @@ def test_a_job_that_is_not_there(still: Client) -> None:
         ({"J": 13}, "/J"),
         ({"mu": 0}, "/mu"),
         ({"mu": "40"}, "/mu"),
-        ({"P": 4}, "/P"),
+        ({"P": 0}, "/P"),
         ({"algorithm": "adpc", "P": 0}, "/P"),
         ({"algorithm": "adpc", "P": 1000, "N": 10**8, "mu": 100}, "/P"),
         ({"strata": 2}, "/strata"),
