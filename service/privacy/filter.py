@@ -244,7 +244,11 @@ def _rule(delta: Fraction, orders: tuple[int, ...], shares: tuple[int, ...]) -> 
 
 def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
     """What is left of the cap, never below 0."""
-    used = spent(budget, weights, totals)
+    return left(budget, spent(budget, weights, totals))
+
+
+def left(budget: Budget, used: Fraction | None) -> Fraction:
+    """The same where it is known what the filter compares with the cap."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 
@@ -282,6 +286,18 @@ def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
             quanta = tuple(a + count * (b or 0) for a, b in zip(quanta or zeros, amount.quanta, strict=True))
             infinite = tuple(a + count * (b is None) for a, b in zip(infinite or zeros, amount.quanta, strict=True))
     return Totals(epsilon, rho, delta, linear, quanta if any(quanta) else (), infinite if any(infinite) else ())
+
+
+def plus(one: Totals, other: Totals) -> Totals:
+    """The totals of the charges of both."""
+    return Totals(
+        epsilon=Sum(one.epsilon.finite + other.epsilon.finite, one.epsilon.infinite + other.epsilon.infinite),
+        rho=Sum(one.rho.finite + other.rho.finite, one.rho.infinite + other.rho.infinite),
+        delta=one.delta + other.delta,
+        linear=one.linear + other.linear,
+        quanta=_sums(one.quanta, other.quanta),
+        infinite=_sums(one.infinite, other.infinite),
+    )
 
 
 def _plus(total: Sum, value: Fraction | None, count: int) -> Sum:
