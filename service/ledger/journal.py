@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -217,26 +217,15 @@ def append(
 _INSERT = insert(Entry)
 
 
-def entries(
-    connection: Connection,
-    account_id: int,
-    after_seq: int,
-    limit: int,
-    *,
-    until: int | None = None,
-    kinds: Collection[str] | None = None,
-) -> list[JournalEntry]:
-    """A page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order.
-
-    With ``until``, none beyond that one; with ``kinds``, only of these.
-    """
-    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
-    query = query.where(Entry.account_id == account_id, Entry.seq > after_seq).order_by(Entry.seq).limit(limit)
-    if until is not None:
-        query = query.where(Entry.seq <= until)
-    if kinds is not None:
-        query = query.where(Entry.kind.in_(kinds))
-    return [JournalEntry(*row) for row in connection.execute(query)]
+def entries(connection: Connection, account_id: int, after_seq: int, limit: int) -> list[JournalEntry]:
+    """A page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order."""
+    rows = connection.execute(
+        select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+        .where(Entry.account_id == account_id, Entry.seq > after_seq)
+        .order_by(Entry.seq)
+        .limit(limit)
+    )
+    return [JournalEntry(*row) for row in rows]
 
 
 def require_kept(connection: Connection, kept: Kept) -> None:
