@@ -8,11 +8,12 @@ distinct plans is a thousand counts.
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from service.ledger import budgets, journal
 from service.ledger.accounts import AccountRecord
@@ -20,6 +21,8 @@ from service.ledger.journal import BEFORE_FIRST, Broken, Head, JournalEntry
 from service.ledger.metadata import Metadata, check_metadata
 from service.ledger.releases import expires
 from service.ledger.spending import Subplans
+from service.ledger.streams import stream
+from service.ledger.tables import Entry
 from service.ledger.texts import (
     NOTHING,
     Amount,
@@ -34,7 +37,6 @@ from service.ledger.texts import (
 from service.privacy.filter import Budget, Totals, Weights, add_all, plus
 from service.privacy.plan import Neighbouring
 
-_PAGE = 500
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
 _VOLUME = 1 << 26  # characters of plans, likewise
 
@@ -302,8 +304,12 @@ def followed(
     connection: Connection, account_id: int, chain: Chain, until: int, kinds: Collection[str] | None = None
 ) -> Iterator[JournalEntry]:
     """Each entry of an account's journal up to ``until``, right after a chain followed it; with ``kinds``, of these."""
-    while page := journal.entries(connection, account_id, chain.head.seq, _PAGE, until=until, kinds=kinds):
-        for entry in page:
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    query = query.where(Entry.account_id == account_id, Entry.seq <= until).order_by(Entry.seq)
+    if kinds is not None:
+        query = query.where(Entry.kind.in_(kinds))
+    with ExitStack() as cursors:
+        for entry in map(JournalEntry._make, stream(connection, query, cursors)):
             head = Head(entry.seq, entry.hash)
             found = registered(entry.body) if entry.kind == "committed" else None
             if found is None:
