@@ -163,7 +163,7 @@ def add(totals: Totals, amount: Price) -> Totals:
         delta=totals.delta + amount.delta,
         linear=totals.linear + amount.linear,
         quanta=_sums(totals.quanta, [quanta or 0 for quanta in amount.quanta]),
-        infinite=_sums(totals.infinite, [quanta is None for quanta in amount.quanta]),
+        infinite=_sums(totals.infinite, _infinite(amount.quanta)),
     )
 
 
@@ -175,8 +175,13 @@ def subtract(totals: Totals, amount: Price) -> Totals:
         delta=totals.delta - amount.delta,
         linear=totals.linear - amount.linear,
         quanta=_sums(totals.quanta, [-(quanta or 0) for quanta in amount.quanta]),
-        infinite=_sums(totals.infinite, [-(quanta is None) for quanta in amount.quanta]),
+        infinite=_sums(totals.infinite, [-one for one in _infinite(amount.quanta)]),
     )
+
+
+def _infinite(quanta: tuple[int | None, ...]) -> list[bool]:
+    """Where a curve is infinite; empty where it is nowhere, which is almost always."""
+    return [one is None for one in quanta] if None in quanta else []
 
 
 def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
@@ -205,19 +210,15 @@ def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
     rule = _rule(budget.delta - budget.declared_delta, *weights.parts)
-    zeros = (0,) * len(rule.conversions)
-    # In whole quanta, rounded up: integers are many times as fast as fractions here.
-    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
-    least = min(
-        (
-            rest - order * top // bottom + needed
-            for order, needed, rest, infinite in zip(
-                rule.orders, rule.conversions, totals.quanta or zeros, totals.infinite or zeros, strict=True
-            )
-            if not infinite
-        ),
-        default=None,
-    )
+    rests = totals.quanta or (0,) * len(rule.conversions)
+    needed: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
+    if totals.linear:
+        # In whole quanta, rounded up: integers are many times as fast as fractions here.
+        top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
+        needed = (quanta - order * top // bottom for quanta, order in zip(needed, rule.orders, strict=True))
+    if totals.infinite:
+        needed = (quanta for quanta, infinite in zip(needed, totals.infinite, strict=True) if not infinite)
+    least = min(needed, default=None)
     by_order = None if least is None else Fraction(max(least, 0), QUANTA)
     return min((value for value in (totals.epsilon.value, by_order) if value is not None), default=None)
 
