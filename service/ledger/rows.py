@@ -74,28 +74,32 @@ class OwnRows:
         """
         if len(rows) + len(below) != 1:
             return False
-        own, row = bool(rows), (rows or below)[0]
-        origin = "" if own else f'"origin":{{"account":{quoted(row.origin)},"seq":{row.origin_seq}}},'
-        accountant = row.accountant if own else ACCOUNTANT
-        subject, plan, tags = subject_in(row.plan, row.tags)
+        own = bool(rows)
+        _, release, name, delta, created_at, expires_at, stated, own_tags, *others = (rows or below)[0]
+        origin, accountant = "", ACCOUNTANT
+        if own:
+            stored, accountant, state = others
+        else:
+            origin = f'"origin":{{"account":{quoted(others[0])},"seq":{others[1]}}},'
+        subject, plan, tags = subject_in(stated, own_tags)
         before = (
-            f',"content":{{"accountant":{quoted(accountant)},"delta":{quoted(row.delta)},"name":{quoted(row.name)},'
+            f',"content":{{"accountant":{quoted(accountant)},"delta":{quoted(delta)},"name":{quoted(name)},'
             f'{origin}"plan":{plan},"price":'
         )
         after = (
-            f',"tags":{tags}}},"kind":"committed","release":{quoted(row.id)},"seq":{entry.seq}'
-            f',"time":{quoted(row.created_at)}}}'
+            f',"tags":{tags}}},"kind":"committed","release":{quoted(release)},"seq":{entry.seq}'
+            f',"time":{quoted(created_at)}}}'
         )
         body, at = entry.body, entry.body.find(before)
         actor, price = body[len(self._start) : at], body[at + len(before) : -len(after)]
         if at < 0 or body != f"{self._start}{actor}{before}{price}{after}" or not _is_name(actor):
             return False
         amount = _amount_of(price)
-        if amount is None or row.expires_at is not None:
+        if amount is None or expires_at is not None:
             return False
-        if own and (row.state, amount_in(row.price)) != ("committed", amount):
+        if own and (state, amount_in(stored)) != ("committed", amount):
             return False
-        self._audit.take_committed(entry, row.id, accountant, amount, subject, own=own)
+        self._audit.take_committed(entry, release, accountant, amount, subject, own=own)
         if own:
             self._check_tags(entry.seq, subject)
         return True
