@@ -15,13 +15,13 @@ from service.installation import open_installation
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
-from service.ledger.history import Amount, price_of
 from service.ledger.installation import Secret
 from service.ledger.journal import Head, read_head, write_head
 from service.ledger.rebuild import rebuild
 from service.ledger.receipts import check_receipt
 from service.ledger.recompute import Repriced, recompute as price_again
 from service.ledger.signing import signer_of
+from service.ledger.texts import Amount, price_of
 from service.ledger.verify import verify as verify_account
 from service.settings import read_settings
 

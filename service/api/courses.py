@@ -36,6 +36,7 @@ class HistoryBody(BaseModel):
     every: int
     points: list[HistoryPoint]
     head: HeadBody
+    picture: str | None = Field(None, description="The same as SVG, where with_picture asks for it.")
 
 
 def history_body(connection: Connection, account: AccountRecord, points: int = USUAL_POINTS) -> dict[str, Any]:

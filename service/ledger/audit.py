@@ -6,9 +6,10 @@ It asks no database, so that a journal that somebody else keeps is checked by th
 from functools import lru_cache
 
 from service.errors import ServiceError
-from service.ledger import history
-from service.ledger.history import Amount, Chain, Said, Subject
+from service.ledger import texts
+from service.ledger.history import Chain, Said
 from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_body, read_entry
+from service.ledger.texts import Amount, Subject
 from service.privacy.filter import is_charge_of
 from service.privacy.notation import check_relation
 from service.privacy.pricing import ACCOUNTANT, Price, price
@@ -72,7 +73,7 @@ class Audit:
 
     def check_repriced(self, said: Said, plan: str) -> None:
         """The same for the new price of a release that was registered before, whose plan somebody has to look up."""
-        self._check_price(said["content"]["accountant"], (plan, ()), history.amount_of(said["content"]["price"]))
+        self._check_price(said["content"]["accountant"], (plan, ()), texts.amount_of(said["content"]["price"]))
 
     def check_sums(self) -> None:
         """Whether all that was taken adds up.
@@ -89,16 +90,16 @@ class Audit:
         """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""
         try:
             if accountant != ACCOUNTANT:
-                history.read_amount(amount)
+                texts.read_amount(amount)
                 return
-            right = (self._known if len(subject[0]) < history.SHORT else self._is_right)(subject[0], amount)
+            right = (self._known if len(subject[0]) < texts.SHORT else self._is_right)(subject[0], amount)
         except UNREADABLE:
             raise Broken("the entry's price or plan is none") from None
         if not right:
             raise Broken("the price is not that of the plan")
 
     def _is_right(self, plan: str, amount: Amount) -> bool:
-        return is_charge_of(history.read_amount(amount), self.asked(plan))
+        return is_charge_of(texts.read_amount(amount), self.asked(plan))
 
     def asked(self, plan: str) -> Price:
         """What the present accountant asks of this account for a plan.
@@ -106,6 +107,6 @@ class Audit:
         Raises:
             InvalidInput: the plan has no meaning under the account's relation.
         """
-        value = history.read_text(plan)
+        value = texts.read_text(plan)
         check_relation(value, self.chain.neighbouring)
         return price(value, self.chain.neighbouring, self.chain.weights.orders)

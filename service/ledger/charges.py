@@ -242,6 +242,7 @@ class _Rows:
         release, own, held = registered.release, line[-1], registered.state != "committed"
         seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(release.delta)
         prices = [budgets.write_price(amount) for amount in amounts]
+        texts = [json.dumps(amount) for amount in (prices if held else prices[-1:])]
         self._releases.append(
             {
                 "id": registered.id,
@@ -252,7 +253,7 @@ class _Rows:
                 "tags": json.dumps(tags, ensure_ascii=False),
                 "delta": delta,
                 "state": registered.state,
-                "price": json.dumps(prices[-1]),
+                "price": texts[-1],
                 "accountant": ACCOUNTANT,
                 "created_at": registered.created_at,
                 "expires_at": registered.expires_at,
@@ -266,8 +267,7 @@ class _Rows:
             expires_at = registered.expires_at if prepared.expires else None
             hold = {"release_id": registered.id, "expires_at": expires_at}
             self._holds += [
-                {**hold, "account_id": account.id, "price": json.dumps(amount)}
-                for account, amount in zip(line, prices, strict=True)
+                {**hold, "account_id": account.id, "price": text} for account, text in zip(line, texts, strict=True)
             ]
         heads: list[Head] = []
         for account, amount in zip(line, prices, strict=True):

@@ -5,6 +5,7 @@ UTC with exactly six decimals and a ``Z``.
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _SHAPE = "%Y-%m-%dT%H:%M:%S.%fZ"
 
@@ -25,6 +26,7 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
+@lru_cache(maxsize=64)  # reservations of a batch end at one moment
 def later(moment: str, duration: timedelta) -> str:
     """The moment that is so much later than one that the ledger wrote down; at most the last one of the year 9999."""
     try:

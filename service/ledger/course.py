@@ -4,6 +4,7 @@ The journal is the only source: its entries carry the prices and the budgets as 
 past cannot differ from what was admitted then.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger.accounts import AccountRecord
 from service.ledger.history import Chain, followed
 from service.ledger.tables import Entry
-from service.privacy.filter import remaining, spent
+from service.privacy.filter import left, spent
 
 _CHANGING = (
     "account_opened",
@@ -78,24 +79,23 @@ def course_of(connection: Connection, account: AccountRecord, points: int) -> Co
 
 
 def _steps(connection: Connection, account: AccountRecord, number: int, every: int) -> Iterator[Step]:
-    chain, place = Chain(account.name, subplans=False), 0
-    for said in followed(connection, account.id, chain, account.head.seq):
-        if said["kind"] in _CHANGING:
-            if place % every == 0 or place == number - 1:
-                yield _step(chain, said["kind"], said["time"])
-            place += 1
+    chain = Chain(account.name, subplans=False)
+    for place, entry in enumerate(followed(connection, account.id, chain, account.head.seq, _CHANGING)):
+        if place % every == 0 or place == number - 1:
+            yield _step(chain, entry.kind, json.loads(entry.body)["time"])
 
 
 def _step(chain: Chain, kind: str, at: str) -> Step:
     budget, weights, totals = chain.stands, chain.weights, chain.totals
+    counted = spent(budget, weights, totals)
     return Step(
         seq=chain.head.seq,
         kind=kind,
         at=at,
         cap=budget.cap,
-        committed=spent(budget, weights, chain.committed_totals),
-        counted=spent(budget, weights, totals),
-        remaining=remaining(budget, weights, totals),
+        committed=spent(budget, weights, chain.committed_totals) if chain.held else counted,
+        counted=counted,
+        remaining=left(budget, counted),
         delta=totals.delta,
         releases=chain.releases,
     )

@@ -7,42 +7,41 @@ distinct plans is a thousand counts.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
-from service.ledger import budgets, journal, spending
+from service.ledger import budgets, journal
 from service.ledger.accounts import AccountRecord
-from service.ledger.journal import BEFORE_FIRST, Broken, Head
+from service.ledger.journal import BEFORE_FIRST, Broken, Head, JournalEntry
 from service.ledger.metadata import Metadata, check_metadata
 from service.ledger.releases import expires
 from service.ledger.spending import Subplans
-from service.privacy.filter import Budget, Totals, Weights, add_all
-from service.privacy.notation import read_plan
-from service.privacy.plan import Neighbouring, Plan
-from service.privacy.pricing import Price
+from service.ledger.streams import stream
+from service.ledger.tables import Entry
+from service.ledger.texts import (
+    NOTHING,
+    Amount,
+    Subject,
+    amount_of,
+    read_amount,
+    read_text,
+    registered,
+    subject_of,
+    subplans_of,
+)
+from service.privacy.filter import Budget, Totals, Weights, add_all, plus
+from service.privacy.plan import Neighbouring
 
-_PAGE = 500
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
 _VOLUME = 1 << 26  # characters of plans, likewise
-SHORT = 1 << 12  # characters of a plan that is worth remembering
 
 Said = dict[str, Any]
 """What a journal entry says."""
-
-Amount = tuple[str | None, str | None, str, str, tuple[str | None, ...]]
-"""A price as the journal writes it, to be counted: epsilon, rho, delta, linear, quanta."""
-
-Subject = tuple[str, tuple[str, ...]]
-"""What a release spends on: its plan as text, and its own tags."""
-
-_NOTHING: Amount = ("0", "0", "0", "0", ())
-
-write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(slots=True)
@@ -54,6 +53,35 @@ class Held:
     subject: Subject
     expires_at: str | None
     own: bool  # registered in this account, and not in one under it
+
+
+class _Sum:
+    """Totals of charges; equal ones are counted before they are added up."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()  # but for what is counted
+        self._counts: Counter[Amount] = Counter()
+
+    def add(self, amount: Amount, count: int = 1) -> None:
+        """So many more; fewer where the count is below 0."""
+        self._counts[amount] += count
+        if len(self._counts) > _DISTINCT:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        self._totals = add_all(self._totals, ((read_amount(amount), n) for amount, n in self._counts.items() if n))
+        self._counts.clear()
+
+    @property
+    def totals(self) -> Totals:
+        """All of them.
+
+        Raises:
+            TypeError, ValueError: one is no price.
+        """
+        if self._counts:
+            self._add_up()
+        return self._totals
 
 
 class Chain:
@@ -76,10 +104,9 @@ class Chain:
         self.committed = 0  # releases, with those of the accounts under it
         self.own_committed = 0  # its own
         self.held: dict[str, Held] = {}
-        self.amount: Amount = _NOTHING  # of the last entry that registered a release
+        self.amount: Amount = NOTHING  # of the last entry that registered a release
         self.subject: Subject = ("", ())  # likewise
-        self._totals = Totals()  # of what is committed, but for what is counted in _amounts
-        self._amounts: Counter[Amount] = Counter()
+        self._committed, self._holds = _Sum(), _Sum()  # what they cost, and what those that are held do
         self._spent: Subplans = Counter()  # subplans, but for those of what is counted in _subjects
         self._subjects: Counter[Subject] = Counter()
         self._volume = 0  # characters of the plans that are counted
@@ -158,15 +185,14 @@ class Chain:
             raise Broken("the release is held already")
         else:
             read_amount(amount)
+            self._holds.add(amount)
             self.held[release] = Held(kind, amount, subject, content["expires_at"], own)
         return kind
 
     def _commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:
         self.committed += 1
         self.own_committed += own
-        self._amounts[amount] += 1
-        if len(self._amounts) > _DISTINCT:
-            self._add_up_amounts()
+        self._committed.add(amount)
         if self._counts_subplans:
             self._subjects[subject] += 1
             if self._subjects[subject] == 1:
@@ -184,6 +210,7 @@ class Chain:
         if state not in ("committed", "voided", "expired"):
             raise Broken("a release comes to no such state")
         del self.held[release]
+        self._holds.add(held.amount, -1)
         if state == "committed":
             self._commit(held.amount, held.subject, own=held.own)
         return state
@@ -191,17 +218,13 @@ class Chain:
     def _reprice(self, release: str, was: Amount, amount: Amount) -> None:
         read_amount(was), read_amount(amount)
         held = self.held.get(release)
-        if held is None:
-            self._amounts[was] -= 1
-            self._amounts[amount] += 1
-        elif held.amount != was:
+        if held is not None and held.amount != was:
             raise Broken("the release had another price")
-        else:
+        if held is not None:
             held.amount = amount
-
-    def _add_up_amounts(self) -> None:
-        self._totals = add_all(self._totals, _prices(self._amounts))
-        self._amounts.clear()
+        costs = self._committed if held is None else self._holds
+        costs.add(was, -1)
+        costs.add(amount)
 
     def _add_up_subjects(self) -> None:
         for subject, count in self._subjects.items():
@@ -224,13 +247,12 @@ class Chain:
     @property
     def committed_totals(self) -> Totals:
         """The sum of what is committed."""
-        self._add_up_amounts()
-        return self._totals
+        return self._committed.totals
 
     @property
     def totals(self) -> Totals:
         """The sum of what is committed and held."""
-        return add_all(self.committed_totals, _prices(Counter(held.amount for held in self.held.values())))
+        return plus(self._committed.totals, self._holds.totals)
 
     @property
     def releases(self) -> int:
@@ -262,59 +284,6 @@ class Chain:
         return subplans
 
 
-def amount_of(price: Mapping[str, Any]) -> Amount:
-    """A price as its entry writes it."""
-    return price["epsilon"], price["rho"], price["delta"], price["linear"], tuple(price["quanta"])
-
-
-def price_of(amount: Amount) -> dict[str, Any]:
-    """The same as the entry's price."""
-    return dict(zip(_FIGURES, (*amount[:4], list(amount[4])), strict=True))
-
-
-@lru_cache(maxsize=1024)
-def read_amount(amount: Amount) -> Price:
-    """The price that it is.
-
-    Raises:
-        TypeError, ValueError: the service writes none like it.
-    """
-    return budgets.read_price(price_of(amount))
-
-
-_FIGURES = ("epsilon", "rho", "delta", "linear", "quanta")
-
-
-def _prices(counts: Mapping[Amount, int]) -> Iterator[tuple[Price, int]]:
-    return ((read_amount(amount), count) for amount, count in counts.items())
-
-
-def subject_of(content: Said) -> Subject:
-    """What an entry that registers a release spends on."""
-    return write(content["plan"]), tuple(content["tags"])
-
-
-def subplans_of(subject: Subject) -> Subplans:
-    """The priced subplans of a release, by their text."""
-    return (_subplans if len(subject[0]) < SHORT else _subplans.__wrapped__)(subject)
-
-
-@lru_cache(maxsize=_DISTINCT)
-def _subplans(subject: Subject) -> Subplans:
-    plan, tags = subject
-    return spending.subplans_of(read_text(plan), tags)
-
-
-def read_text(plan: str) -> Plan:
-    """The plan that a text states; remembered for a moment, as it is priced, counted and searched for tags."""
-    return (_plan if len(plan) < SHORT else _plan.__wrapped__)(plan)
-
-
-@lru_cache(maxsize=256)
-def _plan(text: str) -> Plan:
-    return read_plan(json.loads(text))
-
-
 def ends_by_itself(held: Held) -> str | None:
     """When a hold ends although nobody says so; never where something may have been published unseen."""
     if held.expires_at is None or not expires(read_text(held.subject[0])):
@@ -331,16 +300,23 @@ class Moment:
     reserved: Subplans
 
 
-def followed(connection: Connection, account_id: int, chain: Chain, until: int) -> Iterator[Said]:
-    """Each entry of an account's journal up to ``until`` that a chain follows, right after it did."""
-    while chain.head.seq < until:
-        page = journal.entries(connection, account_id, chain.head.seq, min(_PAGE, until - chain.head.seq))
-        if not page:
-            return
-        for entry in page:
-            said = json.loads(entry.body)
-            chain.follow(said, Head(entry.seq, entry.hash))
-            yield said
+def followed(
+    connection: Connection, account_id: int, chain: Chain, until: int, kinds: Collection[str] | None = None
+) -> Iterator[JournalEntry]:
+    """Each entry of an account's journal up to ``until``, right after a chain followed it; with ``kinds``, of these."""
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    query = query.where(Entry.account_id == account_id, Entry.seq <= until).order_by(Entry.seq)
+    if kinds is not None:
+        query = query.where(Entry.kind.in_(kinds))
+    with ExitStack() as cursors:
+        for entry in map(JournalEntry._make, stream(connection, query, cursors)):
+            head = Head(entry.seq, entry.hash)
+            found = registered(entry.body) if entry.kind == "committed" else None
+            if found is None:
+                chain.follow(json.loads(entry.body), head)
+            else:
+                chain.commit(found.amount, found.subject, head, own=found.own)
+            yield entry
 
 
 def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:

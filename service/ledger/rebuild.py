@@ -8,17 +8,17 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import branches, budgets, draws, history, spending
+from service.ledger import branches, budgets, draws, spending
 from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
-from service.ledger.history import Amount, Chain, Said, ends_by_itself, read_amount
+from service.ledger.history import Chain, Said, ends_by_itself
 from service.ledger.installation import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.metadata import write_metadata
-from service.ledger.rows import tags_of
 from service.ledger.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
 from service.ledger.tabulations import write_layout
+from service.ledger.texts import Amount, amount_of, read_amount, read_text, tags_of
 from service.privacy.filter import Totals
 from service.privacy.levels import find_level
 
@@ -85,7 +85,7 @@ class _Writer:
         elif entered.state is not None:
             self._changes.append({"release": release, "account": account, "state": entered.state})
         elif said["kind"] == "repriced":
-            price, accountant = _price_text(history.amount_of(content["price"])), content["accountant"]
+            price, accountant = _price_text(amount_of(content["price"])), content["accountant"]
             self._changes.append({"release": release, "account": account, "price": price, "accountant": accountant})
         elif said["kind"] == "described":
             self._describe(account, said)
@@ -158,10 +158,10 @@ class _Writer:
         if found is None or found.state != "committed":
             raise BadExport(self._reader.line, "the draw is of no committed release of its account")
         if '"choice"' in found.plan:
-            forks = draws.forks_of(history.read_text(found.plan), content["mechanism"], content["repetition"])
+            forks = draws.forks_of(read_text(found.plan), content["mechanism"], content["repetition"])
             branches.take_branches(self._connection, release, forks, content["partition"], content["draw"])
         if drawn.layout is not None and drawn.packed is not None:
-            level = find_level(history.read_text(found.plan), drawn.layout.level)
+            level = find_level(read_text(found.plan), drawn.layout.level)
             if level is None:
                 raise BadExport(self._reader.line, "the release has not the level of the tabulation")
             write_layout(self._connection, release, level, drawn.layout, drawn.packed, content["draw"])

@@ -11,14 +11,14 @@ from functools import partial
 from sqlalchemy import Connection, bindparam, select, update
 
 from service.errors import Conflict
-from service.ledger import accounts, budgets, clock, history, journal
+from service.ledger import accounts, budgets, clock, journal, texts
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.audit import Audit
 from service.ledger.database import Database
-from service.ledger.history import Amount, read_amount
 from service.ledger.journal import Head, has_entry
 from service.ledger.releases import HELD
 from service.ledger.tables import Entry, Hold, Release
+from service.ledger.texts import Amount, read_amount
 from service.privacy.filter import Shortfall, Totals, add, charged, is_charge_of, shortfalls, subtract
 from service.privacy.pricing import ACCOUNTANT, Price
 
@@ -86,8 +86,8 @@ def differences(connection: Connection, account: AccountRecord) -> list[Differen
                 wrong.pop(said["release"], None)
             elif said["kind"] == "repriced":
                 plan = connection.execute(_PLAN, {"release": said["release"]}).scalar_one()
-                amount = history.amount_of(said["content"]["price"])
-                _note(wrong, audit, said["release"], amount, history.write(json.loads(plan)))
+                amount = texts.amount_of(said["content"]["price"])
+                _note(wrong, audit, said["release"], amount, texts.write(json.loads(plan)))
     return list(wrong.values())
 
 
@@ -111,7 +111,7 @@ def _with_prices(
         totals = subtract(totals, read_amount(difference.old))
         amount = charged(totals, difference.asked)
         totals = add(totals, amount)
-        prices.append((difference.release, difference.old, history.amount_of(budgets.write_price(amount))))
+        prices.append((difference.release, difference.old, texts.amount_of(budgets.write_price(amount))))
     return replace(account, totals=totals), prices
 
 
@@ -148,8 +148,8 @@ def _write(
     account, prices = _with_prices(account, [difference for difference in found if difference.release in counting])
     rows: list[journal.Row] = []
     for release, old, new in prices:
-        price = history.price_of(new)
-        content: dict[str, object] = {"was": history.price_of(old), "price": price, "accountant": ACCOUNTANT}
+        price = texts.price_of(new)
+        content: dict[str, object] = {"was": texts.price_of(old), "price": price, "accountant": ACCOUNTANT}
         row, head = journal.following(account.chain, "repriced", content, actor=ACTOR, release_id=release, at=at)
         rows.append(row)
         account = replace(account, head=head)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, Row, bindparam, exists, literal_column, select
+from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, literal_column, select, union_all
 
 from service.errors import NotFound
 from service.ledger.journal import Head
@@ -97,22 +97,35 @@ def list_releases(
     With ``tag``, those that carry it themselves or on a node of their plan; with ``state``, those that
     are in it at a moment.
     """
-    query = _RELEASES.where(Release.account_id == account_id, Release.seq > after).order_by(Release.seq).limit(limit)
+    query, number = _RELEASES.where(Release.account_id == account_id), Release.seq
     if tag is not None:
         query = query.join(
             ReleaseTag, (ReleaseTag.account_id == Release.account_id) & (ReleaseTag.seq == Release.seq)
-        ).where(ReleaseTag.tag == tag)
+        ).where(ReleaseTag.account_id == account_id, ReleaseTag.tag == tag)
     due = exists().where(Hold.release_id == Release.id, Hold.account_id == account_id, Hold.expires_at <= at)
     match state:
+        case None | "committed":
+            # What is most or all of them is found in the order of the tag's own rows, of which a rare one has few.
+            number = Release.seq if tag is None else ReleaseTag.seq
+            query = (
+                query.where(number > after) if state is None else query.where(number > after, Release.state == state)
+            )
         case "expired":
-            query = query.where(_UNCOMMITTED, (Release.state == "expired") | due)
-        case "proposed" | "reserved":
-            query = query.where(_UNCOMMITTED, Release.state == state, ~due)
+            query = query.where(_UNCOMMITTED, Release.seq.in_(_expired(account_id, after, at)))
         case "voided":
-            query = query.where(_UNCOMMITTED, Release.state == state)
-        case "committed":
-            query = query.where(Release.state == state)
+            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state)
+        case _:
+            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~due)
+    query = query.order_by(number).limit(limit)
     return [_record(row).seen(at) for row in connection.execute(query)]
+
+
+def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
+    """The numbers of those whose time is over, written down or not; each half has its index."""
+    written = select(Release.seq).where(Release.account_id == account_id, _UNCOMMITTED, Release.state == "expired")
+    due = select(Release.seq).join(Hold, Hold.release_id == Release.id)
+    due = due.where(Release.account_id == account_id, Hold.account_id == account_id, Hold.expires_at <= at)
+    return union_all(written.where(Release.seq > after), due.where(Release.seq > after))
 
 
 _UNCOMMITTED = Release.state != literal_column("'committed'")  # in the words of the index of these few

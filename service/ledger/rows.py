@@ -1,81 +1,29 @@
 """The rows that entries wrote, read beside the entries: releases, their tags, descriptions, draws, their branches."""
 
 import json
-import math
-from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import lru_cache, partial
-from itertools import chain
+from functools import lru_cache
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, exists, false, select, text
+from sqlalchemy import Connection, Row, bindparam, exists, false, select, text
 
-from service.ledger import clock, draws, history, packing
+from service.ledger import clock, draws, packing
 from service.ledger.audit import Audit
-from service.ledger.history import Amount, Said, Subject, amount_of
+from service.ledger.history import Said
 from service.ledger.journal import Broken, JournalEntry, canonical
 from service.ledger.layouts import by_branch, checked_layout
 from service.ledger.metadata import write_metadata
+from service.ledger.streams import Bad, Found, InOrder
 from service.ledger.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
+from service.ledger.texts import Amount, Subject, amount_in, amount_of, read_text, subject_in, tags_of
 from service.privacy.levels import find_level
-from service.privacy.notation import walk
 from service.privacy.pricing import ACCOUNTANT
 
-_AT_ONCE = 500  # rows that a stream holds; more are no faster, and fill the processor's caches
-_REMEMBERED = 4096  # distinct plans, prices and lists of tags
+_REMEMBERED = 4096  # distinct prices and names
 
-_Found = list[Row[*tuple[Any, ...]]]
 _Priced = tuple[Amount | None, str]
 """A price with the version of the accountant that made it."""
-
-
-class Bad(Exception):
-    """Something is not as an entry says."""
-
-    def __init__(self, seq: int, reason: str) -> None:
-        super().__init__(reason)
-        self.seq = seq
-
-
-def stream(
-    connection: Connection, query: Select[*tuple[Any, ...]], until: ExitStack
-) -> Iterator[Row[*tuple[Any, ...]]]:
-    """The rows of a query, of which few are held at a time; its cursor is closed with ``until``."""
-    found = connection.execute(query, execution_options={"stream_results": True, "max_row_buffer": _AT_ONCE})
-    until.callback(found.close)
-    return chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), []))
-
-
-class _InOrder:
-    """Rows of a table in the order of the entries that wrote them; the first column is the entry's number."""
-
-    def __init__(self, connection: Connection, query: Select[*tuple[Any, ...]], what: str, until: ExitStack) -> None:
-        self._rows, self._what = stream(connection, query, until), what
-        self._step()
-
-    def _step(self) -> None:
-        self._next = next(self._rows, None)
-        self.seq: float = math.inf if self._next is None else self._next[0]  # the entry of the next row
-
-    def of(self, seq: int) -> _Found:
-        """The rows of one entry; entries are asked for in turn.
-
-        Raises:
-            Bad: there are rows before it, of an entry that wrote none.
-        """
-        if self.seq < seq:
-            raise Bad(max(int(self.seq), 1), f"a row of {self._what} is of no entry that wrote one")
-        found: _Found = []
-        while self._next is not None and self.seq == seq:
-            found.append(self._next)
-            self._step()
-        return found
-
-    def end(self, seq: int) -> None:
-        """Refuse rows after the last entry, which is ``seq``."""
-        if self._next is not None:
-            raise Bad(seq, f"a row of {self._what} is of no entry that wrote one")
 
 
 class OwnRows:
@@ -87,16 +35,16 @@ class OwnRows:
     def __init__(self, connection: Connection, account_id: int, audit: Audit, until: ExitStack) -> None:
         self._connection, self._account, self._audit = connection, account_id, audit
         own = select(*_RELEASE).where(Release.account_id == account_id).order_by(Release.seq)
-        self._releases = _InOrder(connection, own, "releases", until)
+        self._releases = InOrder(connection, own, "releases", until)
         tags = select(ReleaseTag.seq, ReleaseTag.tag).where(ReleaseTag.account_id == account_id)
-        self._tags = _InOrder(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
+        self._tags = InOrder(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
         drawn = select(*_DRAW).where(Draw.account_id == account_id).order_by(Draw.seq)
-        self._draws = _InOrder(connection, drawn, "draws", until)
+        self._draws = InOrder(connection, drawn, "draws", until)
         said = select(*_DESCRIPTION).where(Description.account_id == account_id).order_by(Description.seq)
-        self._descriptions = _InOrder(connection, said, "descriptions", until)
+        self._descriptions = InOrder(connection, said, "descriptions", until)
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
-        self._below = _InOrder(connection, below, "releases", until)
+        self._below = InOrder(connection, below, "releases", until)
         self._start = f'{{"account":{quoted(audit.chain.name)},"actor":'  # of every entry's text
         self._states: dict[str, tuple[int, str]] = {}  # of what is held: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
@@ -119,40 +67,44 @@ class OwnRows:
         if min(self._tags.seq, self._draws.seq, self._descriptions.seq) <= seq:
             raise Bad(seq, "the entry wrote other rows than it says")
 
-    def _is_as_written(self, rows: _Found, below: _Found, entry: JournalEntry) -> bool:
+    def _is_as_written(self, rows: Found, below: Found, entry: JournalEntry) -> bool:
         """Take an entry that is, letter by letter, what registering the release of its row at once writes.
 
         Most are, and need not be parsed: what is checked of the others holds of these by being equal.
         """
         if len(rows) + len(below) != 1:
             return False
-        own, row = bool(rows), (rows or below)[0]
-        origin = "" if own else f'"origin":{{"account":{quoted(row.origin)},"seq":{row.origin_seq}}},'
-        accountant = row.accountant if own else ACCOUNTANT
-        subject, plan, tags = _subject_in(row.plan, row.tags)
+        own = bool(rows)
+        _, release, name, delta, created_at, expires_at, stated, own_tags, *others = (rows or below)[0]
+        origin, accountant = "", ACCOUNTANT
+        if own:
+            stored, accountant, state = others
+        else:
+            origin = f'"origin":{{"account":{quoted(others[0])},"seq":{others[1]}}},'
+        subject, plan, tags = subject_in(stated, own_tags)
         before = (
-            f',"content":{{"accountant":{quoted(accountant)},"delta":{quoted(row.delta)},"name":{quoted(row.name)},'
+            f',"content":{{"accountant":{quoted(accountant)},"delta":{quoted(delta)},"name":{quoted(name)},'
             f'{origin}"plan":{plan},"price":'
         )
         after = (
-            f',"tags":{tags}}},"kind":"committed","release":{quoted(row.id)},"seq":{entry.seq}'
-            f',"time":{quoted(row.created_at)}}}'
+            f',"tags":{tags}}},"kind":"committed","release":{quoted(release)},"seq":{entry.seq}'
+            f',"time":{quoted(created_at)}}}'
         )
         body, at = entry.body, entry.body.find(before)
         actor, price = body[len(self._start) : at], body[at + len(before) : -len(after)]
         if at < 0 or body != f"{self._start}{actor}{before}{price}{after}" or not _is_name(actor):
             return False
         amount = _amount_of(price)
-        if amount is None or row.expires_at is not None:
+        if amount is None or expires_at is not None:
             return False
-        if own and (row.state, amount_in(row.price)) != ("committed", amount):
+        if own and (state, amount_in(stored)) != ("committed", amount):
             return False
-        self._audit.take_committed(entry, row.id, accountant, amount, subject, own=own)
+        self._audit.take_committed(entry, release, accountant, amount, subject, own=own)
         if own:
             self._check_tags(entry.seq, subject)
         return True
 
-    def _check(self, said: Said, state: str | None, rows: _Found, below: _Found) -> None:
+    def _check(self, said: Said, state: str | None, rows: Found, below: Found) -> None:
         seq, kind = said["seq"], said["kind"]
         registers = state is not None and "plan" in said["content"]
         own = said["content"].get("origin") is None
@@ -196,7 +148,7 @@ class OwnRows:
         stated = (said["release"], content["name"], content["delta"], said["time"], content.get("expires_at"))
         if stated != (row.id, row.name, row.delta, row.created_at, row.expires_at):
             raise Bad(seq, "the release's name, delta or time is not that of its entry")
-        if _subject_in(row.plan, row.tags)[0] != self._audit.chain.subject:
+        if subject_in(row.plan, row.tags)[0] != self._audit.chain.subject:
             raise Bad(seq, "the release's plan or tags are not those of its entry")
 
     def _check_tags(self, seq: int, subject: Subject) -> None:
@@ -219,7 +171,7 @@ class OwnRows:
         if row is None:
             raise Bad(seq, "the release is missing")
         try:
-            self._audit.check_repriced(said, _subject_in(row.plan, "[]")[1])
+            self._audit.check_repriced(said, subject_in(row.plan, "[]")[1])
         except Broken as broken:
             raise Bad(seq, str(broken)) from None
         if row.account_id != self._account:
@@ -258,7 +210,7 @@ class OwnRows:
         if (release.account_id, release.state) != (self._account, "committed"):
             raise Bad(seq, "the draw is of no committed release of the account")
         if '"choice"' in release.plan:
-            for fork in draws.forks_of(history.read_text(release.plan), row.mechanism, row.repetition):
+            for fork in draws.forks_of(read_text(release.plan), row.mechanism, row.repetition):
                 where = (row.release_id, fork.pointer, row.partition, fork.turn)
                 self._branches.setdefault(where, (seq, fork.branch, row.id))
         self._check_layout(said, row, release.plan)
@@ -273,7 +225,7 @@ class OwnRows:
             layout = checked_layout(packed or b"", content["layout_hash"], content["level"], content["groups"])
         except (KeyError, ValueError):
             raise Bad(seq, "the groups are not those of the tabulation") from None
-        level = find_level(history.read_text(plan), layout.level)
+        level = find_level(read_text(plan), layout.level)
         if level is None:
             raise Bad(seq, "the release has not the level of the tabulation")
         for branch, groups in zip(level.branches, by_branch(layout), strict=True):
@@ -344,30 +296,6 @@ _BRANCHES = text(
 )
 
 
-def _subject_in(plan: str, tags: str) -> tuple[Subject, str, str]:
-    """What the release of a row spends on, with the texts of its plan and tags as the journal writes them."""
-    return (_subject if len(plan) < history.SHORT else _subject.__wrapped__)(plan, tags)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _subject(plan: str, tags: str) -> tuple[Subject, str, str]:
-    try:
-        content = {"plan": json.loads(plan), "tags": json.loads(tags)}
-        subject = history.subject_of(content)
-    except (TypeError, ValueError, RecursionError):
-        return ("", ()), "", ""  # of no release
-    return subject, subject[0], history.write(content["tags"])
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def amount_in(column: str) -> Amount | None:
-    """A price in a row; None where it is none."""
-    try:
-        return amount_of(json.loads(column))
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 @lru_cache(maxsize=_REMEMBERED)
 def _amount_of(text: str) -> Amount | None:
     """A price in the text of an entry; None where it is none, or not in canonical form."""
@@ -386,14 +314,3 @@ def _is_name(text: str) -> bool:
     except ValueError:
         return False
     return isinstance(value, str) and canonical(value) == text
-
-
-def tags_of(subject: Subject) -> frozenset[str]:
-    """The tags by which a release is listed: its own and those of every node of its plan."""
-    return (_all_tags if len(subject[0]) < history.SHORT else _all_tags.__wrapped__)(subject)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _all_tags(subject: Subject) -> frozenset[str]:
-    plan, tags = subject
-    return frozenset(tag for _, node in walk(history.read_text(plan)) for tag in node.tags).union(tags)

@@ -19,8 +19,10 @@ from service.ledger import budgets, journal
 from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
-from service.ledger.rows import Bad, OwnRows, amount_in, stream
+from service.ledger.rows import OwnRows
+from service.ledger.streams import Bad, stream
 from service.ledger.tables import Account, Entry, Hold, Spending
+from service.ledger.texts import amount_in
 
 
 @dataclass(frozen=True, slots=True)

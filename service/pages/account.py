@@ -1,6 +1,7 @@
 """One account: what is spent and held, how it came to that, what waits for somebody, and its pictures."""
 
 import asyncio
+import base64
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
@@ -9,18 +10,17 @@ from fastapi.responses import RedirectResponse
 from service.errors import NotFound
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.forms import read_form, text_of
-from service.pages.layout import page
+from service.pages.layout import PICTURES_WITHIN, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 AccountStep = Annotated[str, Path()]
 MOST_TAGS = 20
-_POINTS = 60
+_POINTS = 120
 _WAITING = 20
 _ROWS = 50
 _QUICK = 20_000  # entries that a history follows in a moment
 _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
-    "spending": ("history", {"points": 1000}),
     "profile": ("balance", {"picture": "profile"}),
     "rdp": ("balance", {"picture": "rdp"}),
 }
@@ -57,12 +57,19 @@ async def _overview(visit: Visit, account: str, refused: Refused | None = None) 
     shown = {
         "account": found,
         "balance": balance,
-        "history": await get(visit, f"{path}/history", {"points": _POINTS}) if followed else None,
+        "history": await _history(visit, path) if followed else None,
         "waiting": [*proposed["items"], *reserved["items"]],
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "done": visit.request.query_params.get("done"),
     }
-    return page(visit.request, "account.html", shown | refusal(refused), status=refused.status if refused else 200)
+    status = refused.status if refused else 200
+    return page(visit.request, "account.html", shown | refusal(refused), status=status, policy=PICTURES_WITHIN)
+
+
+async def _history(visit: Visit, path: str) -> Any:
+    """Spending over time with its picture, which stands in the page: asked for later it would be followed again."""
+    found = await get(visit, f"{path}/history", {"points": _POINTS, "with_picture": "true"})
+    return found | {"picture": f"data:image/svg+xml;base64,{base64.b64encode(found['picture'].encode()).decode()}"}
 
 
 @router.get("/pictures/{which}.svg")

@@ -20,7 +20,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " frame-ancestors 'none'; base-uri 'none'"
 )
-# Where a picture of what must not be kept stands in the page itself.
+# Where a picture stands in the page itself, as it is of what must not be kept or would take as long again.
 PICTURES_WITHIN = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 
 

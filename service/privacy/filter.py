@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from service.privacy.conversion import conversion, epsilon_to_rho_at
 from service.privacy.pricing import QUANTA, Price, fractions, integers
@@ -20,6 +20,7 @@ FINE_DENOMINATOR = 10**60  # totals are exact below it
 COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
 COARSE_DELTA = 10**40
 _STEPS = 250
+_TOGETHER = 64  # fractions that are added over one denominator
 
 ORDERS = tuple(1 + Fraction(f"{10 ** (-3 + 9 * k / (_STEPS - 1)):.5e}") for k in range(_STEPS))
 """The RDP orders of (epsilon, delta) budgets: alpha - 1 geometric from 1e-3 to 1e6."""
@@ -58,12 +59,17 @@ class Budget:
         return "rho" if self.definition is Definition.ZCDP else "epsilon"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Weights:
     """RDP orders and, for an (epsilon, delta) budget, the share of delta that each may use; fixed at opening."""
 
     orders: tuple[Fraction, ...] = ()
     shares: tuple[Fraction, ...] = ()
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Orders and shares as a key for memos; taking 500 fractions apart is most of an admission."""
+        return integers(self.orders), integers(self.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,7 @@ def add(totals: Totals, amount: Price) -> Totals:
         delta=totals.delta + amount.delta,
         linear=totals.linear + amount.linear,
         quanta=_sums(totals.quanta, [quanta or 0 for quanta in amount.quanta]),
-        infinite=_sums(totals.infinite, [quanta is None for quanta in amount.quanta]),
+        infinite=_sums(totals.infinite, _infinite(amount.quanta)),
     )
 
 
@@ -169,8 +175,13 @@ def subtract(totals: Totals, amount: Price) -> Totals:
         delta=totals.delta - amount.delta,
         linear=totals.linear - amount.linear,
         quanta=_sums(totals.quanta, [-(quanta or 0) for quanta in amount.quanta]),
-        infinite=_sums(totals.infinite, [-(quanta is None) for quanta in amount.quanta]),
+        infinite=_sums(totals.infinite, [-one for one in _infinite(amount.quanta)]),
     )
+
+
+def _infinite(quanta: tuple[int | None, ...]) -> list[bool]:
+    """Where a curve is infinite; empty where it is nowhere, which is almost always."""
+    return [one is None for one in quanta] if None in quanta else []
 
 
 def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
@@ -198,20 +209,16 @@ def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
 
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
-    rule = _rule(budget.delta - budget.declared_delta, integers(weights.orders), integers(weights.shares))
-    zeros = (0,) * len(rule.conversions)
-    # In whole quanta, rounded up: integers are many times as fast as fractions here.
-    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
-    least = min(
-        (
-            rest - order * top // bottom + needed
-            for order, needed, rest, infinite in zip(
-                rule.orders, rule.conversions, totals.quanta or zeros, totals.infinite or zeros, strict=True
-            )
-            if not infinite
-        ),
-        default=None,
-    )
+    rule = _rule(budget.delta - budget.declared_delta, *weights.parts)
+    rests = totals.quanta or (0,) * len(rule.conversions)
+    needed: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
+    if totals.linear:
+        # In whole quanta, rounded up: integers are many times as fast as fractions here.
+        top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
+        needed = (quanta - order * top // bottom for quanta, order in zip(needed, rule.orders, strict=True))
+    if totals.infinite:
+        needed = (quanta for quanta, infinite in zip(needed, totals.infinite, strict=True) if not infinite)
+    least = min(needed, default=None)
     by_order = None if least is None else Fraction(max(least, 0), QUANTA)
     return min((value for value in (totals.epsilon.value, by_order) if value is not None), default=None)
 
@@ -244,7 +251,11 @@ def _rule(delta: Fraction, orders: tuple[int, ...], shares: tuple[int, ...]) -> 
 
 def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
     """What is left of the cap, never below 0."""
-    used = spent(budget, weights, totals)
+    return left(budget, spent(budget, weights, totals))
+
+
+def left(budget: Budget, used: Fraction | None) -> Fraction:
+    """The same where it is known what the filter compares with the cap."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 
@@ -272,22 +283,54 @@ def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
 
     A count below 0 takes charges away.
     """
-    epsilon, rho, delta, linear = totals.epsilon, totals.rho, totals.delta, totals.linear
-    quanta, infinite = totals.quanta, totals.infinite
-    for amount, count in amounts:
-        epsilon, rho = _plus(epsilon, amount.epsilon, count), _plus(rho, amount.rho, count)
-        delta, linear = delta + count * amount.delta, linear + count * amount.linear
-        if amount.quanta:
-            zeros = (0,) * len(amount.quanta)
-            quanta = tuple(a + count * (b or 0) for a, b in zip(quanta or zeros, amount.quanta, strict=True))
-            infinite = tuple(a + count * (b is None) for a, b in zip(infinite or zeros, amount.quanta, strict=True))
-    return Totals(epsilon, rho, delta, linear, quanta if any(quanta) else (), infinite if any(infinite) else ())
+    counted = list(amounts)
+    curves = [(amount.quanta, count) for amount, count in counted if amount.quanta]
+    return Totals(
+        epsilon=_sum(totals.epsilon, [(amount.epsilon, count) for amount, count in counted]),
+        rho=_sum(totals.rho, [(amount.rho, count) for amount, count in counted]),
+        delta=totals.delta + _dot((amount.delta, count) for amount, count in counted),
+        linear=totals.linear + _dot((amount.linear, count) for amount, count in counted),
+        quanta=_order_by_order(totals.quanta, [[count * (one or 0) for one in curve] for curve, count in curves]),
+        infinite=_order_by_order(
+            totals.infinite, [[count * (one is None) for one in curve] for curve, count in curves if None in curve]
+        ),
+    )
 
 
-def _plus(total: Sum, value: Fraction | None, count: int) -> Sum:
-    if value is None:
-        return Sum(total.finite, total.infinite + count)
-    return Sum(total.finite + count * value, total.infinite)
+def _sum(total: Sum, values: Sequence[tuple[Fraction | None, int]]) -> Sum:
+    infinite = sum(count for value, count in values if value is None)
+    finite = _dot((value, count) for value, count in values if value is not None)
+    return Sum(total.finite + finite, total.infinite + infinite)
+
+
+def _dot(values: Iterable[tuple[Fraction, int]]) -> Fraction:
+    """The sum of the products, some dozens at a time over one denominator: reducing each sum would take longest."""
+    parts, total = [(value, count) for value, count in values if value], Fraction(0)
+    for first in range(0, len(parts), _TOGETHER):
+        some = parts[first : first + _TOGETHER]
+        bottom = math.lcm(*(value.denominator for value, _ in some))
+        top = sum(count * value.numerator * (bottom // value.denominator) for value, count in some)
+        total += Fraction(top, bottom)
+    return total
+
+
+def _order_by_order(totals: tuple[int, ...], curves: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    if not curves:
+        return totals
+    sums = tuple(map(sum, zip(*([totals] if totals else []), *curves, strict=True)))
+    return sums if any(sums) else ()
+
+
+def plus(one: Totals, other: Totals) -> Totals:
+    """The totals of the charges of both."""
+    return Totals(
+        epsilon=Sum(one.epsilon.finite + other.epsilon.finite, one.epsilon.infinite + other.epsilon.infinite),
+        rho=Sum(one.rho.finite + other.rho.finite, one.rho.infinite + other.rho.infinite),
+        delta=one.delta + other.delta,
+        linear=one.linear + other.linear,
+        quanta=_sums(one.quanta, other.quanta),
+        infinite=_sums(one.infinite, other.infinite),
+    )
 
 
 def is_charge_of(amount: Price, asked: Price) -> bool:

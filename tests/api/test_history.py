@@ -91,6 +91,17 @@ def test_declared_deltas_are_added_up(embedded: Client) -> None:
     assert [point["delta"] for point in _history(embedded)["points"]] == [0.0, 1e-9, 2e-9]
 
 
+def test_the_picture_can_stand_beside_its_points(embedded: Client) -> None:
+    open_account(embedded)
+    for _ in range(5):
+        release(embedded, concentrated("0.01"))
+    drawn = embedded.get("/v1/accounts/people/history?points=3", headers={"Accept": "image/svg+xml"})
+    both, plain = _history(embedded, "?points=3&with_picture=true"), _history(embedded, "?points=3")
+    assert both.pop("picture") == drawn.text
+    assert both == plain
+    assert pointers_of(embedded.get("/v1/accounts/people/history?with_picture=2")) == ["/query/with_picture"]
+
+
 def test_who_may_ask_and_for_what(embedded: Client) -> None:
     open_account(embedded)
     open_account(embedded, "others")

@@ -1,6 +1,7 @@
 """Every statement of the ledger finds its rows by an index: none reads a table that grows from end to end."""
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -143,3 +144,41 @@ def _postgresql_scans(connection: Connection, statement: str, parameters: Any) -
         nodes += node.get("Plans", [])
         if node["Node Type"] == "Seq Scan" or ("Index" in node["Node Type"] and "Index Cond" not in node):
             yield json.dumps({key: node.get(key) for key in ("Node Type", "Relation Name", "Index Name")})
+
+
+@contextmanager
+def _steps(connection: Connection) -> Iterator[list[int]]:
+    """The steps that SQLite takes meanwhile, counted in the end."""
+    raw, taken = connection.connection.driver_connection, [0]
+    assert isinstance(raw, sqlite3.Connection)
+
+    def count() -> int:
+        taken[0] += 1
+        return 0
+
+    raw.set_progress_handler(count, 1)
+    try:
+        yield taken
+    finally:
+        raw.set_progress_handler(None, 1)
+
+
+@pytest.mark.parametrize("state", [None, "committed", "reserved", "voided", "expired"])
+@pytest.mark.parametrize("tag", [None, "t", "other"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # whose steps can be counted
+def test_a_page_of_few_releases_costs_the_same_among_many(
+    database: Database, tag: str | None, state: releases.State | None
+) -> None:
+    """Planners without statistics may go through all releases to find those of a tag, or those that expired."""
+    open_account(database)
+    for few in (charge, reserve):
+        few(database, _PLAN)
+    void(database, reserve(database, _PLAN)[0])
+    later = clock.later(clock.now(), timedelta(days=99))
+    taken = []
+    for _ in range(2):
+        charge(database, *[_MECHANISM] * 300)
+        with database.read() as connection, _steps(connection) as steps:
+            releases.list_releases(connection, account_of(database).id, 0, 2, tag, state, later)
+        taken += steps
+    assert taken[1] < 1.2 * taken[0]

@@ -1,5 +1,6 @@
 """What can be done on pages: each button is a call of the contract, and a refusal is shown where it was asked."""
 
+import base64
 import json
 import re
 from types import SimpleNamespace
@@ -209,6 +210,15 @@ def test_a_tabulation_among_the_draws(steward: Client, api: Client) -> None:
     shown = steward.get(at).text
     assert "tabulation of State" in shown
     assert '<td class="number">3</td>' in shown
+
+
+def test_the_page_of_an_account_has_its_course_drawn_within(steward: Client, api: Client) -> None:
+    shown = steward.get("/accounts/persons").text
+    found = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)"', shown)
+    assert found is not None
+    drawn = api.get("/v1/accounts/persons/history?points=120", headers={"Accept": "image/svg+xml"}).text
+    assert base64.b64decode(found[1]).decode() == drawn
+    assert "pictures/spending" not in shown
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_limited_key_sees_what_it_reaches(api: Client, visitor: Client) -> Non
     sign_in(visitor, key)
     assert "/accounts/empty" in visitor.get("/").text
     assert "/accounts/persons" not in visitor.get("/").text
-    for path in ("", "/releases", "/tags", "/journal", "/export", "/pictures/spending.svg", "/releases/x"):
+    for path in ("", "/releases", "/tags", "/journal", "/export", "/pictures/profile.svg", "/releases/x"):
         answer = visitor.get(f"/accounts/persons{path}")
         assert (answer.status_code, "limited to other accounts" in answer.text) == (403, True), path
     assert "limited</span>" not in visitor.get("/keys").text
