@@ -120,3 +120,8 @@ def _rounded(value: float | Fraction, digits: int, rounding: str) -> str:
 def moment(text: str) -> str:
     """A moment of the ledger, to the second, in UTC."""
     return text[:19].replace("T", " ") + " UTC"
+
+
+def in_words(name: str) -> str:
+    """A field of the contract as a label."""
+    return "URL slug" if name == "url_slug" else name.replace("_", " ").capitalize()

@@ -1,12 +1,24 @@
 """The pages' routes, in the order in which they are tried."""
 
-from service.pages import account, empirical, guide, journal, keys, open as without_key, planner, releases, start
+from service.pages import (
+    account,
+    descriptions,
+    empirical,
+    guide,
+    journal,
+    keys,
+    open as without_key,
+    planner,
+    releases,
+    start,
+)
 
 ROUTERS = (
     start.router,
     account.router,
     journal.router,
     releases.router,
+    descriptions.router,
     planner.router,
     empirical.router,
     keys.router,
