@@ -194,14 +194,18 @@ def _threshold(text: str) -> Fraction:
 
 @router.get("", response_model=AccountPage)
 def list_accounts(
-    database: CurrentDatabase, principal: CurrentPrincipal, limit: Limit = 100, cursor: Cursor = None
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    parent: Annotated[AccountName | None, Query(description="Those directly under this account.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Response:
     """List accounts.
 
     By name; a key that is limited to some accounts sees those.
     """
     with database.read() as connection:
-        found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts)
+        found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts, parent)
         now = clock.now()
         shown = [account_body(present(connection, account, now).account) for account in found]
     return ok(page(shown, limit, found[-1].name if found else None))

@@ -8,6 +8,7 @@ from service.pages import (
     journal,
     keys,
     open as without_key,
+    opening,
     planner,
     releases,
     start,
@@ -15,6 +16,7 @@ from service.pages import (
 
 ROUTERS = (
     start.router,
+    opening.router,
     account.router,
     journal.router,
     releases.router,
