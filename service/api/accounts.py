@@ -13,7 +13,7 @@ from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, 
 from service.api.body import StrictRoute
 from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.courses import history_body
-from service.api.exact import Exact, Label, Strict, Text
+from service.api.exact import Exact, Label, Strict, Text, number_up, short_exact
 from service.api.guarantees import (
     BudgetModel,
     GuaranteeBody,
@@ -36,7 +36,7 @@ from service.ledger.budgets import read_budget
 from service.ledger.opening import NewAccount
 from service.ledger.settling import present
 from service.ledger.spending import Subplans
-from service.privacy.filter import Budget
+from service.privacy.filter import Budget, spent
 from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Neighbouring
@@ -96,6 +96,8 @@ class AccountBody(BaseModel):
     neighbouring: Neighbouring
     budget: BudgetModel
     remaining: Remaining
+    counted: float | None = Field(description="What admission counts of the cap, held included; null: infinite.")
+    counted_exact: str | None = Field(description="The same where it is rational and short.")
     state: Literal["open", "closed"]
     description: str
     parent: str | None
@@ -144,6 +146,7 @@ class JournalPage(BaseModel):
 def account_body(account: AccountRecord) -> dict[str, Any]:
     """An account as JSON."""
     weights = account.weights
+    counted = spent(account.budget, weights, account.totals)
     admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
     return {
         "name": account.name,
@@ -151,6 +154,8 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "neighbouring": account.neighbouring.value,
         "budget": budget_body(account),
         "remaining": remaining_body(account),
+        "counted": None if counted is None else number_up(counted),
+        "counted_exact": None if counted is None else short_exact(counted),
         "state": account.state,
         "description": account.description,
         "parent": account.parent,
@@ -194,14 +199,18 @@ def _threshold(text: str) -> Fraction:
 
 @router.get("", response_model=AccountPage)
 def list_accounts(
-    database: CurrentDatabase, principal: CurrentPrincipal, limit: Limit = 100, cursor: Cursor = None
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    parent: Annotated[AccountName | None, Query(description="Those directly under this account.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Response:
     """List accounts.
 
     By name; a key that is limited to some accounts sees those.
     """
     with database.read() as connection:
-        found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts)
+        found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts, parent)
         now = clock.now()
         shown = [account_body(present(connection, account, now).account) for account in found]
     return ok(page(shown, limit, found[-1].name if found else None))

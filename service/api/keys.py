@@ -75,6 +75,7 @@ class KeyBody(BaseModel):
     created_at: str
     created_by: str | None = Field(description="The principal who made it; null: the operator.")
     rotated_from: str | None = Field(description="The id of the key that it takes the place of.")
+    rotated_to: str | None = Field(description="The id of the key that took its place.")
     expires_at: str | None
     last_used_at: str | None = Field(description="To the hour; null: never yet, or a few minutes ago at the most.")
     revoked_at: str | None
@@ -188,6 +189,7 @@ def _body(record: KeyRecord) -> dict[str, Any]:
         "created_at": record.created_at,
         "created_by": record.created_by,
         "rotated_from": record.rotated_from,
+        "rotated_to": record.rotated_to,
         "expires_at": record.expires_at,
         "last_used_at": record.last_used_at,
         "revoked_at": record.revoked_at,

@@ -12,16 +12,18 @@ from service.api.body import StrictRoute
 from service.api.calibrations import read_margin
 from service.api.context import ok
 from service.api.draws import law_of
-from service.api.exact import Exact, Strict, number_up
-from service.api.guarantees import read_deltas
+from service.api.exact import Exact, Strict, number_up, stated
+from service.api.guarantees import cost_of, guarantee_body, read_deltas
 from service.api.plans import Plan
 from service.errors import Fault, InvalidInput
 from service.privacy import safetab
 from service.privacy.accuracy import coverage, excess_of
+from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.notation import write_plan
 from service.privacy.numbers import parse_exact
-from service.privacy.safetab import CONFIDENCE, Analysis, Design, Level, Noise
+from service.privacy.plan import Neighbouring, Sequence, condense
+from service.privacy.safetab import CONFIDENCE, MOST_TIGHT, Analysis, Design, Level, Noise
 
 router = APIRouter(prefix="/v1/plans", tags=["computations"], route_class=StrictRoute)
 
@@ -103,11 +105,11 @@ def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
     design = _design(body)
     noise = [_noise(design, number) for number in range(len(design.levels))]
     plan = safetab.plan_of(design, noise)
-    found = safetab.as_printed(design, delta) + safetab.analyses(design, plan, noise, delta)
+    printed = [*safetab.as_printed(design, delta), safetab.printed(design, noise, delta)]
     return ok(
         {
             "levels": [_level(design, *pair) for pair in zip(design.levels, noise, strict=True)],
-            "analyses": [_analysis(one) for one in found],
+            "analyses": [_printed(one) for one in printed] + _analyses(plan, delta),
             "plan": write_plan(plan),
         }
     )
@@ -162,6 +164,24 @@ def _level(design: Design, level: Level, noise: Noise) -> dict[str, Any]:
     }
 
 
-def _analysis(found: Analysis) -> dict[str, Any]:
+def _printed(found: Analysis) -> dict[str, Any]:
     shown = number_up(found.epsilon) if found.sound else float(found.epsilon)
-    return {"name": found.name, "epsilon": shown, "delta": float(found.delta), "sound": found.sound}
+    return {"name": found.name, "epsilon": shown, "delta": stated(found.delta, number_up), "sound": found.sound}
+
+
+def _analyses(plan: Sequence, delta: Fraction) -> list[dict[str, Any]]:
+    """What pricing the plan says too, from the same memo: whoever goes on to register it does not wait again."""
+    if len(plan.parts) <= MOST_TIGHT:
+        cost = cost_of(plan, Neighbouring.ADD_REMOVE, (delta,))
+    else:
+        rough = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(delta,), orders=(), tight=False)
+        cost = guarantee_body(rough)
+    return [
+        {
+            "name": "zcdp, analytic" if one["via"] == "analytic" else one["via"],
+            "epsilon": one["epsilon"],
+            "delta": 0.0 if one["via"] == "pure" else one["delta"],
+            "sound": True,
+        }
+        for one in cost["approximate"]
+    ]

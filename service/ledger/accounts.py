@@ -99,11 +99,16 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
     return _record(row)
 
 
-def list_accounts(connection: Connection, after: str, limit: int, only: frozenset[str] | None) -> list[AccountRecord]:
-    """A page of accounts by name, those named in ``only`` where it is given."""
+def list_accounts(
+    connection: Connection, after: str, limit: int, only: frozenset[str] | None, parent: str | None = None
+) -> list[AccountRecord]:
+    """A page of accounts by name, those named in ``only`` and directly under ``parent`` where these are given."""
     query = select(*_COLUMNS, _METADATA).where(Account.name > after).order_by(Account.name).limit(limit)
     if only is not None:
         query = query.where(Account.name.in_(only))
+    if parent is not None:
+        above = aliased(Account)
+        query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
     return [_record(row) for row in connection.execute(query)]
 
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Literal, cast
 
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select, tuple_, update
+from sqlalchemy.orm import aliased
 
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger import clock
@@ -28,9 +29,11 @@ FIRST_PRINCIPAL = "first-steward"
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
 ISSUED = "oidc:"  # begins the names of principals that an identity provider vouches for, and those of no keys
 _PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
+_Successor = aliased(ApiKey)
 _COLUMNS = (
     ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts, ApiKey.created_at, ApiKey.expires_at, ApiKey.revoked_at,
     ApiKey.created_by, ApiKey.rotated_from, ApiKey.last_used_at,
+    select(_Successor.id).where(_Successor.rotated_from == ApiKey.id).scalar_subquery(),
 )  # fmt: skip
 
 
@@ -48,6 +51,7 @@ class KeyRecord:
     created_by: str | None = None  # the principal; None: the operator, at a start or by a command
     rotated_from: str | None = None  # the id of the key that it takes the place of
     last_used_at: str | None = None  # to the hour
+    rotated_to: str | None = None  # the id of the key that took its place
 
 
 def includes(role: Role, other: Role) -> bool:
@@ -286,7 +290,7 @@ def _role(stored: str) -> Role:
 
 
 def _record(
-    row: Row[str, str, str, str | None, str, str | None, str | None, str | None, str | None, str | None],
+    row: Row[str, str, str, str | None, str, str | None, str | None, str | None, str | None, str | None, str | None],
 ) -> KeyRecord:
     key_id, name, role, accounts, created_at, *rest = row
     return KeyRecord(key_id, name, _role(role), _accounts(accounts), created_at, *rest)

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from service.errors import NotFound
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.caps import budget_of, fields_of, refused_at
 from service.pages.forms import read_form, text_of
 from service.pages.layout import PICTURES_WITHIN, page
 
@@ -18,6 +19,7 @@ AccountStep = Annotated[str, Path()]
 MOST_TAGS = 20
 _POINTS = 120
 _WAITING = 20
+_BELOW = 50
 _ROWS = 50
 _QUICK = 20_000  # entries that a history follows in a moment
 _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
@@ -45,12 +47,42 @@ async def change_state(account: AccountStep, visit: SignedIn) -> Response:
     return RedirectResponse(f"/accounts/{account}?done={body['state']}", 303)
 
 
-async def _overview(visit: Visit, account: str, refused: Refused | None = None) -> Response:
+@router.post("/budget")
+async def change_budget(account: AccountStep, visit: SignedIn) -> Response:
+    """Change the figures of its budget."""
+    form = await read_form(visit)
+    found = await get(visit, address("accounts", account))
+    typed = fields_of(found["budget"]) | {
+        name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form
+    }
+    return await _changed(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
+
+
+@router.post("/approval")
+async def change_approval(account: AccountStep, visit: SignedIn) -> Response:
+    """Say from which loss on a release waits for a second steward."""
+    form = await read_form(visit)
+    typed = {"approval_above": text_of(form, "approval_above")}
+    return await _changed(visit, account, typed, typed, text_of(form, "once"))
+
+
+async def _changed(visit: Visit, account: str, typed: dict[str, str], body: dict[str, Any], once: str) -> Response:
+    try:
+        await send(visit, "PATCH", address("accounts", account), body, once=once)
+    except Refused as refused:
+        return await _overview(visit, account, refused, typed)
+    return RedirectResponse(f"/accounts/{account}?done=changed", 303)
+
+
+async def _overview(
+    visit: Visit, account: str, refused: Refused | None = None, typed: dict[str, str] | None = None
+) -> Response:
     path = address("accounts", account)
     found = await get(visit, path)
     followed = found["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
-    balance, proposed, reserved = await asyncio.gather(
+    balance, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
+        get(visit, address("accounts"), {"parent": account, "limit": _BELOW}),
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
     )
@@ -58,12 +90,20 @@ async def _overview(visit: Visit, account: str, refused: Refused | None = None) 
         "account": found,
         "balance": balance,
         "history": await _history(visit, path) if followed else None,
+        "below": below["items"],
+        "more_below": below["next_cursor"],
+        "typed": fields_of(found["budget"]) | {"approval_above": found["approval_above"] or ""} | (typed or {}),
         "waiting": [*proposed["items"], *reserved["items"]],
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
+        "faults": {},
         "done": visit.request.query_params.get("done"),
     }
+    if refused is not None:
+        shown |= refused_at(found["budget"]["definition"], shown["typed"], refused.faults) | {
+            "problem": refused.problem
+        }
     status = refused.status if refused else 200
-    return page(visit.request, "account.html", shown | refusal(refused), status=status, policy=PICTURES_WITHIN)
+    return page(visit.request, "account.html", shown, status=status, policy=PICTURES_WITHIN)
 
 
 async def _history(visit: Visit, path: str) -> Any:

@@ -8,6 +8,9 @@ from service.pages.layout import page
 
 async def accounts_page(visit: Visit) -> Response:
     """A page of accounts."""
-    cursor = visit.request.query_params.get("cursor")
-    found = await get(visit, address("accounts"), {"limit": 50, "cursor": cursor})
-    return page(visit.request, "accounts.html", {"accounts": found["items"], "next_cursor": found["next_cursor"]})
+    asked = visit.request.query_params
+    parent = asked.get("parent")
+    query = {"limit": 50, "cursor": asked.get("cursor"), "parent": parent}
+    found = await get(visit, address("accounts"), query)
+    shown = {"accounts": found["items"], "next_cursor": found["next_cursor"], "parent": parent}
+    return page(visit.request, "accounts.html", shown)

@@ -28,15 +28,18 @@ class Usage(NamedTuple):
     symbol: str
     cap: str
     used: Fraction
-    left: float
+    left: Fraction
     percent: str
 
 
-def usage(budget: dict[str, Any], remaining: dict[str, Any]) -> Usage:
-    """How much is gone: the cap without what remains, exactly, so that it is never too little."""
-    name = "rho" if budget["definition"] == "zcdp" else "epsilon"
-    cap, left = Fraction(budget[name]), remaining[name]
-    used = cap - Fraction(repr(left))
+def usage(account: dict[str, Any]) -> Usage:
+    """How much of an account's budget is gone: exactly where that is given, else at least."""
+    budget, name = account["budget"], "rho" if account["budget"]["definition"] == "zcdp" else "epsilon"
+    cap, left = Fraction(budget[name]), Fraction(repr(account["remaining"][name]))
+    used = cap - left
+    if account["counted_exact"] is not None:
+        used = Fraction(account["counted_exact"])
+        left = max(cap - used, Fraction(0))
     share = 100 * used / cap if cap else Fraction(0)
     tenths = min(1000, -(-share.numerator * 10 // share.denominator))
     return Usage(_SYMBOLS[budget["definition"]], budget[name], used, left, f"{tenths / 10:g}")
@@ -120,3 +123,8 @@ def _rounded(value: float | Fraction, digits: int, rounding: str) -> str:
 def moment(text: str) -> str:
     """A moment of the ledger, to the second, in UTC."""
     return text[:19].replace("T", " ") + " UTC"
+
+
+def in_words(name: str) -> str:
+    """A field of the contract as a label."""
+    return "URL slug" if name == "url_slug" else name.replace("_", " ").capitalize()

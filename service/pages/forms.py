@@ -14,7 +14,7 @@ from service.pages.calls import Visit
 from service.pages.session import csrf_token
 
 _ELSEWHERE = "the form was sent by another site"
-_STALE = "the form is not of this session: open the page again and repeat"
+_STALE = "the form is not of who is signed in: open the page again and repeat"
 
 
 async def read_form(visit: Visit) -> FormData:

@@ -14,6 +14,7 @@ from service.pages.layout import page
 router = APIRouter(prefix="/keys", include_in_schema=False)
 
 _ROWS = 100
+_OVERLAPS = {"PT1H": "an hour", "PT24H": "a day", "P7D": "a week", "P30D": "30 days"}
 _NOTHING = {"name": "", "role": "pipeline", "accounts": "", "expires": ""}
 
 
@@ -43,10 +44,11 @@ async def make_key(visit: SignedIn) -> Response:
 
 @router.post("/{key}/rotate")
 async def rotate_key(key: Annotated[str, Path()], visit: SignedIn) -> Response:
-    """Make the key that takes another's place, and show it, this once; the old one stays valid for a day."""
+    """Make the key that takes another's place, and show it, this once; the old one stays valid for a while."""
     form = await read_form(visit)
+    body = {"overlap": text_of(form, "overlap")}
     try:
-        made = await send(visit, "POST", address("keys", key, "rotate"), {}, once=text_of(form, "once"))
+        made = await send(visit, "POST", address("keys", key, "rotate"), body, once=text_of(form, "once"))
     except Refused as refused:
         return await _shown(visit, refused=refused)
     return await _shown(visit, made=made)
@@ -66,5 +68,5 @@ async def _shown(
     asked = visit.request.query_params
     found = await get(visit, address("keys"), {"limit": _ROWS, "cursor": asked.get("cursor")})
     shown = {"keys": found["items"], "next_cursor": found["next_cursor"], "given": given or _NOTHING, "made": made}
-    context = shown | {"now": clock.now(), "done": asked.get("done")} | refusal(refused)
+    context = shown | {"now": clock.now(), "done": asked.get("done"), "overlaps": _OVERLAPS} | refusal(refused)
     return page(visit.request, "keys.html", context, status=refused.status if refused else 200)

@@ -89,6 +89,7 @@ def _environment() -> Environment:
         "relation": figures.relation_text,
         "epsilon": figures.epsilon_of,
         "rho": figures.rho_of,
+        "in_words": figures.in_words,
     }
     made.globals |= {
         "may": may,

@@ -1,7 +1,7 @@
 """What is open without a key beside the guide: the interactive documentation, static files."""
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from service.pages.layout import WEB
@@ -14,6 +14,12 @@ _DOCS_POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; form-action 'none';"
     " frame-ancestors 'none'; base-uri 'none'"
 )
+
+
+@router.get("/favicon.ico")
+def icon() -> Response:
+    """The icon where browsers look for it of their own accord: beside what is no page, such as a file or a picture."""
+    return FileResponse(WEB / "static" / "icon.svg", media_type="image/svg+xml")
 
 
 @router.get("/docs")

@@ -204,7 +204,7 @@ def composition_of(form: Form, plan: Mapping[str, Any], account: Mapping[str, An
         case {"definition": "rdp", "alpha": alpha}:
             return body | {"orders": [alpha]}
         case {"definition": "approximate", "delta": delta}:
-            return body | {"deltas": [form["delta"], delta]}
+            return body if form["delta"] == delta else body | {"deltas": [form["delta"], delta]}
         case _:
             return body
 

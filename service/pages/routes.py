@@ -1,12 +1,26 @@
 """The pages' routes, in the order in which they are tried."""
 
-from service.pages import account, empirical, guide, journal, keys, open as without_key, planner, releases, start
+from service.pages import (
+    account,
+    descriptions,
+    empirical,
+    guide,
+    journal,
+    keys,
+    open as without_key,
+    opening,
+    planner,
+    releases,
+    start,
+)
 
 ROUTERS = (
     start.router,
+    opening.router,
     account.router,
     journal.router,
     releases.router,
+    descriptions.router,
     planner.router,
     empirical.router,
     keys.router,

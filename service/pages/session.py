@@ -18,9 +18,10 @@ from service.ledger.installation import Secret
 from service.ledger.keys import Role
 
 COOKIE = "ledger_session"
+SIGN_OUT = "/sign-out"
 LONGEST_KEY = 2500  # characters: the cookie stays below the 4,096 bytes that browsers keep
 _NONCE_BYTES = 12
-_VERSION = b"session 1"  # authenticated with the rest
+_VERSION = b"session 2"  # authenticated with the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +32,22 @@ class Session:
         key: the bearer key with which the pages ask.
         name: the principal, and ``role`` its role, for display alone: what the key may do ``/v1`` decides.
         expires: seconds since 1970.
-        id: tells this session's forms from those of others.
     """
 
     key: str = field(repr=False)
     name: str
     role: Role
     expires: int
-    id: str = field(repr=False)
 
 
 def new_session(key: str, name: str, role: Role, hours: int) -> Session:
     """A session from now on."""
-    return Session(key, name, role, int(time.time()) + 3600 * hours, secrets.token_urlsafe(16))
+    return Session(key, name, role, int(time.time()) + 3600 * hours)
 
 
 def seal(secret: Secret, session: Session) -> str:
     """The cookie's value: AES-256-GCM under a key that HMAC derives from the installation's secret."""
-    plain = json.dumps([session.key, session.name, session.role, session.expires, session.id]).encode()
+    plain = json.dumps([session.key, session.name, session.role, session.expires]).encode()
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return _text(nonce + _cipher(secret).encrypt(nonce, plain, _VERSION))
 
@@ -71,8 +70,11 @@ def session_of(request: Request) -> Session | None:
 
 
 def csrf_token(secret: Secret, session: Session) -> str:
-    """What each form of this session carries, and no other site can know."""
-    return _text(secret.hmac("page-form", session.id.encode()))
+    """What each form of this principal's pages carries, and no other site can know.
+
+    It is not the session's, so that a form which outlived its session can be sent in the next one.
+    """
+    return _text(secret.hmac("page-form", session.name.encode()))
 
 
 def remember(request: Request, response: Response, session: Session) -> None:

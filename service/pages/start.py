@@ -7,7 +7,7 @@ from service.pages.accounts import accounts_page
 from service.pages.calls import Refused, SignedIn, Visit, address, get
 from service.pages.forms import check_origin, parse_form, read_form, text_of
 from service.pages.layout import page
-from service.pages.session import LONGEST_KEY, forget, new_session, remember, session_of
+from service.pages.session import LONGEST_KEY, SIGN_OUT, forget, new_session, remember, session_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -46,7 +46,7 @@ async def sign_in(request: Request) -> Response:
     return response
 
 
-@router.post("/sign-out")
+@router.post(SIGN_OUT)
 async def sign_out(visit: SignedIn) -> Response:
     """Take the cookie back."""
     await read_form(visit)

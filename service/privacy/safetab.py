@@ -20,19 +20,15 @@ from service.privacy.calibration import (
     safetab_sigma_squared,
 )
 from service.privacy.conversion import conversion
-from service.privacy.guarantee import guarantee
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
-from service.privacy.plan import Choice, Neighbouring, Plan, Repeat, Sequence, condense
+from service.privacy.plan import Choice, Repeat, Sequence
 from service.privacy.pure import mechanism_epsilon
-from service.privacy.tight.work import at_most
 from service.privacy.zcdp import mechanism_rho
 
 Kind = type[Geometric] | type[DiscreteGaussian]
 
 MOST_TIGHT = 16
 """Levels of which the tight analysis is asked for."""
-TIGHT_WORK = 1 << 24
-"""What it may take, a second or so; where that is not enough, it says what another analysis says."""
 CONFIDENCE = Fraction(95, 100)
 """The only one of the paper's closed forms."""
 GRID = tuple(Fraction(k, 100) for k in range(101, 1001))
@@ -124,7 +120,7 @@ def _with_share(mechanism: Geometric | DiscreteGaussian, share: Fraction, name: 
     return DiscreteGaussian(name=name, sigma_squared=mechanism.sigma_squared / share, cells=1)
 
 
-def plan_of(design: Design, noise: Listed[Noise]) -> Plan:
+def plan_of(design: Design, noise: Listed[Noise]) -> Sequence:
     """The plan, ready to be registered.
 
     At each level, ``stability`` times: the total only, or step 1 and then step 2. So many repetitions are what the
@@ -141,25 +137,13 @@ def plan_of(design: Design, noise: Listed[Noise]) -> Plan:
     return Sequence(parts=levels)
 
 
-def analyses(design: Design, plan: Plan, noise: Listed[Noise], delta: Fraction) -> list[Analysis]:
-    """epsilon of the plan by the paper's formulas as they are printed, by sound analyses, and tight."""
-    found = []
-    shares = [(one.step_1, one.step_2, one.total_only) for one in noise]
+def printed(design: Design, noise: Listed[Noise], delta: Fraction) -> Analysis:
+    """epsilon of the plan by the paper's formula as it is printed."""
     if design.kind is Geometric:
-        found.append(Analysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False))
-    else:
-        rho = design.stability * sum((loss_of(one.total_only) for one in noise), Fraction(0))
-        found.append(Analysis("zcdp, printed formula", _printed_zcdp(rho, delta), delta, sound=True))
-    names = {"analytic": "zcdp, analytic"}
-    tight = len(design.levels) <= MOST_TIGHT
-    with at_most(TIGHT_WORK):
-        cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(delta,), orders=(), tight=tight)
-    for statement in cost.approximate:
-        if statement.epsilon.nats is not None:
-            at = Fraction(0) if statement.via == "pure" else delta
-            name = names.get(statement.via, statement.via)
-            found.append(Analysis(name, statement.epsilon.nats, at, sound=True))
-    return found
+        shares = [(one.step_1, one.step_2, one.total_only) for one in noise]
+        return Analysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False)
+    rho = design.stability * sum((loss_of(one.total_only) for one in noise), Fraction(0))
+    return Analysis("zcdp, printed formula", _printed_zcdp(rho, delta), delta, sound=True)
 
 
 def _rough_excess(alphas: Doubles, delta: Fraction) -> Doubles:

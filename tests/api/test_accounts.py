@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ def test_an_account_opens_in_every_definition_and_reads_as_it_was_stated(client:
     assert opened["neighbouring"] == "replace_one"
     assert (opened["unit"], opened["description"], opened["parent"]) == ("person", "everybody", None)
     assert opened["head"]["seq"] == 1
+    assert (opened["counted"], opened["counted_exact"]) == (0.0, "0")
     assert json_of(client.get("/v1/accounts/people")) == opened
     assert head_of(client) == opened["head"]
 
@@ -48,6 +50,16 @@ def test_exact_numbers_mean_their_decimal_text(embedded: Client) -> None:
     body = '{"name": "a", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "pure", "epsilon": 0.10}}'
     answer = embedded.post("/v1/accounts", content=body, headers={"Content-Type": "application/json"})
     assert json_of(answer, 201)["budget"]["epsilon"] == "0.1"
+
+
+def test_what_admission_counts_is_exact_where_it_is_short(embedded: Client) -> None:
+    """What remains is rounded down, so that nothing is left of it to tell whether anything was spent."""
+    open_account(embedded, budget={"definition": "zcdp", "rho": "2.56"})
+    assert json_of(embedded.get("/v1/accounts/people"))["remaining"]["rho"] < 2.56
+    release(embedded, concentrated("0.1"))
+    release(embedded, concentrated("1/3"), reserve_for="P1D")
+    found = json_of(embedded.get("/v1/accounts/people"))
+    assert Fraction(found["counted_exact"]) == Fraction("0.1") + Fraction(1, 3) <= Fraction(repr(found["counted"]))
 
 
 def test_an_approximate_account_shows_its_orders_and_weights(embedded: Client) -> None:

@@ -68,7 +68,7 @@ def test_a_rotated_key_works_beside_the_new_one_and_is_shown_again_to_the_same_r
     new = json_of(rotated, 201)
     kept = ("name", "role", "accounts")
     assert {name: new[name] for name in kept} == {name: old[name] for name in kept}
-    assert (new["rotated_from"], new["created_by"]) == (old["id"], "first-steward")
+    assert (new["rotated_from"], new["rotated_to"], new["created_by"]) == (old["id"], None, "first-steward")
     for key in (old, new):
         json_of(client.get("/v1/jobs/none", headers=bearer(key["key"])), 403)
     assert client.delete(f"/v1/keys/{new['id']}").status_code == 204

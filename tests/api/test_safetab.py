@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from service.privacy.guarantee import guarantee
 from tests.api.calls import Client, json_of, open_account, pointers_of, release
 
 LEVELS: list[dict[str, Any]] = [{"name": "Nation", "moe": 6}, {"name": "County", "moe": "11.5"}]
@@ -25,6 +26,25 @@ def test_the_plan_is_registered_as_it_is(embedded: Client, mechanism: str) -> No
     total = found["levels"][0]["total"]
     figure = spent["pure"]["epsilon"] if mechanism == "geometric" else spent["zcdp"]["rho"]
     assert figure == pytest.approx(total, rel=1e-12)
+
+
+def test_what_was_planned_is_not_analysed_again(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of unlike Gaussian levels the tight analysis takes seconds: planning, pricing and registering share it."""
+    asked: list[object] = []
+
+    def counted(plan: object, *args: Any, **options: Any) -> Any:
+        asked.append(plan)
+        return guarantee(plan, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("service.api.guarantees.guarantee", counted)
+    open_account(embedded, budget={"definition": "zcdp", "rho": "10"})
+    target = {"levels": [{"name": "Nation", "moe": 13}, {"name": "County", "moe": 29}], "delta": "1e-7"}
+    found = json_of(embedded.post("/v1/plans/safetab", json=TARGET | target))
+    priced = json_of(embedded.post("/v1/compositions", json={"plan": found["plan"], "deltas": ["1e-7"]}))
+    registered = release(embedded, found["plan"], delta="1e-7")
+    assert len(asked) == 1
+    assert registered["cost"] == priced
+    assert [one["epsilon"] for one in found["analyses"][1:]] == [one["epsilon"] for one in priced["approximate"]]
 
 
 def test_margins_are_met_by_the_exact_method_and_missed_by_the_printed_one(still: Client) -> None:
@@ -51,6 +71,7 @@ def test_a_delta_below_the_doubles_has_every_analysis(still: Client) -> None:
     found = json_of(still.post("/v1/plans/safetab", json=TARGET | {"delta": "1e-400"}))
     names = {one["name"]: one["epsilon"] for one in found["analyses"]}
     # At the largest of the paper's orders, 10: log(1/delta) = 400 log 10 is divided by 9.
+    assert {one["delta"] for one in found["analyses"]} == {0.0, 5e-324}  # rounded up
     assert 400 * math.log(10) / 9 < names["rdp, printed formula"] < 400 * math.log(10) / 9 + names["pure"]
     assert names["rdp"] <= names["pure"]
 

@@ -177,7 +177,7 @@ def test_a_rotated_key_gives_way_to_one_of_the_same_principal_after_the_overlap(
     just_before = "2026-01-02T01:59:59.999999Z"
     assert _authenticate(database, old_token, just_before) == Principal(old.id, "ann", "steward", frozenset("a"))
     assert _authenticate(database, old_token, TWO) is None
-    assert _listed(database) == [replace(old, expires_at=TWO), new]
+    assert _listed(database) == [replace(old, expires_at=TWO, rotated_to=new.id), new]
 
 
 def test_rotation_prolongs_no_key_and_gives_the_new_one_the_lifetime_of_the_old(

@@ -31,7 +31,7 @@ class Form(HTMLParser):
         super().__init__()
         self.fields: dict[str, list[str]] = {}
         self.buttons: list[str] = []
-        self._action, self._inside, self._select = action, False, ""
+        self._action, self._inside, self._select, self._area = action, False, "", ""
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -45,8 +45,16 @@ class Form(HTMLParser):
             self.buttons.append(given["value"])
         elif self._inside and tag == "select":
             self._select = given["name"]
+        elif self._inside and tag == "textarea":
+            self._area = given["name"]
+            self.fields[self._area] = [""]
         elif self._select and tag == "option" and (self._select not in self.fields or "selected" in given):
             self.fields[self._select] = [given.get("value", "")]
+
+    def handle_data(self, data: str) -> None:
+        """The text of a field of several lines; the first line's end is none of it."""
+        if self._area:
+            self.fields[self._area] = [(self.fields[self._area][0] + data).removeprefix("\n").replace("\n", "\r\n")]
 
     def handle_endtag(self, tag: str) -> None:
         """The end of what is inside."""
@@ -54,6 +62,8 @@ class Form(HTMLParser):
             self._inside = False
         elif tag == "select":
             self._select = ""
+        elif tag == "textarea":
+            self._area = ""
 
     def with_texts(self, texts: Mapping[str, Any]) -> dict[str, Any]:
         """What is sent with some fields typed anew; a list is that of a column."""

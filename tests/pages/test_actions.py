@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,15 +95,25 @@ def test_keys_are_rotated(api: Client, steward: Client) -> None:
     """The new key is shown once and works; a key is rotated once."""
     assert submit(steward, "/keys", "/keys", name="loader", role="pipeline").status_code == 200
     old = json_of(api.get("/v1/keys"))["items"][-1]
-    answer = submit(steward, "/keys", f"/keys/{old['id']}/rotate")
+    answer = submit(steward, "/keys", f"/keys/{old['id']}/rotate", overlap="P7D")
     new = json_of(api.get("/v1/keys"))["items"][-1]
     assert (new["name"], new["role"], new["rotated_from"]) == ("loader", "pipeline", old["id"])
     (shown,) = re.findall(r"pbl_[\w-]+", answer.text)
     assert json_of(api.get("/v1/principal", headers=bearer(shown)))["name"] == "loader"
-    assert json_of(api.get("/v1/keys"))["items"][-2]["expires_at"] is not None
-    assert "by rotation" in steward.get("/keys").text
-    again = submit(steward, "/keys", f"/keys/{old['id']}/rotate")
+    ended = json_of(api.get("/v1/keys"))["items"][-2]
+    assert ended["rotated_to"] == new["id"]
+    assert datetime.fromisoformat(ended["expires_at"]) - datetime.fromisoformat(new["created_at"]) == timedelta(7)
+    listed = steward.get("/keys").text
+    assert "by rotation" in listed
+    assert "another took its place" in listed
+    assert f"/keys/{old['id']}/rotate" not in listed
+    assert f"/keys/{old['id']}/revoke" in listed
+    form = {name: hidden(listed, name) for name in ("csrf", "once")}
+    again = steward.post(f"/keys/{old['id']}/rotate", data=form | {"overlap": "PT1H"})
     assert again.status_code == 409
+    for overlap in ("", "P400D", "a week", "PT0S"):
+        wrong = submit(steward, "/keys", f"/keys/{new['id']}/rotate", overlap=overlap)
+        assert (wrong.status_code, "/overlap" in wrong.text) == (422, True)
     assert "pbl_" not in again.text
 
 

@@ -34,18 +34,22 @@ _ZCDP = {"definition": "zcdp", "rho": "1/3"}
 
 
 @pytest.mark.parametrize(
-    ("budget", "remaining", "percent", "used"),
+    ("budget", "remaining", "exact", "percent", "used", "left"),
     [
-        (_ZCDP, {"rho": 0.3333333333333333}, "0.1", Fraction(1, 3) - Fraction("0.3333333333333333")),
-        ({"definition": "zcdp", "rho": "0.1"}, {"rho": 0.1}, "0", Fraction(0)),
-        ({"definition": "pure", "epsilon": "3"}, {"epsilon": 2.0}, "33.4", Fraction(1)),
-        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, "100", Fraction(4)),
-        ({"definition": "pure", "epsilon": "0"}, {"epsilon": 0.0}, "0", Fraction(0)),
+        (_ZCDP, {"rho": 0.3333333333333333}, "0", "0", "0", "1/3"),
+        (_ZCDP, {"rho": 0.3333333333333333}, None, "0.1", "1/30000000000000000", "0.3333333333333333"),
+        ({"definition": "zcdp", "rho": "2.56"}, {"rho": 2.4599999999999996}, "0.1", "4", "0.1", "2.46"),
+        ({"definition": "pure", "epsilon": "3"}, {"epsilon": 2.0}, None, "33.4", "1", "2"),
+        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, None, "100", "4", "0"),
+        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, "5", "100", "5", "0"),
+        ({"definition": "pure", "epsilon": "0"}, {"epsilon": 0.0}, "0", "0", "0", "0"),
     ],
 )
-def test_what_is_gone_is_never_too_little(budget: Any, remaining: Any, percent: str, used: Fraction) -> None:
-    found = usage(budget, remaining)
-    assert (found.percent, found.used) == (percent, used)
+def test_what_is_gone_is_never_too_little(
+    budget: Any, remaining: Any, exact: str | None, percent: str, used: str, left: str
+) -> None:
+    found = usage({"budget": budget, "remaining": remaining, "counted_exact": exact})
+    assert (found.percent, found.used, found.left) == (percent, Fraction(used), Fraction(left))
 
 
 def test_budgets_in_words() -> None:

@@ -18,3 +18,11 @@ def test_the_documentation_names_no_other_host(still: Client) -> None:
     assert "://" not in page.text
     assert "<script>" not in page.text  # the policy would refuse it
     assert "://" not in still.get("/static/docs.js").text
+
+
+def test_the_icon_is_where_browsers_look_for_it(still: Client) -> None:
+    """Each page links to it; beside a file or a piece of a page they ask for its oldest address."""
+    icon = still.get("/favicon.ico")
+    assert (icon.status_code, icon.headers["Content-Type"]) == (200, "image/svg+xml")
+    assert icon.content == still.get("/static/icon.svg").content
+    assert 'rel="icon" href="/static/icon.svg"' in still.get("/").text

@@ -11,10 +11,11 @@ from fastapi.testclient import TestClient
 from service.ledger.installation import Secret
 from service.pages.session import COOKIE, LONGEST_KEY, Session, csrf_token, new_session, seal, unseal
 from tests.api.calls import STEWARD, Client, json_of, make_key, problem_of
+from tests.pages.forms import form_of
 from tests.pages.visits import hidden, sign_in
 
 _PART = b"--x\r\nContent-Disposition: form-data; name=%s\r\n\r\n+2AA-\r\n--x--\r\n"
-_SESSION = Session("the-key", "somebody", "auditor", int(time.time()) + 3600, "id")
+_SESSION = Session("the-key", "somebody", "auditor", int(time.time()) + 3600)
 
 
 def test_a_session_is_what_was_sealed(secret: Secret) -> None:
@@ -139,10 +140,43 @@ def test_signing_out(steward: Client) -> None:
 # Forms of other sites
 
 
-def test_tokens_are_each_session_s_own(secret: Secret) -> None:
-    mine, other = (new_session("k", "n", "auditor", 1) for _ in range(2))
-    assert csrf_token(secret, mine) != csrf_token(secret, other)
-    assert csrf_token(secret, mine) == csrf_token(secret, mine)
+def test_tokens_are_each_principal_s_own(secret: Secret) -> None:
+    mine, again, other = (new_session("k", name, "auditor", 1) for name in ("n", "n", "o"))
+    assert csrf_token(secret, mine) == csrf_token(secret, again) != csrf_token(secret, other)
+    assert csrf_token(secret, mine) != csrf_token(Secret(bytes(32)), mine)
+
+
+@pytest.mark.parametrize("ended", ["expired", "gone", "revoked"])
+def test_a_form_that_outlived_its_session_is_sent_in_the_next(
+    visitor: Client, api: Client, secret: Secret, ended: str
+) -> None:
+    made = json_of(api.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
+    sign_in(visitor, made["key"])
+    form = form_of(visitor.get("/accounts/persons"), "/accounts/persons/approval").with_texts({"approval_above": "0.125"})
+    kept = dict(visitor.cookies)
+    visitor.cookies.clear()
+    if ended == "expired":
+        past = Session(made["key"], "n", "steward", int(time.time()) - 1)
+        visitor.cookies.set(COOKIE, seal(secret, past))
+    if ended == "revoked":
+        api.delete(f"/v1/keys/{made['id']}")
+        visitor.cookies.update(kept)
+    answer = visitor.post("/accounts/persons/approval", data=form)
+    assert (answer.status_code, "Nothing was done" in answer.text) == (401, True)
+    assert "0.125" not in answer.text.partition("<main")[2]
+    assert json_of(api.get("/v1/accounts/persons"))["approval_above"] == "0.2"
+    if ended == "revoked":
+        sign_in(visitor)  # another key, and so another's form
+        assert visitor.post("/accounts/persons/approval", data=form).status_code == 403
+        return
+    sign_in(visitor, made["key"])
+    assert visitor.post("/accounts/persons/approval", data=form).status_code == 303
+    assert json_of(api.get("/v1/accounts/persons"))["approval_above"] == "0.125"
+
+
+def test_signing_out_after_the_session_is_no_loss(visitor: Client) -> None:
+    answer = visitor.post("/sign-out", data={"csrf": "x"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
 
 
 @pytest.mark.parametrize("csrf", ["", "x", "é", "A" * 43])
@@ -153,9 +187,10 @@ def test_a_form_without_its_token_changes_nothing(steward: Client, api: Client, 
     assert json_of(api.get("/v1/accounts/persons"))["state"] == "open"
 
 
-def test_the_token_of_another_session_is_none(steward: Client, api: Client, app: FastAPI) -> None:
+def test_the_token_of_another_principal_is_none(steward: Client, api: Client, app: FastAPI) -> None:
+    key = make_key(api, "steward", "other")["Authorization"].removeprefix("Bearer ")
     with TestClient(app, follow_redirects=False) as other:
-        sign_in(other)
+        sign_in(other, key)
         token = hidden(other.get("/").text, "csrf")
     assert steward.post("/accounts/persons/state", data={"csrf": token, "state": "closed"}).status_code == 403
 

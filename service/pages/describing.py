@@ -1,0 +1,155 @@
+"""The form of what people say of accounts and releases, made from the contract's own fields. Pure.
+
+A form changes what was typed and nothing else: with each field goes a digest of what stood there, so that two people
+who edit at once do not undo each other's words without seeing them.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel
+
+from service.api.metadata import (
+    AccountingFields,
+    AdministrativeFields,
+    BasicFields,
+    ImplementationFields,
+    LossFields,
+    Metadata as MetadataModel,
+    ModelFields,
+    VariantFields,
+)
+from service.api.registry import Basic
+from service.ledger.metadata import Metadata
+from service.pages.figures import in_words
+
+Kind = Literal["line", "lines", "prose", "day", "choice"]
+_LONG = 1000  # characters from which a field is one for prose
+
+
+class Asked(NamedTuple):
+    """A field of the form; ``needed``: without it there is no entry in the registry."""
+
+    name: str
+    label: str
+    hint: str
+    kind: Kind
+    options: Sequence[str]
+    needed: bool
+
+    def pairs(self, text: str) -> list[tuple[str, str]]:
+        """What can be chosen, and what stands there although it cannot be any more."""
+        texts = [*self.options, *({text} - {"", *self.options})]
+        return [("", "not said"), *((one, one) for one in texts)]
+
+
+class Section(NamedTuple):
+    """Fields that belong together."""
+
+    title: str
+    fields: Sequence[Asked]
+
+
+def _sections() -> list[Section]:
+    groups: dict[str, type[BaseModel]] = {
+        "The data product": BasicFields,
+        "What is protected": VariantFields,
+        "Privacy loss": LossFields,
+        "How it is released": ModelFields,
+        "Noisy counts and composition": AccountingFields,
+        "How it was made": ImplementationFields,
+        "The entry": AdministrativeFields,
+    }
+    stated = MetadataModel.model_json_schema()["properties"]
+    named = {title: list(model.model_fields) for title, model in groups.items()}
+    rest = [name for name in stated if not any(name in names for names in named.values())]
+    named["The entry"] += rest
+    return [Section(title, [_asked(name, stated[name]) for name in names]) for title, names in named.items()]
+
+
+def _asked(name: str, stated: Mapping[str, Any]) -> Asked:
+    (given,) = [one for one in stated["anyOf"] if one["type"] != "null"]
+    kind: Kind = "prose" if given.get("maxLength", 0) >= _LONG else "line"
+    if "enum" in given:
+        kind = "choice"
+    elif given["type"] == "array":
+        kind = "lines"
+    elif given.get("format") == "date":
+        kind = "day"
+    own = Basic.model_fields.get(name)
+    needed = own is not None and own.is_required()
+    return Asked(name, in_words(name), stated["description"], kind, given.get("enum", ()), needed)
+
+
+SECTIONS = _sections()
+_FIELDS = {asked.name: asked for section in SECTIONS for asked in section.fields}
+
+
+def typed(metadata: Metadata) -> dict[str, str]:
+    """Each field as a browser sends it when nothing was typed: lists by lines, without surrounding blanks."""
+    return {name: _typed(metadata.get(name, "")) for name in _FIELDS}
+
+
+def _typed(value: str | list[str]) -> str:
+    lines = value.replace("\r\n", "\n").replace("\r", "\n") if isinstance(value, str) else "\n".join(value)
+    return lines.strip()
+
+
+def digests(texts: Mapping[str, str]) -> dict[str, str]:
+    """By which each text is known again; none of an empty one."""
+    return {name: text and hashlib.sha256(text.encode()).hexdigest()[:32] for name, text in texts.items()}
+
+
+class Edit(NamedTuple):
+    """What somebody typed into which form.
+
+    Attributes:
+        texts: of all fields, as typed.
+        before: digests of what stood there.
+    """
+
+    texts: Mapping[str, str]
+    before: Mapping[str, str]
+
+    @classmethod
+    def none(cls, present: Mapping[str, str]) -> "Edit":
+        """A form in which nobody has typed yet."""
+        return cls(present, digests(present))
+
+    def over(self, present: Mapping[str, str]) -> "Edit":
+        """The same changes to what is there now."""
+        return Edit({**present, **{name: self.texts[name] for name in self.changed()}}, digests(present))
+
+    def changed(self) -> list[str]:
+        """The names of the fields that do not say any more what they said."""
+        now = digests(self.texts)
+        return [name for name in _FIELDS if now[name] != self.before[name]]
+
+    def patch(self) -> dict[str, str | list[str] | None]:
+        """What is asked of ``/v1``: what is empty goes."""
+        return {name: _stated(_FIELDS[name], self.texts[name]) for name in self.changed()}
+
+    def overtaken(self, present: Mapping[str, str]) -> list[str]:
+        """The names of those that somebody else changed meanwhile, to something else than this does."""
+        there = digests(present)
+        return [
+            name for name in self.changed() if there[name] != self.before[name] and present[name] != self.texts[name]
+        ]
+
+
+def edit_of(text: Callable[[str], str]) -> Edit:
+    """What was sent: ``text`` gives a field's text."""
+    return Edit({name: _typed(text(name)) for name in _FIELDS}, {name: text(f"was-{name}") for name in _FIELDS})
+
+
+def _stated(asked: Asked, text: str) -> str | list[str] | None:
+    if not text:
+        return None
+    return [line.strip() for line in text.split("\n") if line.strip()] if asked.kind == "lines" else text
+
+
+def field_of(pointer: str) -> str:
+    """The field that a place in the question comes from; empty where it is of the whole."""
+    name = [*pointer.split("/"), "", "", ""][2]
+    return name if name in _FIELDS else ""

@@ -1,0 +1,110 @@
+"""What people say of an account or a release: read, edited, and seen as an entry of the public registry."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import RedirectResponse
+
+from service.ledger.keys import Role
+from service.pages.account import AccountStep
+from service.pages.calls import Refused, SignedIn, Visit, address, ask, get, send
+from service.pages.describing import SECTIONS, Edit, edit_of, field_of, typed
+from service.pages.forms import read_form, text_of
+from service.pages.layout import may, page
+
+router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
+
+ReleaseStep = Annotated[str, Path()]
+_OVERTAKEN = (
+    "Somebody changed this after the page was opened. Nothing is saved yet: what you typed stands here, and sending it"
+    " again puts it in the place of: "
+)
+_EMPTIED = "(nothing)"
+
+
+@router.get("/description")
+async def show_of_account(account: AccountStep, visit: SignedIn) -> Response:
+    """The account's."""
+    return await _shown(visit, account, None)
+
+
+@router.post("/description")
+async def describe_account(account: AccountStep, visit: SignedIn) -> Response:
+    """Change it."""
+    return await _described(visit, account, None)
+
+
+@router.get("/releases/{release}/description")
+async def show_of_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """A release's own."""
+    return await _shown(visit, account, release)
+
+
+@router.post("/releases/{release}/description")
+async def describe_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Change it."""
+    return await _described(visit, account, release)
+
+
+def _path(account: str, release: str | None) -> str:
+    return address("accounts", account, *(() if release is None else ("releases", release)))
+
+
+async def _described(visit: Visit, account: str, release: str | None) -> Response:
+    form = await read_form(visit)
+    edit, path = edit_of(lambda name: text_of(form, name)), _path(account, release)
+    present = typed((await get(visit, path))["metadata"])
+    overtaken = edit.overtaken(present)
+    if overtaken:
+        faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in overtaken}
+        return await _shown(visit, account, release, edit.over(present), faults, status=409)
+    try:
+        await send(visit, "PATCH", path, {"metadata": edit.patch()}, once=text_of(form, "once"))
+    except Refused as refused:
+        faults = {field_of(pointer): detail for pointer, detail in refused.faults.items()}
+        return await _shown(visit, account, release, edit, faults, refused.problem, status=refused.status)
+    return RedirectResponse(f"{visit.request.url.path}?done=described", 303)
+
+
+async def _shown(
+    visit: Visit,
+    account: str,
+    release: str | None,
+    edit: Edit | None = None,
+    faults: Mapping[str, str] | None = None,
+    problem: Mapping[str, Any] | None = None,
+    *,
+    status: int = 200,
+) -> Response:
+    path = _path(account, release)
+    owner = await get(visit, address("accounts", account))
+    found = owner if release is None else await get(visit, path)
+    edit = edit or Edit.none(typed(found["metadata"]))
+    entry = await ask(visit.request, visit.session.key, "GET", f"{path}/registry-entry", headers=_AS_FILE)
+    least: Role = "steward" if release is None else "pipeline"
+    shown = {
+        "account": owner,
+        "release": None if release is None else found,
+        "at": visit.request.url.path.removesuffix("/description"),
+        "sections": SECTIONS,
+        "texts": edit.texts,
+        "before": edit.before,
+        "inherited": {} if release is None else typed(owner["metadata"]),
+        "may_edit": may(visit.session.role, least),
+        "entry": entry.body.decode() if entry.status == 200 else None,
+        "lacking": None if entry.status == 200 else json.loads(entry.body),
+        "problem": problem,
+        "faults": faults or {},
+        "shown_at": [] if problem is None else [at for at in _pointers(problem) if field_of(at)],
+        "done": visit.request.query_params.get("done"),
+    }
+    return page(visit.request, "description.html", shown, status=status)
+
+
+def _pointers(problem: Mapping[str, Any]) -> list[str]:
+    return [fault["pointer"] for fault in problem.get("errors", ())]
+
+
+_AS_FILE = {"accept": "application/yaml"}
