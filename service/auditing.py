@@ -85,8 +85,8 @@ def verify_receipt(
     check_receipt(receipt, public_key)
     release, entry = receipt["release"], receipt["entry"]
     typer.echo(
-        f"valid: {release['name']!r} in {receipt['account']!r}, {release['state']} at {receipt['issued_at']},"
-        f" entry {entry['seq']}:{receipt['hash']}"
+        f"valid: {release['name']!r} in {receipt['account']!r}, {release['state']} when the receipt was issued,"
+        f" {receipt['issued_at']}; charged {entry['time']} by entry {entry['seq']}:{receipt['hash']}"
     )
 
 

@@ -113,6 +113,19 @@ def test_every_example_works(client: TestClient, names: dict[str, str], method: 
     assert str(answer.status_code) in _DOCUMENT["paths"][path][method]["responses"]
 
 
+def test_an_example_can_be_sent_as_the_page_of_the_contract_fills_it_in() -> None:
+    """Swagger UI fills in the examples of parameters, not those of their schemas."""
+    for _, path, operation in _OPERATIONS:
+        filled = {
+            parameter["name"]: parameter.get("example", parameter.get("examples"))
+            for parameter in operation.get("parameters", [])
+            if "example" in parameter or "examples" in parameter
+        }
+        account = {"account": {"value": _example("/v1/accounts")["name"]}}
+        # Nothing beside a body: what the query may say goes with a stream.
+        assert filled == ({"account": account} if "{account}" in path else {}), path
+
+
 @pytest.mark.parametrize("path", [path for method, path, _ in _OPERATIONS if method == "get"])
 def test_every_reading_works(client: TestClient, names: dict[str, str], path: str) -> None:
     assert client.get(path.format_map(names)).status_code == 200

@@ -46,7 +46,11 @@ router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=StrictR
 AccountName = Annotated[
     str, StringConstraints(min_length=1, max_length=100, pattern=r"^[a-z0-9._-]*[a-z0-9_-][a-z0-9._-]*$")
 ]
-AccountPath = Annotated[str, Path(description="The account's name.", examples=["pl94-2020-us-persons"])]
+# An example of the parameter and not of its schema: the page of the contract fills it in.
+AccountPath = Annotated[
+    str,
+    Path(description="The account's name.", openapi_examples={"account": {"value": examples.ACCOUNT["name"]}}),
+]
 
 
 class OpenAccount(Strict):

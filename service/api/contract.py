@@ -91,16 +91,16 @@ _QUERY = {
 def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     """What an operation takes as JSON or as an Arrow stream, for ``openapi_extra``.
 
-    The stream is an example of itself only in code (README): JSON has no way to write one down.
+    The stream is an example of itself only in code (README): JSON has no way to write one down. Examples of the query
+    stand in its schemas, as pages fill in those of parameters, and beside a JSON body they are refused.
     """
     parameters = [
         {
             "name": name,
             "in": "query",
             "required": False,
-            "schema": _QUERY[name][0],
+            "schema": _QUERY[name][0] | {"examples": [value]},
             "description": f"With an Arrow stream only. {_QUERY[name][1]}",
-            "example": value,
         }
         for name, value in query.items()
     ]

@@ -270,6 +270,15 @@ _DETAILS = {
     "none_required": "expected null",
     "dict_type": "expected an object",
     "string_pattern_mismatch": "expected text that matches {pattern}",
+    "string_type": "expected text",
+    "string_too_short": "expected text with a length of at least {min_length}",
+    "string_too_long": "expected text with a length of at most {max_length}",
+    "list_type": "expected a list",
+    "too_short": "expected at least {min_length} of them, got {actual_length}",
+    "too_long": "expected at most {max_length} of them, got {actual_length}",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected a whole number"),
+    "greater_than_equal": "expected a number of at least {ge}",
+    "less_than_equal": "expected a number of at most {le}",
 }
 
 

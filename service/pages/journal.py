@@ -1,5 +1,8 @@
 """An account's journal, the newest entries first, and the verification of its chain."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
 from fastapi import APIRouter, Response
 
 from service.api.paging import write_cursor
@@ -13,6 +16,13 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 _ROWS = 25
 
 
+class _Named(NamedTuple):
+    """What a row calls a release, and the account whose it is."""
+
+    name: str
+    owner: str
+
+
 @router.get("/journal")
 async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
     """Entries up to one of them; with ``verify``, what verification says."""
@@ -23,14 +33,27 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
     found = await get(visit, path)
     listed = await get(visit, f"{path}/journal", {"limit": min(_ROWS, last), "cursor": cursor})
     verdict = await get(visit, f"{path}/verify") if "verify" in asked else None
-    shown = {"account": found, "head": head, "entries": listed["items"][::-1], "last": last, "rows": _ROWS}
-    return page(visit.request, "journal.html", shown | {"verdict": verdict})
+    entries = listed["items"][::-1]
+    shown = {"account": found, "head": head, "entries": entries, "last": last, "rows": _ROWS, "verdict": verdict}
+    return page(visit.request, "journal.html", shown | {"named": _named(account, entries)})
 
 
 @router.get("/export")
 async def export(account: AccountStep, visit: SignedIn) -> Response:
     """The export of the account and its family, as a file."""
     return Relayed(visit, f"{address('accounts', account)}/export", download=f"{account}.jsonl")
+
+
+def _named(account: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, _Named]:
+    """Releases by their id, where one of the rows says what they are called; what is drawn is the account's own."""
+    named: dict[str, _Named] = {}
+    for entry in (row["entry"] for row in entries):
+        if "plan" in entry["content"]:
+            owner = (entry["content"].get("origin") or {"account": account})["account"]
+            named[entry["release"]] = _Named(entry["content"]["name"], owner)
+        elif entry["kind"] == "drawn":
+            named.setdefault(entry["release"], _Named("a release", account))
+    return named
 
 
 def _number(text: str | None) -> int | None:

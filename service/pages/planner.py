@@ -44,7 +44,7 @@ router = APIRouter(include_in_schema=False)
 _CHANGED = (
     "The form says something else than when the plan was worked out. Nothing was registered: this is the new plan."
 )
-_NO_ACCOUNT = "expected an account that your key reaches"
+_NO_ACCOUNT = "expected one of the accounts in the list"
 _NO_BUTTON = "expected what a button of the page sends"
 
 

@@ -30,6 +30,33 @@ def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") 
     return client.post(path, content=content, headers=_JSON)
 
 
+# What was expected
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "detail"),
+    [
+        ({"name": ""}, "/name", "expected text with a length of at least 1"),
+        ({"name": "n" * 1000}, "/name", "expected text with a length of at most 200"),
+        ({"name": 7}, "/name", "expected text"),
+        ({"tags": "a"}, "/tags", "expected a list"),
+        ({"tags": ["a"] * 1000}, "/tags", "expected at most 64 of them, got 1000"),
+        ({"plan": {"type": "sequence", "parts": []}}, "/plan/parts", "expected at least 1 of them, got 0"),
+        ({"plan": pure("1", cells=1.5)}, "/plan/cells", "expected a whole number"),
+        ({"plan": pure("1", cells="1")}, "/plan/cells", "expected a whole number"),
+        ({"plan": pure("1", cells=0)}, "/plan/cells", "expected a number of at least 1"),
+        ({"plan": pure("1", cells=10**30)}, "/plan/cells", "expected a number of at most "),
+    ],
+)
+def test_what_was_expected_is_said_in_one_voice(
+    still: Client, change: dict[str, Any], pointer: str, detail: str
+) -> None:
+    body = {"name": "tables", "plan": pure("1")} | change
+    (fault,) = problem_of(still.post("/v1/accounts/people/releases", json=body), "validation")["errors"]
+    assert fault["pointer"] == pointer
+    assert fault["detail"].startswith(detail)
+
+
 # Addresses and methods
 
 
