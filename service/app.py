@@ -63,6 +63,7 @@ _NO_TELEMETRY: TelemetryConfig = {
     "operation_spans": False,
     "auto_configure": False,
 }
+_SMALL = 16  # bodies that take no room make a part of it in all, if every connection brings the largest of them
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
@@ -137,8 +138,13 @@ def _add_routes(app: FastAPI) -> None:
 
 def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     """The middleware, from within to without, and the figures that it keeps."""
-    json = Allowance(settings.max_json_bytes, settings.resolved_json_bytes_at_once)
-    streams = Allowance(settings.max_arrow_bytes, settings.resolved_arrow_bytes_at_once)
+    json, streams = (
+        Allowance(largest, at_once, at_once // (_SMALL * settings.max_connections))
+        for largest, at_once in (
+            (settings.max_json_bytes, settings.resolved_json_bytes_at_once),
+            (settings.max_arrow_bytes, settings.resolved_arrow_bytes_at_once),
+        )
+    )
     # Whoever has no key yet cannot take the room of those who have: there is some for every connection.
     sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}
