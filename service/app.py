@@ -63,6 +63,7 @@ _NO_TELEMETRY: TelemetryConfig = {
     "operation_spans": False,
     "auto_configure": False,
 }
+_SMALL = 16  # bodies that take no room make a part of it in all, if every connection brings the largest of them
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
@@ -121,7 +122,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         None if settings.draw_retention_days is None else timedelta(days=settings.draw_retention_days),
     )
     app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
-    app.state.probes = CapacityLimiter(2)
+    app.state.probes, app.state.walkers = CapacityLimiter(2), CapacityLimiter(4)
     _add_routes(app)
     for router in routes.ROUTERS:
         app.router.routes.extend(router.routes)
@@ -142,8 +143,13 @@ def _add_routes(app: FastAPI) -> None:
 
 def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     """The middleware, from within to without, and the figures that it keeps."""
-    json = Allowance(settings.max_json_bytes, settings.resolved_json_bytes_at_once)
-    streams = Allowance(settings.max_arrow_bytes, settings.resolved_arrow_bytes_at_once)
+    json, streams = (
+        Allowance(largest, at_once, at_once // (_SMALL * settings.max_connections))
+        for largest, at_once in (
+            (settings.max_json_bytes, settings.resolved_json_bytes_at_once),
+            (settings.max_arrow_bytes, settings.resolved_arrow_bytes_at_once),
+        )
+    )
     # Whoever has no key yet cannot take the room of those who have: there is some for every connection.
     sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}

@@ -61,8 +61,8 @@ class Settings(BaseSettings):
     )
     max_json_bytes_at_once: _Count | None = Field(
         None,
-        description="Bytes of JSON bodies that are in memory at once; a request for which there is no room is answered"
-        " with 503. By default 16 times the largest.",
+        description="Bytes of JSON bodies that are in memory at once, half of them for one principal; a request for"
+        " which there is no room is answered with 503, small ones never. By default 16 times the largest.",
     )
     max_arrow_bytes_at_once: _Count | None = Field(
         None,

@@ -11,7 +11,7 @@ from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.context import Changing, CurrentDatabase, in_walkers, in_writers, ok, respond
 from service.api.courses import history_body
 from service.api.exact import Exact, Label, Strict, Text, number_up, short_exact
 from service.api.guarantees import (
@@ -261,6 +261,7 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     response_model=Balance,
     responses=pictures.responses("The balance; a picture of it as SVG or PNG."),
 )
+@in_walkers
 def read_balance(
     account: AccountPath,
     request: Request,

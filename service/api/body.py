@@ -4,22 +4,25 @@ import json
 import re
 from collections.abc import Callable, Coroutine
 from decimal import Decimal
-from typing import Any, ClassVar, get_origin
+from typing import Any, ClassVar, cast, get_origin
 
 from anyio import to_thread
 from fastapi import Request, Response
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Scope
 
+from service.api import problems
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
-_LARGE = 1 << 16  # bytes from which parsing leaves the event loop
+_LARGE = 1 << 16  # bytes from which reading leaves the event loop
+_MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -39,6 +42,7 @@ class StrictRoute(APIRoute):
             parameter.alias for parameter in queries if get_origin(parameter.field_info.annotation) is list
         )
         reads_body = self.body_field is not None
+        model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
 
         async def read_and_handle(request: Request) -> Response:
             if reads_body:
@@ -48,8 +52,8 @@ class StrictRoute(APIRoute):
                 settings = request.app.state.settings
                 plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
                 body = await _whole_body(request)
-                parsed = await to_thread.run_sync(parse, body) if len(body) > _LARGE else parse(body)
-                request._json = parsed
+                large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
+                request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
             await check_kept(request)
             return await handle(request)
 
@@ -112,6 +116,22 @@ async def _whole_body(request: Request) -> bytes:
         return await request.body()
     except ClientDisconnect:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
         raise _hung_up() from None
+
+
+def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:
+    """A large body as an operation's model.
+
+    Raises:
+        InvalidInput: it is no JSON, or none that the operation reads.
+    """
+    parsed = parse(body)
+    try:
+        return model.model_validate(parsed)
+    except ValidationError as error:
+        number = error.error_count()
+        if number > _MOST_FAULTS:
+            raise InvalidInput.at("", f"expected what the operation reads; {number} things are wrong") from None
+        raise InvalidInput(problems.faults_of(error, parsed)) from None
 
 
 def _hung_up() -> InvalidInput:

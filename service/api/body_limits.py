@@ -1,6 +1,7 @@
 """What a body may take: bytes, bytes of all bodies at once, and time to come in."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,21 +11,40 @@ from service.api.body import media_type
 from service.api.problems import Problem
 from service.errors import Unavailable
 
+SENDER = "sender"  # in the state of a request without a key of its own: the principal whose body it is
+
 _RETRY = 10  # seconds after which an upload that found no room may come again
 
 
 class Allowance:
-    """How large a body may be, and how many bytes of such bodies there may be in memory at once."""
+    """How large a body may be, and how many bytes of such bodies there may be in memory at once.
 
-    def __init__(self, largest: int, at_once: int) -> None:
-        self.largest, self.at_once = largest, at_once
+    A slow body holds its room for long. So one principal may hold half of it, or one of the largest bodies where that
+    is more, and bodies of up to ``small`` bytes take none.
+    """
+
+    def __init__(self, largest: int, at_once: int, small: int = 0) -> None:
+        self.largest, self.at_once, self.small = largest, at_once, small
         self.taken = 0  # bytes of bodies that are being received, worked on or answered now
+        self._most = max(largest, at_once // 2)
+        self._by: Counter[str] = Counter()
 
-    def take(self, size: int) -> bool:
-        """Take room for so many bytes more, if there is."""
-        fits = self.taken + size <= self.at_once
-        self.taken += size if fits else 0
+    def take(self, size: int, sender: str) -> bool:
+        """Take room for so many bytes more, if there is; without a sender, of the room for all."""
+        fits = self.taken + size <= self.at_once and (not sender or self._by[sender] + size <= self._most)
+        if fits:
+            self._add(size, sender)
         return fits
+
+    def give_back(self, size: int, sender: str) -> None:
+        """The body is answered."""
+        self._add(-size, sender)
+        if not self._by[sender]:
+            del self._by[sender]
+
+    def _add(self, size: int, sender: str) -> None:
+        self.taken += size
+        self._by[sender] += size
 
 
 class BodyLimits:
@@ -53,7 +73,7 @@ class BodyLimits:
             await self.app(scope, receive, send)
             return
         allowance = self.paths.get(scope["path"]) or self.allowances.get(media_type(scope), self.otherwise)
-        body = _Body(allowance, scope["path"], receive, send, self.seconds, self.rate)
+        body = _Body(allowance, scope, receive, send, self.seconds, self.rate)
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
             await self.app(scope, body.received, body.sent)
@@ -62,19 +82,20 @@ class BodyLimits:
                 refused.answer.headers["Connection"] = "close"  # the rest of the body is not read
                 await refused.answer(scope, receive, send)
         finally:
-            allowance.taken -= body.taken
+            allowance.give_back(body.taken, body.sender)
 
 
 class _Body:
     """The body of one request: what came of it, and what it took of its allowance."""
 
     def __init__(
-        self, allowance: Allowance, path: str, receive: Receive, send: Send, seconds: float, rate: int
+        self, allowance: Allowance, scope: Scope, receive: Receive, send: Send, seconds: float, rate: int
     ) -> None:
-        self.allowance, self.path = allowance, path
+        self.allowance, self.path, self.scope = allowance, scope["path"], scope
         self.receive, self.send = receive, send
         self.seconds, self.rate = seconds, rate
         self.size = self.taken = self.length = 0
+        self.sender = ""
         self.started: float | None = None  # when its first part was waited for
         self.whole = self.answered = False
 
@@ -90,6 +111,7 @@ class _Body:
             return await self.receive()
         if self.started is None:
             self.started = asyncio.get_running_loop().time()
+            self.sender = _sender(self.scope)  # of a page it is known by now, as nothing is read of others
             self._take(self.length)
         try:
             async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
@@ -114,11 +136,17 @@ class _Body:
             raise _Refused(problems.problem("too_large", detail, self.path))
 
     def _take(self, size: int) -> None:
-        if size > self.taken:
-            if not self.allowance.take(size - self.taken):
+        if size > max(self.taken, self.allowance.small):
+            if not self.allowance.take(size - self.taken, self.sender):
                 full = Unavailable("there is no room for this body beside those of other requests now", _RETRY)
                 raise _Refused(problems.of_error(full, self.path))
             self.taken = size
+
+
+def _sender(scope: Scope) -> str:
+    state = scope.get("state", {})
+    principal = state.get("principal")
+    return str(state.get(SENDER, "") if principal is None else principal.name)
 
 
 class _Refused(Exception):

@@ -90,6 +90,22 @@ def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
     return run
 
 
+def in_walkers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Run a handler that follows a whole journal when few others do.
+
+    However many ask, most readers' threads and connections are left to requests that take a moment: charges look up
+    their account, and probes the database.
+    """
+
+    @functools.wraps(handler)
+    async def run(*args: Any, **named: Any) -> Any:
+        request = next(value for value in named.values() if isinstance(value, Request))
+        work = functools.partial(handler, *args, **named)
+        return await to_thread.run_sync(work, limiter=request.app.state.walkers)
+
+    return run
+
+
 def respond(answer: Answer) -> Response:
     """An answer of the ledger as HTTP."""
     headers = {"Idempotent-Replay": "true"} if answer.replayed else None

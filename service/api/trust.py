@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import CurrentDatabase, ok
+from service.api.context import CurrentDatabase, in_walkers, ok
 from service.api.guarantees import GuaranteeBody, HeadBody, cost_of
 from service.api.plans import Plan
 from service.api.releases import ReleasePath
@@ -100,8 +100,10 @@ class Verdict(BaseModel):
 
 
 @router.get("/accounts/{account}/verify", response_model=Verdict, response_model_exclude_none=True)
+@in_walkers
 def verify_account(
     account: AccountPath,
+    _: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     head: Annotated[str | None, Query(description="A head that was kept: seq:hash.", examples=[_SOME_HEAD])] = None,

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlencode
 from fastapi import Depends, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from service.api.body_limits import SENDER
 from service.api.throttle import PAGE
 from service.errors import Unauthenticated
 from service.pages.session import Session, session_of
@@ -48,6 +49,7 @@ async def _visit(request: Request) -> Visit:  # async, as FastAPI would give it 
     session = session_of(request)
     if session is None:
         raise Unauthenticated("expected to be signed in")
+    request.scope["state"][SENDER] = session.name
     return Visit(request, session)
 
 

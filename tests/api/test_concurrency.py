@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from service.ledger import journal
 from service.ledger.accounts import read_account
 from service.ledger.database import Database, open_database
-from service.ledger.history import replay
+from service.ledger.history import Chain, replay
 from service.ledger.installation import Secret
 from tests.api.calls import (
     Answer,
@@ -150,6 +150,30 @@ def test_readers_and_probes_answer_while_writers_wait(served: Client, database: 
             problem_of(served.get("/v1/accounts", headers=bearer("nobody's"), timeout=10), "unauthenticated")
             assert not any(answer.done() for answer in waiting)
         assert {answer.result().status_code for answer in waiting} == {201}
+
+
+@pytest.mark.parametrize("path", ["verify", "history", "balance?as_of=1"])
+def test_nobody_waits_while_journals_are_followed(served: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """More ask for that than there are readers of any kind."""
+    open_account(served)
+    let, begun = threading.Event(), threading.Semaphore(0)
+    walk = Chain.__init__
+
+    def slow(*args: Any, **named: Any) -> None:
+        begun.release()
+        assert let.wait(60)
+        walk(*args, **named)
+
+    monkeypatch.setattr(Chain, "__init__", slow)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        asked = [threads.submit(served.get, f"/v1/accounts/people/{path}") for _ in range(_THREADS)]
+        assert begun.acquire(timeout=30)
+        for quick in ("/readyz", "/v1/accounts/people"):
+            json_of(served.get(quick, timeout=10))
+        json_of(charge(served, concentrated("0.01")), 201)
+        assert not any(answer.done() for answer in asked)
+        let.set()
+        assert {answer.result().status_code for answer in asked} == {200}
 
 
 @pytest.mark.parametrize("path", ["releases", "draws"])

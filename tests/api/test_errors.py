@@ -1,5 +1,6 @@
 """Errors are problems: of every kind, with the places of what is wrong, whatever is sent."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from service.api import lattice
+from service.api.exact import check_exact
 from service.api.problems import KINDS
 from service.ledger import accounts
 from service.ledger.database import open_database
@@ -343,6 +346,45 @@ def test_of_many_wrong_counts_the_first_is_named(still: Client) -> None:
     """A million faults would take longer to say than a million draws."""
     body = {"name": "x", "mechanism": pure(1), "counts": [1, 2, *["x"] * 50_000]}
     assert pointers_of(still.post("/v1/accounts/nobody/draws", json=body)) == ["/counts/2"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"plan": pure(-1) | {"cells": 0}, "deltas": [], "mood": 1},
+        {"plan": {"type": "sequence", "parts": [pure(1), {"type": "mood"}, 1]}},
+        {"plan": {"type": "sequence", "parts": [pure(1), pure("1/0"), {}]}},
+        {},
+        [],
+        {"plan": pure(1)},
+    ],
+)
+def test_a_large_body_means_what_a_small_one_does(still: Client, body: Any) -> None:
+    small, large = json.dumps(body), json.dumps(body).ljust(1 << 17)
+    answers = [_post(still, content) for content in (small, large)]
+    assert answers[0].json() == answers[1].json()
+    assert answers[0].status_code == answers[1].status_code
+
+
+def test_faults_without_number_are_counted(still: Client) -> None:
+    """To name them all would take a thousand times the memory of what was sent."""
+    plan = {"type": "sequence", "parts": [pure(1) | {f"mood {n}": n for n in range(50)} for _ in range(300)]}
+    (fault,) = problem_of(still.post("/v1/compositions", json={"plan": plan}), "validation")["errors"]
+    assert fault == {"pointer": "", "detail": "expected what the operation reads; 15000 things are wrong"}
+
+
+def test_large_bodies_are_read_beside_the_event_loop(still: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact numbers take microseconds each; all other requests would wait for them."""
+    on_the_loop = []
+
+    def noted(value: Any) -> str:
+        on_the_loop.append(asyncio._get_running_loop() is not None)
+        return check_exact(value)
+
+    monkeypatch.setattr(lattice, "check_exact", noted)
+    body = {"name": "x", "mechanism": pure(1) | {"granularity": "0.5"}, "counts": ["1.5"] * 20_000}
+    assert still.post("/v1/accounts/nobody/draws", json=body).status_code == 404
+    assert on_the_loop == [False] * 20_000
 
 
 def test_the_order_in_which_things_are_refused(still: Client) -> None:

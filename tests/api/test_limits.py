@@ -259,6 +259,50 @@ def test_who_has_no_key_takes_no_room(serve: Serve) -> None:
         assert client.post("/sign-in", data={"key": STEWARD}).status_code == 303
 
 
+def test_one_principal_takes_no_more_than_half_of_the_room(serve: Serve) -> None:
+    """However many of their bodies come slowly, and whichever of their keys they use."""
+    app, client = serve(max_json_bytes=1000, max_json_bytes_at_once=4000)
+    keys = [make_key(client, "auditor", "slow")["Authorization"].removeprefix("Bearer ") for _ in range(2)]
+    allowance = app.state.metrics.observed.bodies["json"]
+    with _line(client) as first, _line(client) as second, _line(client) as third:
+        for line, key in ((first, keys[0]), (second, keys[1])):
+            line.sendall(_head(key, 1000))
+        _wait_until(lambda: allowance.taken == 2000)
+        third.sendall(_head(keys[0], 10))
+        assert "room" in _problem(_rest(third))[1]["detail"]
+        json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON))
+    _wait_until(lambda: allowance.taken == 0)
+    json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON | bearer(keys[0])))
+
+
+def test_who_is_signed_in_takes_no_more_than_half_either(serve: Serve) -> None:
+    app, client = serve(max_json_bytes=1000, max_json_bytes_at_once=2000)
+    key = make_key(client, "auditor", "slow")["Authorization"].removeprefix("Bearer ")
+    cookie = client.post("/sign-in", data={"key": key}).headers["set-cookie"].partition(";")[0]
+    form = (
+        f"POST /plan HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n"
+        "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nk"
+    )
+    with _line(client) as first, _line(client) as second:
+        first.sendall(form.encode())
+        _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 1000)
+        second.sendall(form.encode())
+        assert "room" in _problem(_rest(second))[1]["detail"]
+        json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON))
+
+
+def test_small_bodies_find_room_beside_any_others(serve: Serve) -> None:
+    """A charge is small: what takes all the room keeps nobody from it."""
+    app, client = serve(max_json_bytes=1 << 16, max_json_bytes_at_once=1 << 16, max_connections=16)  # 256 bytes each
+    with _line(client) as line:
+        line.sendall(_head(length=1 << 16))
+        _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 1 << 16)
+        for body in (_BODY.ljust(256), iter([_BODY.ljust(256)])):  # announced, and not
+            json_of(client.post("/v1/compositions", content=body, headers=_JSON))
+        refused = client.post("/v1/compositions", content=_BODY.ljust(257), headers=_JSON)
+        assert "room" in problem_of(refused, "unavailable")["detail"]
+
+
 def test_an_announced_body_takes_its_room_when_it_is_read() -> None:
     """An answer that nobody takes would hold the room of a body that nobody reads."""
     allowance, taken = Allowance(100, 100), list[int]()
