@@ -116,7 +116,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.state.writers = Threads(settings.writer_threads, "writer")
     app.state.workers = Workers(database, settings.job_workers, timedelta(days=settings.job_retention_days))
     app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
-    app.state.probes = CapacityLimiter(2)
+    app.state.probes, app.state.ending = CapacityLimiter(2), False
     _add_routes(app)
     for router in routes.ROUTERS:
         app.router.routes.extend(router.routes)
