@@ -10,9 +10,9 @@ import yaml
 from service import auditing, key_commands, logs
 from service.configuration import reference
 from service.errors import ServiceError
-from service.ledger.database import open_database
+from service.installation import open_place
 from service.ledger.migrate import migrate as migrate_database
-from service.settings import Settings, read_settings
+from service.settings import Settings, read_settings, shown
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
 demo_app = typer.Typer(invoke_without_command=True, help="The service at its job, over HTTP.")
@@ -24,8 +24,11 @@ ServiceKey = Annotated[str | None, typer.Option(help="A steward's key of that se
 
 
 @app.command()
-def serve(host: str = "127.0.0.1", port: Annotated[int, typer.Option(min=1, max=65535)] = 8000) -> None:
-    """Serve the HTTP interface."""
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for every one of IPv4.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+) -> None:
+    """Serve the HTTP interface and the web pages, until SIGTERM."""
     from service import server  # noqa: PLC0415 - the other commands start faster without
 
     server.serve(_settings(), host, port)
@@ -33,14 +36,12 @@ def serve(host: str = "127.0.0.1", port: Annotated[int, typer.Option(min=1, max=
 
 @app.command()
 def migrate() -> None:
-    """Bring the database to this version of the service."""
+    """Bring the database to this version of the service; back it up before."""
     settings = _settings()
-    if settings.database_url is None:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
-    database = open_database(settings.resolved_database_url)
+    database = open_place(settings, begin=True)
     migrate_database(database)
     database.close()
-    typer.echo("The database is migrated.")
+    typer.echo(f"The database is migrated: {shown(settings)['database_url']}")
 
 
 @app.command()

@@ -123,6 +123,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     )
     app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
     app.state.probes, app.state.walkers = CapacityLimiter(2), CapacityLimiter(4)
+    app.state.ending = False
     _add_routes(app)
     for router in routes.ROUTERS:
         app.router.routes.extend(router.routes)

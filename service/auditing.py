@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from service import logs
 from service.errors import Conflict, InvalidInput
-from service.installation import open_installation
+from service.installation import open_installation, require_ledger
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
@@ -34,7 +34,9 @@ FileArgument = Annotated[Path, typer.Argument(exists=True, dir_okay=False, reada
 
 
 def verify(
-    file: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False, readable=True)] = None,
+    file: Annotated[
+        Path | None, typer.Argument(exists=True, dir_okay=False, readable=True, help="An export; the ledger otherwise.")
+    ] = None,
     account: AccountOption = None,
     head: Annotated[str | None, typer.Option(help="A head of the one --account that was kept: seq:hash.")] = None,
     public_key: KeyOption = None,
@@ -47,8 +49,9 @@ def verify(
         raise typer.BadParameter("expected one --account with --head")
     kept = None if head is None else _head(head)
     database, _ = _open()
-    bad = False
+    bad, verified = False, 0
     for name in account or _names(database):
+        verified += 1
         with database.read() as connection:
             verdict = verify_account(connection, name, kept)
         first = verdict.first_bad
@@ -59,6 +62,8 @@ def verify(
             else f"{name}: the first bad entry is {first.seq}: {first.reason}"
         )
     database.close()
+    if not verified:
+        typer.echo("the ledger has no accounts")
     if bad:
         raise typer.Exit(_BAD)
 
@@ -163,6 +168,7 @@ def backup(file: Annotated[Path, typer.Argument(dir_okay=False, help="A new file
     url = make_url(settings.resolved_database_url)
     if url.get_backend_name() != "sqlite":
         raise Conflict("expected an embedded database; PostgreSQL is backed up by pg_dump or its base backups")
+    require_ledger(url)
     # Opened as it is: a backup before an upgrade must not be migrated by it.
     for name, head in back_up(Path(str(url.database)), file).items():
         typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
@@ -173,17 +179,17 @@ def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
 
     An export of this installation's own secret is taken as it is; of another's, with its --public-key.
     """
-    database, secret = _open()
+    database, secret = _open(begin=True)
     heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
     database.close()
     for name, head in heads.items():
         typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
 
 
-def _open() -> tuple[Database, Secret]:
+def _open(*, begin: bool = False) -> tuple[Database, Secret]:
     settings = read_settings()
     logs.configure(settings.log_level)
-    return open_installation(settings)
+    return open_installation(settings, begin=begin)
 
 
 def _names(database: Database) -> Iterator[str]:

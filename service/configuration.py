@@ -9,8 +9,8 @@ _INTRODUCTION = """\
 # Configuration
 
 The service reads its environment once, when it starts. Every variable has a default; an empty one counts as unset, and
-one that the service does not know is ignored. A value that cannot be used ends the start, with the name of its variable
-and what was expected. `python -m service settings` prints this page.
+one that the service does not know is named in the log and ignored. A value that cannot be used ends the start, with the
+name of its variable and what was expected. `python -m service settings` prints this page.
 
 | variable | value | default | meaning |
 |---|---|---|---|

@@ -1,26 +1,60 @@
 """Starting: open the database, migrate it where that is ours to do, bind it to the secret."""
 
+from pathlib import Path
+
+from sqlalchemy import URL, make_url
+
+from service.errors import StartupRefused
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret, check_secret, load_secret
+from service.ledger.installation import Secret, check_secret, is_bound, load_secret
 from service.ledger.migrate import prepare
 from service.settings import Settings
 
 
-def open_installation(settings: Settings) -> tuple[Database, Secret]:
+def open_installation(settings: Settings, *, begin: bool = False) -> tuple[Database, Secret]:
     """The database, ready and bound to the installation's secret.
 
+    ``begin``: where there is no ledger one is begun. Who asks about a ledger is refused there instead: an empty one
+    would tell whoever named a wrong place that all is well.
+
     Raises:
-        StartupRefused: it is not migrated, or belongs to another secret.
+        StartupRefused: there is none, it is not migrated, or belongs to another secret.
         Unavailable: it does not answer.
     """
+    database = open_place(settings, begin=begin)
+    prepare(database, embedded=database.kind == "sqlite", begin=begin)
+    secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
+    check_secret(database, secret)
+    return database, secret
+
+
+def open_place(settings: Settings, *, begin: bool) -> Database:
+    """The database as it is.
+
+    Raises:
+        StartupRefused: the place of an embedded one cannot be used, or is empty and nothing is to begin there.
+    """
+    if not begin:
+        require_ledger(make_url(settings.resolved_database_url))
     if settings.database_url is None:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
-    database = open_database(
+        try:
+            # For its owner alone: it tells what an agency has drawn and not yet published.
+            settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            detail = f"the data directory {settings.data_dir} cannot be made: {error.strerror}"
+            raise StartupRefused(detail) from None
+    return open_database(
         settings.resolved_database_url,
         lock_timeout=settings.lock_timeout_seconds,
         writer_threads=settings.writer_threads,
     )
-    prepare(database, embedded=settings.resolved_database_url.startswith("sqlite"))
-    secret = load_secret(settings.resolved_secret_file)
-    check_secret(database, secret)
-    return database, secret
+
+
+def require_ledger(url: URL) -> None:
+    """Make sure that an embedded database is there, since opening it would make it.
+
+    Raises:
+        StartupRefused: it is not.
+    """
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        raise StartupRefused(f"there is no ledger at {url.database}: SERVICE_DATA_DIR or SERVICE_DATABASE_URL names it")

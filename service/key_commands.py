@@ -19,6 +19,8 @@ _PAGE = 500
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"]
 _MOST_DAYS, _MOST_HOURS = 36_500, 366 * 24
 
+KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]
+
 
 @app.command("create")
 def create(
@@ -31,7 +33,7 @@ def create(
     """Make a key and print its id and, this once, the key."""
     if expires_at is not None and days is not None:
         raise typer.BadParameter("expected --expires-at or --days, not both")
-    database, secret = _open()
+    database, secret = _open(begin=True)
     now = clock.now()
     end = None if days is None else clock.later(now, timedelta(days))
     if expires_at is not None:
@@ -48,7 +50,7 @@ def create(
 
 @app.command("rotate")
 def rotate(
-    key_id: str,
+    key_id: KeyArgument,
     overlap_hours: Annotated[
         int, typer.Option(min=0, max=_MOST_HOURS, help="How long the old key stays valid beside the new one.")
     ] = 24,
@@ -66,8 +68,8 @@ def rotate(
 
 
 @app.command("revoke")
-def revoke(key_id: str) -> None:
-    """Revoke a key by its id."""
+def revoke(key_id: KeyArgument) -> None:
+    """Revoke a key by its id; it is refused from then on."""
     database, _ = _open()
     database.write(lambda connection: keys.revoke_key(connection, key_id, clock.now()), landed=lambda *_: False)
     database.close()
@@ -76,14 +78,23 @@ def revoke(key_id: str) -> None:
 
 @app.command("list")
 def list_all() -> None:
-    """List the keys: id, role, principal, state, who made it, last use."""
+    """List the keys: id, role, principal, state, accounts, who made it, last use."""
     database, _ = _open()
+    now = clock.now()
     for record in _all_keys(database):
-        state = "revoked" if record.revoked_at else f"expires {record.expires_at}" if record.expires_at else "valid"
+        state = _state(record, now) + ("" if record.accounts is None else f", for {' '.join(record.accounts)}")
         made = f"made by {record.created_by or 'the operator'}"
         used = f"last used {record.last_used_at or 'never'}"
         typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {made}, {used}")
     database.close()
+
+
+def _state(record: keys.KeyRecord, now: str) -> str:
+    if record.revoked_at:
+        return f"revoked {record.revoked_at}"
+    if record.expires_at is None:
+        return "valid"
+    return f"{'expires' if record.expires_at > now else 'expired'} {record.expires_at}"
 
 
 def _show(record: keys.KeyRecord, token: str) -> None:
@@ -102,7 +113,7 @@ def _all_keys(database: Database) -> list[keys.KeyRecord]:
     return found
 
 
-def _open() -> tuple[Database, Secret]:
+def _open(*, begin: bool = False) -> tuple[Database, Secret]:
     settings = read_settings()
     logs.configure(settings.log_level)
-    return open_installation(settings)
+    return open_installation(settings, begin=begin)

@@ -2,28 +2,39 @@
 
 import gc
 import signal
+import socket
 import sys
+import threading
+from types import FrameType
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from service import __version__
 from service.app import create_app
 from service.connections import Limits, limited
+from service.errors import StartupRefused
 from service.installation import open_installation
 from service.ledger.keys import ensure_first_key
-from service.settings import Settings, shown
+from service.settings import Settings, shown, unknown_variables
 
 _log = structlog.get_logger("service.server")
 
 
 def serve(settings: Settings, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT; running requests are finished first, then the process exits with 0."""
+    """Serve until SIGTERM or SIGINT; running requests are finished first, then the process exits with 0.
+
+    Raises:
+        StartupRefused: the address cannot be listened at, or there is no installation to open.
+        Unavailable: the database does not answer.
+    """
     # uvicorn raises the signal again after its shutdown: by then this is what it meets.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    database, secret = open_installation(settings)
+    bound = _bound(host, port)  # before a first key is shown by a process that will not serve
+    database, secret = open_installation(settings, begin=True)
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
     first = ensure_first_key(database, secret, bootstrap)
     if first is not None:
@@ -36,10 +47,45 @@ def serve(settings: Settings, host: str, port: int) -> None:
     gc.set_threshold(20_000, 20, 20)
     app = create_app(settings, database, secret)
     _log.info("start", version=__version__, settings=shown(settings))
+    if unknown := unknown_variables():
+        _log.warning("variables that no setting has", names=unknown)
     try:
-        uvicorn.Server(configuration(settings, app, host, port)).run()
+        Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([bound])
     finally:
         _log.info("stop")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at the address; until uvicorn listens at it, connections are refused."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise StartupRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+    return made
+
+
+class Server(uvicorn.Server):
+    """Tells those who ask whether it is ready that it will end, a while before it does.
+
+    A proxy that sends a request at the moment when an idle connection is closed cannot know whether it was read.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._app, self._drain_seconds = app, drain_seconds
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End, on SIGTERM after the while; a second signal waits for nothing."""
+        if sig == signal.SIGTERM and self._drain_seconds and not self._app.state.ending:
+            self._app.state.ending = True
+            timer = threading.Timer(self._drain_seconds, super().handle_exit, (sig, frame))
+            timer.daemon = True
+            timer.start()
+        else:
+            super().handle_exit(sig, frame)
 
 
 def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvicorn.Config:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ _Rate = Annotated[str, Field(pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_
 
 
 class Settings(BaseSettings):
-    """What an operator may configure. Unknown variables are ignored, so that a newer deployment file still starts."""
+    """What an operator may configure. Unknown variables end no start, so that a newer deployment file still starts."""
 
     model_config = SettingsConfigDict(
         env_prefix="SERVICE_",
@@ -86,6 +87,11 @@ class Settings(BaseSettings):
         8, description="Hours after which whoever signed in on the web pages has to sign in again."
     )
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
+    drain_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
+        0.0,
+        description="Seconds after SIGTERM in which only GET /readyz says that the process ends, before it does: long"
+        " enough for a proxy to ask it.",
+    )
     trusted_proxies: str = Field(
         "127.0.0.1,::1",
         description="Addresses, with commas between them, of proxies whose X-Forwarded-For and X-Forwarded-Proto are"
@@ -269,6 +275,12 @@ def shown(settings: Settings) -> dict[str, Any]:
     url = make_url(settings.resolved_database_url)
     values["database_url"] = url.set(query={}).render_as_string(hide_password=True)
     return values
+
+
+def unknown_variables() -> list[str]:
+    """The variables that look like settings and are none: misspelt ones, most likely."""
+    known = {f"SERVICE_{name}".upper() for name in Settings.model_fields}
+    return sorted(name for name in os.environ if name.upper().startswith("SERVICE_") and name.upper() not in known)
 
 
 def read_settings() -> Settings:

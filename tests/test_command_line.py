@@ -1,12 +1,18 @@
 """The command line, as an operator uses it: real processes, signals and exit codes."""
 
+import signal
+import socket
+import stat
 import threading
 import time
 from pathlib import Path
 
 import pytest
+import uvicorn
 import yaml
+from fastapi import FastAPI
 
+from service.server import Server
 from tests.api.calls import STEWARD, Answer, bearer, json_of, open_account, problem_of, pure
 from tests.processes import ROOT, run, service
 
@@ -51,7 +57,7 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
     made = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "an office", "--account", "people")
     assert made.returncode == 0, made.stderr
     key_id, token = made.stdout.split()
-    assert f"{key_id}  auditor   an office  valid" in run(tmp_path, "keys", "list").stdout
+    assert f"{key_id}  auditor   an office  valid, for people, made by" in run(tmp_path, "keys", "list").stdout
     with service(tmp_path) as served:
         assert json_of(served.client.get("/v1/accounts", headers=bearer(token))) == {"items": [], "next_cursor": None}
         problem_of(served.client.get("/v1/keys", headers=bearer(token)), "forbidden")
@@ -61,9 +67,9 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
     first = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "b", "--days", "90").stdout.split()[0]
     successor = run(tmp_path, "keys", "rotate", first, "--overlap-hours", "0").stdout.split()[0]
     _, old, new = run(tmp_path, "keys", "list").stdout.splitlines()[-3:]
-    assert old.startswith(f"{first}  auditor   b  expires ")
+    assert old.startswith(f"{first}  auditor   b  expired ")
     assert new.startswith(f"{successor}  auditor   b  expires ")
-    assert old.partition("expires")[2] < new.partition("expires")[2]
+    assert old.partition("expired")[2] < new.partition("expires")[2]
     assert new.endswith(", made by the operator, last used never")
     refused = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "c", "--expires-at", "2020-01-01")
     assert (refused.returncode, refused.stderr) == (1, "error: /expires_at: expected a moment in the future\n")
@@ -72,12 +78,86 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
 
 
 def test_a_database_of_another_secret_is_refused(tmp_path: Path) -> None:
-    assert run(tmp_path, "keys", "list").returncode == 0
-    (tmp_path / "service.secret").unlink()
+    assert run(tmp_path, "keys", "create", "--role", "auditor", "--name", "a").returncode == 0
+    secret = tmp_path / "service.secret"
+    secret.unlink()
+    refused = run(tmp_path, "serve")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"error: the secret file {secret} is missing")
+    assert not secret.exists(), "a second one would only hide that the first is lost"
+    secret.write_text("00" * 32)
     refused = run(tmp_path, "serve")
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: the secret file is not the one")
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [("verify",), ("backup", "copy.db"), ("keys", "list")])
+def test_a_question_about_a_ledger_that_is_not_there_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    refused = run(tmp_path, *arguments)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(
+        f"error: there is no ledger at {tmp_path / 'data' / 'ledger.db'}: SERVICE_DATA_DIR"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_about_an_empty_database_is_refused(tmp_path: Path, empty_database_url: str) -> None:
+    (tmp_path / "service.secret").write_text("00" * 32)
+    given = {"database_url": empty_database_url, "secret_file": str(tmp_path / "service.secret")}
+    refused = run(tmp_path, "verify", **given)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: ")
+    assert run(tmp_path, "migrate", **given).returncode == 0
+    verified = run(tmp_path, "verify", **given)
+    assert (verified.returncode, verified.stdout) == (0, "the ledger has no accounts\n")
+
+
+def test_a_data_directory_is_its_owners_or_is_refused(tmp_path: Path) -> None:
+    assert run(tmp_path, "migrate").returncode == 0
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+    (tmp_path / "file").write_text("")
+    refused = run(tmp_path, "migrate", data_dir=str(tmp_path / "file"))
+    assert refused.returncode == 1
+    assert refused.stderr == f"error: the data directory {tmp_path / 'file'} cannot be made: File exists\n"
+
+
+def test_an_address_that_is_taken_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run(tmp_path, "serve", "--port", str(port))
+    assert refused.returncode == 1
+    assert (refused.stdout, refused.stderr) == (
+        "",
+        f"error: cannot listen at 127.0.0.1, port {port}: Address already in use\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_ends_says_so_before_it_does(tmp_path: Path) -> None:
+    """Ready is what it was, a while long, for whoever does not ask; then it ends as ever."""
+    with service(tmp_path, drain_seconds="1.5", key_rates="10/minute") as served:
+        served.process.send_signal(signal.SIGTERM)
+        while served.client.get("/readyz").is_success:
+            time.sleep(0.02)
+        assert "ends" in problem_of(served.client.get("/readyz"), "unavailable")["detail"]
+        open_account(served.client)
+        assert served.process.wait(60) == 0
+    (warning,) = [line for line in served.said if '"warning"' in line]
+    assert '"names": ["SERVICE_KEY_RATES"]' in warning, "a variable that is misspelt is told of"
+
+
+def test_a_second_signal_waits_for_nothing() -> None:
+    app = FastAPI()
+    app.state.ending = False
+    server = Server(uvicorn.Config(app), app, 3600)
+    server.handle_exit(signal.SIGTERM, None)
+    assert (app.state.ending, server.should_exit) == (True, False)
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit
+    at_once = Server(uvicorn.Config(app), app, 0)
+    at_once.handle_exit(signal.SIGTERM, None)
+    assert at_once.should_exit
 
 
 def test_a_short_bootstrap_key_is_refused_without_being_shown(tmp_path: Path) -> None:
@@ -90,7 +170,8 @@ def test_a_short_bootstrap_key_is_refused_without_being_shown(tmp_path: Path) ->
 def test_migrating_an_embedded_database_and_one_of_a_server(tmp_path: Path, empty_database_url: str) -> None:
     for _ in range(2):
         migrated = run(tmp_path, "migrate", database_url=empty_database_url)
-        assert (migrated.returncode, migrated.stdout) == (0, "The database is migrated.\n"), migrated.stderr
+        assert migrated.returncode == 0, migrated.stderr
+        assert migrated.stdout.startswith("The database is migrated: "), migrated.stdout
     with service(tmp_path, database_url=empty_database_url) as served:
         open_account(served.client)
         assert served.stop() == 0

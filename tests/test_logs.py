@@ -1,5 +1,6 @@
 """What is logged: lines of JSON that say who asked what, for how long, and how the service was started."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ def _lines(served: Served, event: str) -> list[dict[str, Any]]:
 
 
 def test_a_line_says_who_asked_what(tmp_path: Path) -> None:
-    with service(tmp_path) as served:
+    nobody = {"oidc_issuer": "http://127.0.0.1:1", "oidc_audience": "ledger"}
+    token = base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"one"}').decode() + ".e30.AAAA"
+    with service(tmp_path, **nobody) as served:
         open_account(served.client)
         key = make_key(served.client, "pipeline", "census-pipeline")
         made = release(served.client, pure("0.1"))
@@ -44,6 +47,7 @@ def test_a_line_says_who_asked_what(tmp_path: Path) -> None:
             served.client.get("/v1/keys", headers=bearer("wrong") | {"X-Request-Id": "three"}), "unauthenticated"
         )
         problem_of(served.client.get("/nothing", headers={"X-Request-Id": "four"}), "not_found")
+        problem_of(served.client.get("/v1/keys", headers=bearer(token) | {"X-Request-Id": "five"}), "unavailable")
         served.client.get("/healthz")
         served.client.get("/metrics")
         served.client.post("/healthz")
@@ -68,6 +72,9 @@ def test_a_line_says_who_asked_what(tmp_path: Path) -> None:
     assert (by_id["three"]["status"], by_id["three"]["client"]) == (401, "127.0.0.1")
     assert "principal" not in by_id["three"]
     assert (by_id["four"]["status"], by_id["four"]["route"]) == (404, None)
+    assert (by_id["five"]["status"], by_id["five"]["client"]) == (503, "127.0.0.1"), "who it was cannot be told"
+    (failure,) = _lines(served, "the issuer's keys cannot be fetched")
+    assert (failure["issuer"], failure["reason"]) == ("http://127.0.0.1:1", "ConnectError")
     # Probes are asked all day long: only what goes wrong with them is told.
     probes = [line for line in by_id.values() if line["path"] in ("/healthz", "/readyz", "/metrics")]
     assert [(line["method"], line["status"]) for line in probes] == [("POST", 405)]

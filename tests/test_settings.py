@@ -48,6 +48,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "DRAW_RETENTION_DAYS": "3650",
         "SESSION_HOURS": "6",
         "SHUTDOWN_SECONDS": "7",
+        "DRAIN_SECONDS": "2.5",
         "TRUSTED_PROXIES": "10.0.0.7",
         "OIDC_ISSUER": "https://login.example/realm",
         "OIDC_AUDIENCE": "ledger",
@@ -82,7 +83,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.max_json_bytes, settings.max_arrow_bytes) == (1000, 2000)
     assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (10, 3, 5)
     assert (settings.writer_threads, settings.job_workers, settings.shutdown_seconds) == (2, 4, 7)
-    assert (settings.trusted_proxies, settings.log_level) == ("10.0.0.7", "warning")
+    assert (settings.drain_seconds, settings.trusted_proxies, settings.log_level) == (2.5, "10.0.0.7", "warning")
     assert (settings.oidc_issuer, settings.oidc_audience) == ("https://login.example/realm", "ledger")
     assert (settings.oidc_role_claim, settings.oidc_accounts_claim) == ("groups", "accounts")
     assert settings.oidc_principal_claim == "/person/id"

@@ -24,11 +24,13 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """Ready.
 
-    The database answers and is migrated.
+    The database answers and is migrated, and the process is not about to end.
     """
     state = request.app.state
+    if state.ending:
+        raise Unavailable("the process ends in a moment: ask another one")
     database: Database = state.database
     # Threads of their own: a probe never waits behind requests.
     if not await to_thread.run_sync(is_migrated, database, limiter=state.probes):
-        raise Unavailable("the database is not migrated: run python -m service migrate")
+        raise Unavailable("the database is not of this version of the service: run the newer one's migrate command")
     return JSONResponse({"status": "ready"})

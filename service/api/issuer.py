@@ -103,7 +103,7 @@ class Issuer:
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, _Unusable) as error:  # a bad certificate file
             self._failed = True
             reason = str(error) if isinstance(error, _Unusable) else type(error).__name__
-            _log.warning("issuer", reason=reason)
+            _log.warning("the issuer's keys cannot be fetched", issuer=self.url, reason=reason)
             raise _unavailable(_PAUSE) from None
         finally:
             self._next = self._clock() + _PAUSE

@@ -26,6 +26,7 @@ from service.ledger import accounts, clock, jobs
 from service.ledger.accounts import AccountRecord
 from service.ledger.database import Database
 from service.ledger.journal import Kind
+from service.ledger.migrate import is_migrated
 from service.ledger.settling import present
 from service.privacy.filter import remaining
 from service.privacy.numbers import double_down
@@ -170,14 +171,13 @@ def _waiting(observed: Observed) -> Iterator[Metric]:
 
 def _stored(observed: Observed) -> Iterator[Metric]:
     """What only the database knows; where it does not answer, or has no tables, the rest is told all the same."""
-    jobs_by_state: dict[str, int] = {}
+    migrated, jobs_by_state = False, dict[str, int]()
     shown: list[AccountRecord] = []
     with suppress(ServiceError, RuntimeError):
+        migrated = is_migrated(observed.database)
         jobs_by_state = jobs.unfinished(observed.database)
         shown = _accounts(observed)
-    yield _gauge(
-        "ledger_database_up", "1 where the database answers, and is migrated.", [], [([], float(bool(jobs_by_state)))]
-    )
+    yield _gauge("ledger_database_up", "1 where the database answers, and is migrated.", [], [([], float(migrated))])
     states = [([state], float(number)) for state, number in jobs_by_state.items()]
     yield _gauge("ledger_jobs", "Experiments of all replicas that are not done.", ["state"], states)
     labels = ["account", "definition"]

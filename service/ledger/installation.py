@@ -51,15 +51,19 @@ class Secret:
         return self.hmac("fingerprint").hex()
 
 
-def load_secret(path: Path) -> Secret:
+def load_secret(path: Path, *, make: bool = True) -> Secret:
     """Read the secret, or make it where there is none; processes that start together get the same.
 
     Raises:
-        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, or cannot be
-            read or made. The message never quotes the file.
+        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, cannot be read or made, or is not
+            there and must not be made. The message never quotes the file.
     """
     try:
         if not path.exists():
+            if not make:
+                raise StartupRefused(
+                    f"the secret file {path} is missing: restore the one this database was set up with"
+                )
             _make_secret(path)
         text = path.read_bytes()
     except OSError as error:
@@ -122,6 +126,16 @@ def check_secret(database: Database, secret: Secret) -> None:
             "the secret file is not the one that this database was set up with"
             f" (its fingerprint begins {mine[:8]}, the database expects {bound[:8]})"
         )
+
+
+def is_bound(database: Database) -> bool:
+    """Whether the database was set up with a secret.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
+    with database.read() as connection:
+        return _known_fingerprint(connection) is not None
 
 
 def lock_installation(connection: Connection) -> None:

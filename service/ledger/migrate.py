@@ -16,6 +16,7 @@ from service.ledger.database import Database, open_database
 _SCRIPTS = Path(__file__).resolve().parents[2] / "migrations"
 MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
 _PATIENCE = 600.0  # seconds: another process may be migrating a large database
+_NEWER = "the database was written by a newer version of the service than this one"
 
 
 def migrate(database_or_url: Database | str) -> None:
@@ -38,7 +39,7 @@ def migrate(database_or_url: Database | str) -> None:
         try:
             command.upgrade(_config(connection), "head")
         except CommandError as error:
-            raise StartupRefused("the database was written by a newer version of the service than this one") from error
+            raise StartupRefused(_NEWER) from error
 
     database_or_url.write(upgrade, landed=lambda connection, _: _is_at_head(connection))
 
@@ -70,17 +71,21 @@ def is_migrated(database: Database) -> bool:
         return _is_at_head(connection)
 
 
-def prepare(database: Database, embedded: bool) -> None:
-    """At start: migrate where nobody else can be using the database, or where it is empty.
+def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
+    """At start: migrate where nobody else can be using the database, or where it is empty and a ledger may begin.
 
     Raises:
-        StartupRefused: a shared database is not of this version; an operator decides when it changes.
+        StartupRefused: a shared database is not of this version; an operator decides when it changes. Or it is empty.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
         if _is_at_head(connection):
             return
+        if not _is_known(connection):
+            raise StartupRefused(_NEWER)
         empty = not inspect(connection).get_table_names()
+    if empty and not begin:
+        raise StartupRefused("the database is empty: there is no ledger in it")
     if not (embedded or empty):
         raise StartupRefused("the database is not of this version of the service: run python -m service migrate")
     migrate(database)
@@ -103,6 +108,17 @@ def _config(connection: Connection | None = None) -> Config:
 @cache
 def _head() -> str | None:
     return ScriptDirectory.from_config(_config()).get_current_head()
+
+
+@cache
+def _known() -> frozenset[str]:
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+def _is_known(connection: Connection) -> bool:
+    """Whether this code has the version of the tables among its own; where there are none it has."""
+    revision = _revision(connection)
+    return revision is None or revision in _known()
 
 
 def _revision(connection: Connection) -> str | None:

@@ -9,10 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
 
 from service.api.problems import KINDS
 from service.app import create_app
-from service.ledger.database import open_database
+from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from service.settings import Settings
 from tests.api.calls import Client, application, charge, client_of, json_of, open_account, problem_of, pure, release
@@ -206,3 +207,14 @@ def test_a_database_that_does_not_answer_is_told(secret: Secret, tmp_path: Path)
         found = samples(client.get("/metrics").text)
     assert found["ledger_database_up", frozenset()] == 0
     assert ("ledger_jobs", frozenset({("state", "queued")})) not in found
+
+
+def test_a_database_of_another_version_is_told(database: Database, secret: Secret) -> None:
+    """As the probe does, so that an alert says why a proxy sends nothing to a replica."""
+    with client_of(create_app(Settings(), database, secret)) as client:
+        assert figure(client, "ledger_database_up") == 1
+        database.write(
+            lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '0001'")),
+            landed=lambda *_: False,
+        )
+        assert figure(client, "ledger_database_up") == 0

@@ -185,7 +185,7 @@ def test_only_an_embedded_database_is_migrated_at_start_when_it_is_not_empty(emp
 def test_a_database_of_a_newer_version_is_refused(database: Database, embedded: bool) -> None:
     _run(database, "UPDATE alembic_version SET version_num = '9999'")
     assert not is_migrated(database)
-    with pytest.raises(StartupRefused):
+    with pytest.raises(StartupRefused, match="newer version"):
         prepare(database, embedded)
     with database.read() as connection:
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == "9999"
