@@ -17,14 +17,15 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, Row, Select, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy import Connection, Engine, Row, Select, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import QueuePool
 
-from service.errors import StartupRefused, Unavailable
-from service.ledger.failures import RETRIED, Kind, failure_of, refusal, sqlite_failure
-from service.ledger.queue import Queue
+from service.errors import StartupRefused
+from service.ledger.company import TALLY, Company, Parted, Tally
+from service.ledger.engines import make_sqlite_file, postgresql_engine, sqlite_engine
+from service.ledger.failures import RETRIED, Kind, failure_of, refusal
+from service.ledger.queue import Queue, Turn
 
 T = TypeVar("T")
 R = TypeVarTuple("R")
@@ -50,20 +51,7 @@ SELECT pg_advisory_xact_lock({lock}),
 _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connection's present wait is noted
-_TALLY = "tally"  # where a connection's present transaction counts what it does
 _NOTHING = nullcontext()
-
-Tally = Counter[tuple[str, str]]
-"""How often something was done, by what it is and of which kind."""
-
-# Unless the URL says otherwise: a server that vanished is noticed in half a minute and not in hours.
-_POSTGRESQL_OPTIONS = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,  # milliseconds
-}
 
 
 def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int = 16) -> "Database":
@@ -82,15 +70,15 @@ def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int =
         raise StartupRefused("expected an SQLAlchemy URL such as postgresql+psycopg://user@host/database") from None
     kind = parsed.get_backend_name()
     if kind == "sqlite" and parsed.database not in {None, "", ":memory:"} and not parsed.query:
-        _make_sqlite_file(Path(str(parsed.database)), lock_timeout)
-        writer = _sqlite_engine(parsed, 1, lock_timeout, read_only=False)
-        reader = _sqlite_engine(parsed, _READERS, lock_timeout, read_only=True)
-        asker = _sqlite_engine(parsed, 1, _AT_ONCE, read_only=True)
+        make_sqlite_file(Path(str(parsed.database)), lock_timeout)
+        writer = sqlite_engine(parsed, 1, lock_timeout, read_only=False)
+        reader = sqlite_engine(parsed, _READERS, lock_timeout, read_only=True)
+        asker = sqlite_engine(parsed, 1, _AT_ONCE, read_only=True)
         return Database(kind, writer, reader, asker, 1, lock_timeout)
     if kind == "postgresql":
-        writer = _postgresql_engine(parsed, writer_threads, read_only=False)
-        reader = _postgresql_engine(parsed, _READERS, read_only=True)
-        asker = _postgresql_engine(parsed, _ASKERS, read_only=True)
+        writer = postgresql_engine(parsed, writer_threads, read_only=False)
+        reader = postgresql_engine(parsed, _READERS, read_only=True)
+        asker = postgresql_engine(parsed, _ASKERS, read_only=True)
         return Database(kind, writer, reader, asker, writer_threads, lock_timeout)
     raise StartupRefused("expected the URL of an SQLite file, without options, or of a PostgreSQL database")
 
@@ -183,34 +171,47 @@ class Database:
             Whatever ``work`` raises, after a rollback.
         """
         deadline = time.monotonic() + self.lock_timeout
+        turn = Turn(work)
+        with self.around("write"), self.writers.place(deadline, turn):
+            return self._attempt(work, landed, deadline) if turn.outcome is None else turn.outcome.result()
+
+    def _attempt(self, work: Callable[[Connection], T], landed: Callable[[Connection, T], bool], deadline: float) -> T:
         lock = secrets.randbits(63)
         unknown: list[tuple[T, Tally]] = []  # of attempts that broke at their commit
-        lost = False
-        with self.around("write"), self.writers.place(deadline):
-            for pause in _PAUSES:
-                if lost:
-                    time.sleep(pause)
-                committing = False
-                try:
-                    with self._writer.connect() as connection:
-                        self._begin_write(connection, deadline, lock)
-                        for earlier, counts in unknown:
-                            if landed(connection, earlier):
-                                return self._count(earlier, counts)
-                        done: Tally = Counter()
-                        connection.info[_TALLY] = done
-                        value = work(connection)
-                        self._require_transaction(connection)
-                        committing = True
-                        connection.commit()
-                        return self._count(value, done)
-                except SQLAlchemyError as error:
-                    failure = failure_of(error)
-                lost = lost or failure.kind is Kind.LOST
-                if committing and failure.kind is Kind.LOST:
-                    unknown.append((value, done))
-                if failure.kind not in RETRIED and not (lost and failure.kind is Kind.UNREACHABLE):
-                    break
+        lost, shared = False, self.kind == "sqlite"  # PostgreSQL's transactions need not wait for each other
+        for pause in _PAUSES:
+            if lost:
+                time.sleep(pause)
+            committing, company = False, Company(self.writers)
+            try:
+                with self._writer.connect() as connection:
+                    self._begin_write(connection, deadline, lock)
+                    for earlier, counts in unknown:
+                        if landed(connection, earlier):
+                            return self._count(earlier, counts)
+                    done: Tally = Counter()
+                    connection.info[TALLY] = done
+                    value = work(connection)
+                    self._require_transaction(connection)
+                    if shared:
+                        company.work(connection)
+                    committing = True
+                    self._commit(connection)
+                    self._count(value, done + company.done)
+                    company.answer()
+                    return value
+            except Parted:
+                shared = False
+                continue
+            except SQLAlchemyError as error:
+                failure = failure_of(error)
+            finally:
+                company.part(committing=committing)
+            lost = lost or failure.kind is Kind.LOST
+            if committing and failure.kind is Kind.LOST:
+                unknown.append((value, done))
+            if failure.kind not in RETRIED and not (lost and failure.kind is Kind.UNREACHABLE):
+                break
         raise refusal(failure, unknown=bool(unknown))
 
     def _count(self, value: T, done: Tally) -> T:
@@ -244,6 +245,15 @@ class Database:
         else:
             connection.exec_driver_sql(_WRITE_POSTGRESQL.format(wait=wait, lock=lock))
 
+    def _commit(self, connection: Connection) -> None:
+        try:
+            connection.commit()
+        except SQLAlchemyError:
+            raw = connection.connection.driver_connection
+            if isinstance(raw, sqlite3.Connection):
+                raw.rollback()  # SQLite keeps a transaction open whose commit failed, and SQLAlchemy takes it for over
+            raise
+
     def _require_transaction(self, connection: Connection) -> None:
         """Refuse to commit what a failed statement has undone already: PostgreSQL would answer such a COMMIT without
         an error, and SQLite some.
@@ -262,7 +272,7 @@ class Database:
 
 def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
     """Count something that this write transaction does; it counts once that is committed."""
-    counts: Tally | None = connection.info.get(_TALLY)
+    counts: Tally | None = connection.info.get(TALLY)
     if counts is not None:
         counts[what, of] += number
 
@@ -286,76 +296,3 @@ def _persistent(attempt: Callable[[], T]) -> T:
         if failure.kind is not Kind.LOST:
             break
     raise refusal(failure)
-
-
-def _make_sqlite_file(path: Path, timeout: float) -> None:
-    """Make the file and switch it to write-ahead logging, once and for all, so that readers never block."""
-    deadline = time.monotonic() + timeout
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
-    except (OSError, sqlite3.Error) as error:
-        raise Unavailable(f"the database file {path} cannot be opened") from error
-    try:
-        mode = _switch_to_wal(connection, deadline)
-    except sqlite3.Error as error:
-        raise refusal(sqlite_failure(error)) from error
-    finally:
-        connection.close()
-    if mode != "wal":
-        raise StartupRefused(f"the file system of {path} cannot share memory, so it cannot hold the ledger")
-
-
-def _switch_to_wal(connection: sqlite3.Connection, deadline: float) -> str:
-    """SQLite does not wait where two processes switch at the same moment, so the wait is here."""
-    while True:
-        try:
-            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-
-
-def _sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) -> Engine:
-    engine = create_engine(
-        url,
-        hide_parameters=True,
-        pool_size=size,
-        max_overflow=0,
-        # Transactions are begun and ended by this file; the driver must not begin any by itself.
-        connect_args={"isolation_level": None, "timeout": lock_timeout, "check_same_thread": False},
-    )
-
-    @event.listens_for(engine, "connect")
-    def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        cursor = raw.cursor()
-        cursor.execute("PRAGMA foreign_keys = ON")
-        cursor.execute("PRAGMA synchronous = FULL")
-        cursor.execute(f"PRAGMA query_only = {int(read_only)}")
-        cursor.close()
-
-    return engine
-
-
-def _postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
-    options = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in url.query}
-    engine = create_engine(
-        url.set(drivername="postgresql+psycopg"),
-        hide_parameters=True,
-        use_native_hstore=False,  # looking for a type that the ledger does not use costs every connection a transaction
-        pool_size=size,
-        max_overflow=0,
-        # Transactions are begun and ended by this file; the driver must not begin any by itself.
-        connect_args={"autocommit": True, **options},
-    )
-
-    if not read_only:
-        event.listen(engine, "handle_error", _leave_former_primary)
-    return engine
-
-
-def _leave_former_primary(context: ExceptionContext) -> None:
-    """After a failover the old server may answer, read-only: drop its connections, so that new ones find the new."""
-    if isinstance(context.original_exception, psycopg.errors.ReadOnlySqlTransaction):
-        context.is_disconnect = True

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from service.errors import StartupRefused, Unavailable
+from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger.database import Database, open_database, tally
 from service.ledger.queue import Queue
 
@@ -169,6 +169,14 @@ def test_a_transaction_that_is_gone_is_not_called_committed(marks: Database) -> 
     with pytest.raises(RuntimeError, match="nothing was committed"):
         marks.write(work, landed=_never)
     assert _count(marks) == 0
+
+
+def test_a_commit_that_fails_leaves_no_transaction_behind(marks: Database) -> None:
+    _write(marks, "CREATE TABLE late (of INTEGER REFERENCES marks (id) DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(Conflict):  # after every attempt, each of which could begin
+        _write(marks, "INSERT INTO late VALUES (99)")
+    _write(marks, "INSERT INTO marks VALUES (1, 'a')")
+    assert _count(marks) == 1
 
 
 def test_postgresql_does_not_commit_after_a_swallowed_error(postgresql_url: str) -> None:

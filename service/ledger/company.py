@@ -1,0 +1,87 @@
+"""One commit for writers who would wait for each other anyway, as on SQLite, where one transaction writes at a time.
+
+Whoever has the place does the work of those behind him too: after his own, in his own transaction, each in a savepoint.
+To them it is as if each had had the next transaction, and nobody is told anything before the commit.
+"""
+
+import time
+from collections import Counter
+from concurrent.futures import Future
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.errors import Unavailable
+from service.ledger.queue import Queue, Turn
+
+TALLY = "tally"  # where a connection's present work counts what it does
+Tally = Counter[tuple[str, str]]
+"""How often something was done, by what it is and of which kind."""
+
+_MOST = 64  # in one transaction, beside whoever's it is
+_SECONDS = 0.05  # after which nobody joins it any more
+
+
+class Parted(Exception):
+    """The database refused a statement of somebody who had joined; the transaction is to be rolled back."""
+
+
+class Company:
+    """Those whose work is done in somebody else's transaction; ``done``: what they did in all."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._turns: list[Turn] = []  # taken over and not answered
+        self._outcomes: list[Future[Any]] = []
+        self.done: Tally = Counter()
+
+    def work(self, connection: Connection) -> None:
+        """Do the work of those who wait, in a transaction that did its own.
+
+        Raises:
+            Parted: a statement failed. Whose it was is the first to wait again, so that he meets the error alone.
+        """
+        end = time.monotonic() + _SECONDS
+        while len(self._turns) < _MOST and time.monotonic() < end:
+            turn = self._queue.take_over()
+            if turn is None:
+                return
+            self._turns.append(turn)
+            try:
+                self._outcomes.append(self._in_savepoint(connection, turn))
+            except SQLAlchemyError:
+                self._turns.insert(0, self._turns.pop())
+                raise Parted from None
+
+    def answer(self) -> None:
+        """Tell them, after the commit."""
+        for turn, outcome in zip(self._turns, self._outcomes, strict=True):
+            turn.answer(outcome)
+        self._turns.clear()
+
+    def part(self, *, committing: bool) -> None:
+        """At the end, however it came: whoever was told nothing waits again, unless he may be in the database."""
+        if committing:
+            for turn in self._turns:
+                outcome: Future[Any] = Future()
+                outcome.set_exception(Unavailable("the change could not be committed"))
+                turn.answer(outcome)
+        else:
+            self._queue.give_back(self._turns)
+
+    def _in_savepoint(self, connection: Connection, turn: Turn) -> Future[Any]:
+        outcome: Future[Any] = Future()
+        done: Tally = Counter()
+        connection.info[TALLY] = done
+        connection.exec_driver_sql("SAVEPOINT joined")
+        try:
+            outcome.set_result(turn.work(connection))
+            self.done += done
+        except SQLAlchemyError:
+            raise
+        except Exception as error:  # noqa: BLE001 - his to be told
+            outcome.set_exception(error)
+            connection.exec_driver_sql("ROLLBACK TO joined")
+        connection.exec_driver_sql("RELEASE joined")
+        return outcome
