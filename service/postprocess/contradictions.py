@@ -4,6 +4,8 @@ Blocks of one partition whose cells all lie in some blocks of another have at mo
 have no table without negative counts, some blocks break that (Hall, Gale): those of the minimal cut of a flow from
 the one's totals to the other's, or, where totals differ as a whole, those of a part of the table that no cell leaves.
 With three and more partitions, each two may have a table and all have none; then there are no such blocks to name.
+What proves it is a number y for each total such that no cell's totals have a sum of y above 0, and yet the totals times
+y have one (Farkas): a linear program finds them, and integers check them. What is not proven is not said.
 """
 
 from collections.abc import Iterator
@@ -11,17 +13,19 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array  # type: ignore[import-untyped]  # it publishes no types
+from scipy.optimize import linprog  # type: ignore[import-untyped]  # it publishes no types
+from scipy.sparse import csr_array, eye_array, hstack  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from service.errors import Fault, InvalidInput
 from service.postprocess.crossing import OPEN, Crossing, Reals, project
 from service.postprocess.flows import Network
-from service.postprocess.rounding import MOST_PLACES, rounded
+from service.postprocess.rounding import MOST_PLACES, any_whole, matrix
 
 Integers = NDArray[np.int64]
 
 _MOST_NAMED = 10
+_ITERATIONS = 20_000  # of the simplex method: some seconds
 _EXCEEDING = (
     "expected a total that the crossing ones leave room for: with the others named here, it exceeds all that the"
     " crossing totals of the same cells add up to"
@@ -29,12 +33,13 @@ _EXCEEDING = (
 
 
 def check(crossing: Crossing, at: str) -> Reals:
-    """A table without negative counts that meets the totals about, from the totals alone; of two partitions any counts.
+    """A table without negative counts that nearly meets the totals, from these alone; of two partitions any counts.
 
-    Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. More are met by a search.
+    Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. Of more that need not be
+    known: where totals of very unlike sizes cross, doubles may not get to a table that there is.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: there is none, which is proven.
     """
     for one, other in combinations(range(len(crossing.partitions)), 2):
         for where, exceeding in _exceeding(crossing, one, other):
@@ -45,7 +50,7 @@ def check(crossing: Crossing, at: str) -> Reals:
     if len(crossing.partitions) <= 2:
         return ones.astype(float)
     even = project(ones, crossing)
-    if crossing.misses(even):
+    if crossing.misses(even) and _proven(crossing):
         detail = "expected totals that one table without negative counts can have: all of these together, none has"
         raise InvalidInput.at(at, detail)
     return even
@@ -66,7 +71,7 @@ def table_of(crossing: Crossing, at: str) -> Integers:
             " hierarchies cross"
         )
         raise InvalidInput.at(at, detail)
-    found = rounded(check(crossing, at), crossing)
+    found = any_whole(check(crossing, at), crossing)
     if found.counts is None:
         detail = (
             "expected totals that whole counts can have: only counts with fractions have all of these"
@@ -75,6 +80,37 @@ def table_of(crossing: Crossing, at: str) -> Integers:
         )
         raise InvalidInput.at(at, detail)
     return found.counts
+
+
+def _proven(crossing: Crossing) -> bool:
+    """Whether there are numbers that prove that no table meets the totals, none negative.
+
+    They are the dual values of the least by which a table misses the totals, at most 1 in size, rounded to multiples
+    of 2^-48. What roundings leave above 0 in some cell is taken off each: every cell has a total.
+    """
+    totals = np.concatenate([one.totals for one in crossing.partitions])
+    atoms = crossing.atoms[0].size
+    if atoms * len(crossing.partitions) > MOST_PLACES:
+        return False
+    sums = matrix(np.arange(atoms), np.ones(atoms), crossing)
+    beside = eye_array(totals.size, format="csr")
+    found = linprog(
+        np.concatenate([np.zeros(atoms), np.ones(2 * totals.size)]),
+        A_eq=hstack([sums, beside, -beside], format="csr"),
+        b_eq=totals,
+        method="highs-ds",
+        options={"maxiter": _ITERATIONS},
+    )
+    if found.x is None:
+        return False
+    y = np.rint(found.eqlin.marginals * 2.0**48).astype(np.int64)
+    starts = np.cumsum([0, *(one.totals.size for one in crossing.partitions)])
+    of_atoms = np.zeros(atoms, np.int64)
+    for blocks, start in zip(crossing.atoms, starts, strict=False):
+        of_atoms += np.where(blocks == OPEN, 0, y[start + blocks])
+    y -= max(int(of_atoms.max()), 0)
+    excess: int = sum(number * total for number, total in zip(y.tolist(), totals.tolist(), strict=True))
+    return excess > 0
 
 
 def _exceeding(crossing: Crossing, one: int, other: int) -> Iterator[tuple[int, Integers]]:

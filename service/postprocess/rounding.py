@@ -6,7 +6,8 @@ one and those of the other, and what a flow can carry in parts it can carry in w
 the nearest whole counts, units are moved along edges until the totals are met; of the largest move that an atom must
 make, the least that does is found. With three and more partitions there may be none, and finding one is hard in
 general: it is searched by branch and bound, first among floors and ceilings, then among all tables, within a number
-of nodes. What is found is checked in integers.
+of nodes. Any table at all, which is asked for before there are counts to be near to, is found far sooner than a near
+one. What is found is checked in integers, and where doubles told totals apart too roughly, searched for from there.
 """
 
 from dataclasses import dataclass
@@ -24,10 +25,13 @@ Reals = NDArray[np.float64]
 
 MOST_PLACES = 3 * 2**11
 """Atoms of more than two partitions, once for each: beyond, a search takes minutes, most of them before any node."""
-NODES = 20
-"""Of a search by branch and bound. In nodes and not in seconds, so that every machine finds the same."""
+NODES, NODES_OF_ANY = 20, 200
+"""Of a search, for a near table and for any. In nodes and not in seconds, so that every machine finds the same."""
 
 _MOVES = 32  # between half a unit, the nearest, and a whole one, how many limits of a move are told apart
+_ROUNDS = 3  # of a search for any table, each from where the one before has led
+_TOLD_APART = 2**20  # up to totals of this size a search's tolerances, of 1e-6, cannot take a table for none
+_INFEASIBLE = 2  # scipy's status
 _GAP = 0.1  # another table may be nearer to the real one by this share of the sum of squares
 
 
@@ -43,11 +47,37 @@ def rounded(real: Reals, crossing: Crossing) -> Search:
     """Whole counts near real ones, which meet the totals about."""
     sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
     if len(crossing.partitions) <= 2:
-        found = Search(_by_flow(sums, crossing))
-    else:
-        found = _by_search(sums, crossing, near=True)
-        if found.counts is None or any(part.any() for part in _missing(found.counts, crossing, of_atoms=True)):
-            found = _by_search(sums, crossing, near=False)
+        return _of_cells(real, Search(_by_flow(sums, crossing)), crossing)
+    found = _by_search(sums, crossing, near=True, nearest=True)
+    if not _exact(found, crossing):
+        found = _by_search(sums, crossing, near=False, nearest=True)
+    return _of_cells(real, found, crossing)
+
+
+def any_whole(real: Reals, crossing: Crossing) -> Search:
+    """Whole counts that meet the totals, whichever; real ones that nearly do show where to look first."""
+    if len(crossing.partitions) <= 2:
+        return rounded(real, crossing)
+    sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
+    found = _by_search(sums, crossing, near=True, nearest=False)
+    for _ in range(_ROUNDS):
+        if _exact(found, crossing):
+            break
+        if found.counts is not None:
+            sums = found.counts.astype(float)
+        found = _by_search(sums, crossing, near=False, nearest=False)
+        if found.counts is None:
+            break
+    return _of_cells(real, found, crossing)
+
+
+def _exact(found: Search, crossing: Crossing) -> bool:
+    """Whether atoms' units are found, and meet every total."""
+    return found.counts is not None and not any(part.any() for part in _missing(found.counts, crossing, of_atoms=True))
+
+
+def _of_cells(real: Reals, found: Search, crossing: Crossing) -> Search:
+    """Cells' counts from atoms' units, if they meet the totals."""
     if found.counts is None:
         return found
     counts = _shared(real, found.counts, crossing)
@@ -136,8 +166,10 @@ def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
     return best.counts
 
 
-def _by_search(sums: Reals, crossing: Crossing, *, near: bool) -> Search:
+def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) -> Search:
     """Atoms' units for more partitions, by branch and bound: a floor or a ceiling each, or any number.
+
+    ``nearest``: about the nearest to the real ones, and not the first that are found.
 
     A column is a unit from the floor to the ceiling, or units above the ceiling, or units below the floor.
     """
@@ -158,21 +190,23 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool) -> Search:
         return Search(floors)
     needed = np.concatenate(_missing(floors, crossing, of_atoms=True))
     found = milp(
-        np.append(costs, ((floors - sums) ** 2).sum()),  # of a column that is always 1, so that gaps have a meaning
-        constraints=LinearConstraint(_matrix(places, signs, crossing), needed, needed),
+        np.append(costs, ((floors - sums) ** 2).sum())
+        * nearest,  # the last of a column that is always 1, so that gaps have a meaning
+        constraints=LinearConstraint(matrix(places, signs, crossing, beside=1), needed, needed),
         integrality=np.ones(costs.size + 1),
         bounds=Bounds(np.append(np.zeros(costs.size), 1), np.append(bounds, 1)),
-        options={"node_limit": NODES, "mip_rel_gap": _GAP},
+        options={"node_limit": NODES if nearest else NODES_OF_ANY, "mip_rel_gap": _GAP},
     )
     if found.x is None:
-        return Search(None, proven=found.status == 2)
+        largest = max(int(one.totals.max(initial=0)) for one in crossing.partitions)
+        return Search(None, proven=not near and found.status == _INFEASIBLE and largest <= _TOLD_APART)
     units = floors.copy()
     np.add.at(units, places, (signs * np.rint(found.x[:-1])).astype(np.int64))
     return Search(units)
 
 
-def _matrix(places: Integers, signs: Reals, crossing: Crossing) -> csr_array:
-    """A row for each total, a column for each variable."""
+def matrix(places: Integers, signs: Reals, crossing: Crossing, *, beside: int = 0) -> csr_array:
+    """What adds atoms up: a row for each total, a column for each variable, and so many more that are in none."""
     rows, columns, starts = [], [], 0
     for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
         covered = np.flatnonzero(blocks[places] != OPEN)
@@ -180,4 +214,4 @@ def _matrix(places: Integers, signs: Reals, crossing: Crossing) -> csr_array:
         columns.append(covered)
         starts += one.totals.size
     row, column = np.concatenate(rows), np.concatenate(columns)
-    return csr_array((signs[column], (row, column)), shape=(starts, places.size + 1))
+    return csr_array((signs[column], (row, column)), shape=(starts, places.size + beside))

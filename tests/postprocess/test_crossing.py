@@ -274,6 +274,29 @@ def test_totals_of_unlike_sizes_have_tables_if_they_have_any(seed: int) -> None:
     assert meets(table_of(crossed, ""), crossed)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_three_margins_of_unlike_sizes_are_not_taken_for_a_contradiction(seed: int) -> None:
+    """Where doubles miss small totals beside huge ones, that is no proof that there is no table."""
+    random = np.random.default_rng(seed)
+    truth = np.floor(np.exp(random.uniform(0, 24, (5, 5, 5)))).astype(np.int64) * (random.random((5, 5, 5)) < 0.4)
+    crossed = _margins(truth, [(0, 1), (1, 2), (0, 2)])
+    assert meets(table_of(crossed, ""), crossed)
+
+
+@pytest.mark.parametrize("size", [3, 2**20, 2**36])
+def test_a_contradiction_of_three_margins_is_proven_however_large(size: int) -> None:
+    """Nearly always equal along two pairs of axes, and never along the third."""
+    same, other = [size, 1, 1, size], [0, size + 1, size + 1, 0]
+    totals = zip(((0, 1), (1, 2), (0, 2)), (same, same, other), strict=True)
+    indices = np.indices((2, 2, 2)).reshape(3, -1)
+    crossed = Crossing.of(
+        [_partition(np.ravel_multi_index(list(indices[list(axes)]), (2, 2)), one) for axes, one in totals], "/totals"
+    )
+    with pytest.raises(InvalidInput) as refused:
+        check(crossed, "/totals")
+    assert "all of these together" in refused.value.faults[0].detail
+
+
 def test_real_counts_that_miss_totals_by_much_are_rounded_all_the_same() -> None:
     """As where a search ends at its limit, also where an atom of several cells is to have less than their floors."""
     crossed = _margins(np.array([[[2**33, 1], [0, 5]], [[3, 0], [7, 2]]]), [(0,), (1,)])
