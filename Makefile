@@ -22,7 +22,7 @@ serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./da
 	exec $(BIN)/python -m service serve
 
 test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
 test-browser: $(VENV)/dev.stamp ## look at the web pages with Chromium (CHROMIUM names another than /usr/bin/chromium)
 	$(BIN)/python -m pytest -m browser --numprocesses=auto --dist=loadfile tests/browser
