@@ -11,6 +11,9 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" pyproject.toml
 
+# The tests start hundreds of processes: what one has compiled the next ones find.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve test test-browser test-contract test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
@@ -22,7 +25,7 @@ serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./da
 	exec $(BIN)/python -m service serve
 
 test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
 test-browser: $(VENV)/dev.stamp ## look at the web pages with Chromium (CHROMIUM names another than /usr/bin/chromium)
 	$(BIN)/python -m pytest -m browser --numprocesses=auto --dist=loadfile tests/browser

@@ -5,8 +5,10 @@ Both are copied from a template, which is migrated once. A test that takes ``dat
 """
 
 import contextlib
+import os
 import shutil
 import sqlite3
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +26,29 @@ from service.ledger.signing import Signer, signer_of
 from tests.postgres_server import postgres_server
 
 _TEMPLATE = "template_migrated"
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30  # bytes; what a run of all tests has at a time is less than half of it
 
 # The same examples in every run, and none fails for being slow on a busy machine.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_configure() -> None:
+    """Have temporary files in memory where there is room.
+
+    A disk is waited for at every commit to SQLite and at every new database of PostgreSQL: the longest part of most
+    tests. The workers, and what tests start, inherit it; a TMPDIR that is set is kept.
+    """
+    if "TMPDIR" not in os.environ and _MEMORY.is_dir() and _has_room(_MEMORY):
+        os.environ["TMPDIR"] = str(_MEMORY)
+        tempfile.tempdir = None  # pytest's own capturing has asked before
+
+
+def _has_room(place: Path) -> bool:
+    """For files, and for programs: the server's are run from there."""
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize >= _ROOM and not found.f_flag & os.ST_NOEXEC
 
 
 @pytest.fixture(scope="session")

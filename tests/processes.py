@@ -40,6 +40,31 @@ def run(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedPro
     )
 
 
+def together(imports: str, act: str, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
+    """Three processes of Python that do the same within microseconds of each other: all have imported, and wait."""
+    command = [sys.executable, "-c", f"import sys; {imports}; print(flush=True); sys.stdin.readline(); {act}"]
+    started = [
+        subprocess.Popen(
+            [*command, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ended = [(process, *process.communicate()) for process in started]
+    return [subprocess.CompletedProcess(process.args, process.returncode, *said) for process, *said in ended]
+
+
 @dataclass
 class Served:
     """A running service: its address, and a steward who calls it."""

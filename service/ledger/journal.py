@@ -40,7 +40,6 @@ Kind = Literal[
 Row = dict[str, int | str | None]
 
 LARGEST_INTEGER = 2**53  # beyond it a double, and so RFC 8785, no longer tells integers apart
-_PAGE = 500
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _BY_CODE_POINTS = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
 """The order of RFC 8785 too, where all of it is ASCII; a third of the time."""
@@ -263,23 +262,6 @@ def hash_before(connection: Connection, account_id: int, seq: int) -> str:
     """The hash that an entry follows."""
     query = select(Entry.hash).where(Entry.account_id == account_id, Entry.seq == seq - 1)
     return connection.execute(query).scalar_one_or_none() or BEFORE_FIRST.hash
-
-
-def verify_chain(connection: Connection, account: AccountHead) -> BadEntry | None:
-    """Walk an account's chain up to its head and return the first bad entry, or None where all are good."""
-    head = BEFORE_FIRST
-    while page := entries(connection, account.id, head.seq, _PAGE):
-        for entry in page:
-            try:
-                read_entry(account.name, head, entry)
-            except Broken as broken:
-                return BadEntry(head.seq + 1, str(broken))
-            head = Head(entry.seq, entry.hash)
-    if head.seq < account.head.seq:
-        return BadEntry(head.seq + 1, MISSING)
-    if head != account.head:
-        return BadEntry(head.seq, "the account's head is not the last entry")
-    return None
 
 
 MISSING = "the entry is missing"

@@ -264,16 +264,16 @@ def test_tables_without_a_meaning(still: Client, fields: Any, pointer: str) -> N
     assert json_of(still.get("/v1/accounts/people/head")) == head
 
 
-def test_totals_of_more_margins_than_are_asked_for_are_refused(client: Client) -> None:
+def test_totals_of_more_margins_than_are_asked_for_are_refused(embedded: Client) -> None:
     """Of a single cell there can be a million; each two of them would be compared."""
-    open_account(client, budget=_WIDE)
-    head = json_of(client.get("/v1/accounts/people/head"))
+    open_account(embedded, budget=_WIDE)
+    head = json_of(embedded.get("/v1/accounts/people/head"))
     dimensions = [{"name": str(number), "values": ["a"]} for number in range(16)]
     pairs = list(itertools.combinations(map(str, range(16)), 2))[:101]
     published = [{"margin": pair, "values": ["a", "a"], "total": 5} for pair in pairs]
     asked: dict[str, Any] = {"dimensions": dimensions, "margins": [], "counts": [5], "adjust": "rake"}
-    refused = _draw(client, published=published, **asked)
+    refused = _draw(embedded, published=published, **asked)
     assert pointers_of(refused) == ["/published"]
-    assert json_of(client.get("/v1/accounts/people/head")) == head
-    drawn = json_of(_draw(client, published=published[:100], **asked), 201)
+    assert json_of(embedded.get("/v1/accounts/people/head")) == head
+    drawn = json_of(_draw(embedded, published=published[:100], **asked), 201)
     assert drawn["cells"]["adjusted"] == [5]

@@ -26,6 +26,7 @@ def _targets(page: Page, account: str = "nation") -> None:
 def _work_out(page: Page) -> None:
     page.get_by_role("button", name="Work out the plan").last.click()
     page.get_by_role("heading", name="Plan and cost").wait_for()
+    page.wait_for_load_state()  # the heading is there before the rest of the form
 
 
 def test_from_margins_to_a_release(steward: Page, served: Served) -> None:

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -54,8 +55,9 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    built = Image(tmp_path_factory.mktemp("image") / "root")
+def image() -> Iterator[Image]:
+    home = Path(tempfile.mkdtemp(prefix="image-", dir="/var/tmp"))  # too large for memory
+    built = Image(home / "root")
     instructions = _instructions((ROOT / "Dockerfile").read_text())
     base = instructions[0]
     release = re.fullmatch(r"FROM python:3\.11\.[0-9]+-slim-(\w+)", base)
@@ -68,7 +70,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     finally:
         for place in [*places, built.root / "proc"]:
             subprocess.run(["umount", place], check=True)
-        shutil.rmtree(built.root)
+        shutil.rmtree(home)
 
 
 def _instructions(text: str) -> list[str]:

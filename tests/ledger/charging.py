@@ -133,7 +133,6 @@ def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:
     with database.read() as connection:
         account = accounts.read_account(connection, name)
         found = journal.entries(connection, account.id, 0, 10**6)
-        assert journal.verify_chain(connection, account.chain) is None
         then = replay(connection, account, account.head.seq)
         assert then.account == account
         assert (then.committed, then.reserved) == spending.counts(connection, account.id)

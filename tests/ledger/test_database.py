@@ -17,15 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger.database import Database, open_database, tally
 from service.ledger.queue import Queue
-
-PATIENCE = 30.0  # seconds after which a test that hangs fails
-
-
-@pytest.fixture
-def marks(database: Database) -> Database:
-    """A database with a table of the test's own."""
-    _write(database, "CREATE TABLE marks (id INTEGER PRIMARY KEY, note TEXT CHECK (note <> 'forbidden'))")
-    return database
+from tests.ledger.marks import PATIENCE, count, never, write
 
 
 @pytest.fixture
@@ -40,19 +32,6 @@ def impatient(marks: Database, database_url: str) -> Iterator[Database]:
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(40) as executor:
         yield executor
-
-
-def _write(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=_never)
-
-
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
-def _count(database: Database) -> int:
-    with database.read() as connection:
-        return int(connection.execute(text("SELECT count(*) FROM marks")).scalar_one())
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -71,7 +50,7 @@ def _holding(database: Database, threads: ThreadPoolExecutor) -> Iterator[None]:
         inside.set()
         assert over.wait(PATIENCE)
 
-    future = threads.submit(database.write, work, landed=_never)
+    future = threads.submit(database.write, work, landed=never)
     assert inside.wait(PATIENCE)
     try:
         yield
@@ -92,9 +71,9 @@ def test_what_a_write_returned_is_there_and_what_it_raised_is_not(marks: Databas
         connection.execute(text("INSERT INTO marks VALUES (2, 'b')"))
         raise ZeroDivisionError
 
-    assert marks.write(work, landed=_never) == "written"
+    assert marks.write(work, landed=never) == "written"
     with pytest.raises(ZeroDivisionError):
-        marks.write(failing, landed=_never)
+        marks.write(failing, landed=never)
     with marks.read() as connection:
         assert connection.execute(text("SELECT id, note FROM marks")).all() == [(1, "a")]
 
@@ -110,10 +89,10 @@ def test_what_was_committed_is_counted_and_nothing_else(marks: Database) -> None
         raise ZeroDivisionError
 
     assert marks.counted() == {}
-    marks.write(work, landed=_never)
+    marks.write(work, landed=never)
     with pytest.raises(ZeroDivisionError):
-        marks.write(failing, landed=_never)
-    marks.write(work, landed=_never)
+        marks.write(failing, landed=never)
+    marks.write(work, landed=never)
     assert marks.counted() == {("marks", "of a kind"): 6, ("others", ""): 2}
     with marks.read() as connection:
         tally(connection, "others")  # which reads and commits nothing
@@ -130,24 +109,24 @@ def test_the_connections_of_each_pool_are_told(marks: Database) -> None:
 def test_a_reader_sees_one_moment(marks: Database) -> None:
     with marks.read() as connection:
         before = connection.execute(text("SELECT count(*) FROM marks")).scalar_one()
-        _write(marks, "INSERT INTO marks VALUES (1, 'a')")
+        write(marks, "INSERT INTO marks VALUES (1, 'a')")
         assert connection.execute(text("SELECT count(*) FROM marks")).scalar_one() == before == 0
-    assert _count(marks) == 1
+    assert count(marks) == 1
 
 
 def test_a_reader_cannot_write(marks: Database) -> None:
     with pytest.raises((RuntimeError, Unavailable)), marks.read() as connection:
         connection.execute(text("INSERT INTO marks VALUES (1, 'a')"))
-    assert _count(marks) == 0
+    assert count(marks) == 0
 
 
 def test_readers_do_not_wait_for_a_writer(impatient: Database) -> None:
     def work(connection: Connection) -> int:
         connection.execute(text("INSERT INTO marks VALUES (1, 'a')"))
-        return _count(impatient)  # from the readers' own pool, while this transaction holds every lock it needs
+        return count(impatient)  # from the readers' own pool, while this transaction holds every lock it needs
 
-    assert impatient.write(work, landed=_never) == 0
-    assert _count(impatient) == 1
+    assert impatient.write(work, landed=never) == 0
+    assert count(impatient) == 1
 
 
 def test_writers_do_not_wait_for_readers(impatient: Database) -> None:
@@ -157,8 +136,8 @@ def test_writers_do_not_wait_for_readers(impatient: Database) -> None:
             connection.execute(text("SELECT * FROM marks")).all()
         with pytest.raises(Unavailable), impatient.read():
             pass
-        _write(impatient, "INSERT INTO marks VALUES (1, 'a')")
-    assert _count(impatient) == 1
+        write(impatient, "INSERT INTO marks VALUES (1, 'a')")
+    assert count(impatient) == 1
 
 
 def test_a_transaction_that_is_gone_is_not_called_committed(marks: Database) -> None:
@@ -167,8 +146,8 @@ def test_a_transaction_that_is_gone_is_not_called_committed(marks: Database) -> 
         connection.exec_driver_sql("ROLLBACK")
 
     with pytest.raises(RuntimeError, match="nothing was committed"):
-        marks.write(work, landed=_never)
-    assert _count(marks) == 0
+        marks.write(work, landed=never)
+    assert count(marks) == 0
 
 
 def test_a_commit_that_fails_leaves_no_transaction_behind(marks: Database) -> None:
@@ -188,7 +167,7 @@ def test_postgresql_does_not_commit_after_a_swallowed_error(postgresql_url: str)
             connection.execute(text("SELECT 1 / 0"))
 
     with contextlib.closing(database), pytest.raises(RuntimeError, match="nothing was committed"):
-        database.write(work, landed=_never)
+        database.write(work, landed=never)
 
 
 def test_sqlite_is_durable_and_keeps_its_references(tmp_path: Path) -> None:
@@ -199,7 +178,7 @@ def test_sqlite_is_durable_and_keeps_its_references(tmp_path: Path) -> None:
         return [connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names]
 
     with contextlib.closing(database):
-        assert database.write(settings, landed=_never) == ["wal", 2, 1]  # 2: FULL
+        assert database.write(settings, landed=never) == ["wal", 2, 1]  # 2: FULL
 
 
 def test_postgresql_is_durable_and_isolated_whatever_the_databases_defaults(postgresql_url: str) -> None:
@@ -214,7 +193,7 @@ def test_postgresql_is_durable_and_isolated_whatever_the_databases_defaults(post
         return [connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in names]
 
     with contextlib.closing(database):
-        assert database.write(settings, landed=_never) == ["on", "read committed", "1min"]
+        assert database.write(settings, landed=never) == ["on", "read committed", "1min"]
         with database.read() as reader:
             assert settings(reader)[1] == "repeatable read"
 
@@ -231,7 +210,7 @@ def test_writers_are_served_in_the_order_in_which_they_came(
             futures: list[Future[None]] = []
             for number in range(20):
                 futures.append(
-                    threads.submit(database.write, lambda _, number=number: served.append(number), landed=_never)
+                    threads.submit(database.write, lambda _, number=number: served.append(number), landed=never)
                 )
                 _until(lambda expected=number + 1: database.writers.waiting == expected)  # type: ignore[misc]
         for future in futures:
@@ -242,11 +221,11 @@ def test_writers_are_served_in_the_order_in_which_they_came(
 def test_whoever_waits_too_long_is_told_to_come_again(impatient: Database, threads: ThreadPoolExecutor) -> None:
     with _holding(impatient, threads):
         with pytest.raises(Unavailable) as refused:
-            _write(impatient, "INSERT INTO marks VALUES (1, 'a')")
+            write(impatient, "INSERT INTO marks VALUES (1, 'a')")
         assert refused.value.retry_after > 0
         assert impatient.writers.waiting == 0
-    _write(impatient, "INSERT INTO marks VALUES (2, 'b')")  # the place was not lost
-    assert _count(impatient) == 1
+    write(impatient, "INSERT INTO marks VALUES (2, 'b')")  # the place was not lost
+    assert count(impatient) == 1
 
 
 def test_whoever_gives_up_does_not_hold_up_those_behind(threads: ThreadPoolExecutor) -> None:
@@ -270,12 +249,12 @@ def test_a_lock_of_another_process_is_waited_for_and_then_refused(impatient: Dat
     def update(connection: Connection) -> None:
         connection.execute(text("UPDATE marks SET note = 'b' WHERE id = 1"))
 
-    _write(impatient, "INSERT INTO marks VALUES (1, 'a')")
+    write(impatient, "INSERT INTO marks VALUES (1, 'a')")
     with _other_process_locks(database_url, "UPDATE marks SET note = 'c' WHERE id = 1"):
         with pytest.raises(Unavailable, match="held what this one needed"):
-            impatient.write(update, landed=_never)
-        assert _count(impatient) == 1
-    impatient.write(update, landed=_never)
+            impatient.write(update, landed=never)
+        assert count(impatient) == 1
+    impatient.write(update, landed=never)
 
 
 @contextlib.contextmanager
@@ -294,7 +273,7 @@ def _other_process_locks(url: str, statement: str) -> Iterator[None]:
 
 
 def test_waiting_is_not_an_error(marks: Database, threads: ThreadPoolExecutor) -> None:
-    _write(marks, "INSERT INTO marks VALUES (1, '0')")
+    write(marks, "INSERT INTO marks VALUES (1, '0')")
 
     def increment(connection: Connection) -> int:
         locked = text("SELECT note FROM marks WHERE id = 1" + (" FOR UPDATE" if marks.kind == "postgresql" else ""))
@@ -302,7 +281,7 @@ def test_waiting_is_not_an_error(marks: Database, threads: ThreadPoolExecutor) -
         connection.execute(text("UPDATE marks SET note = :note WHERE id = 1"), {"note": str(value)})
         return value
 
-    futures = [threads.submit(marks.write, increment, landed=_never) for _ in range(160)]
+    futures = [threads.submit(marks.write, increment, landed=never) for _ in range(160)]
     assert sorted(future.result(PATIENCE) for future in futures) == list(range(1, 161))
 
 
@@ -314,7 +293,7 @@ def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
         with pytest.raises(Unavailable), database.read():
             pass
         with pytest.raises(Unavailable):
-            database.write(lambda _: None, landed=_never)
+            database.write(lambda _: None, landed=never)
 
 
 def test_a_file_that_is_not_a_database_is_unavailable(tmp_path: Path) -> None:

@@ -12,35 +12,15 @@ from sqlalchemy.exc import DBAPIError
 
 from service.errors import Conflict, Unavailable
 from service.ledger.database import Database, open_database
+from tests.ledger.marks import PATIENCE, count, never, write
 
-PATIENCE = 30.0  # seconds after which a test that hangs fails
 SECRET = 7331
-
-
-@pytest.fixture
-def marks(database: Database) -> Database:
-    """A database with a table of the test's own."""
-    _write(database, "CREATE TABLE marks (id INTEGER PRIMARY KEY, note TEXT CHECK (note <> 'forbidden'))")
-    return database
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as executor:
         yield executor
-
-
-def _write(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=_never)
-
-
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
-def _count(database: Database) -> int:
-    with database.read() as connection:
-        return int(connection.execute(text("SELECT count(*) FROM marks")).scalar_one())
 
 
 # Trying again
@@ -51,7 +31,7 @@ def test_of_two_writers_that_want_one_key_the_second_finds_it(postgresql_url: st
     runs: list[str] = []
 
     with contextlib.closing(open_database(postgresql_url)) as database:
-        _write(database, "CREATE TABLE marks (id INTEGER PRIMARY KEY)")
+        write(database, "CREATE TABLE marks (id INTEGER PRIMARY KEY)")
 
         def work(connection: Connection) -> str:
             if connection.execute(text("SELECT id FROM marks")).first() is not None:
@@ -62,7 +42,7 @@ def test_of_two_writers_that_want_one_key_the_second_finds_it(postgresql_url: st
             connection.execute(text("INSERT INTO marks VALUES (1)"))
             return "inserted"
 
-        futures = [threads.submit(database.write, work, landed=_never) for _ in range(2)]
+        futures = [threads.submit(database.write, work, landed=never) for _ in range(2)]
         assert sorted(future.result(PATIENCE) for future in futures) == ["found", "inserted"]
     assert runs == ["looked", "looked", "found"]
 
@@ -74,11 +54,11 @@ def test_a_key_that_stays_taken_is_a_conflict(marks: Database) -> None:
         runs.append(1)
         connection.execute(text("INSERT INTO marks VALUES (1, 'a')"))
 
-    marks.write(work, landed=_never)
+    marks.write(work, landed=never)
     with pytest.raises(Conflict):
-        marks.write(work, landed=_never)
+        marks.write(work, landed=never)
     assert len(runs) == 1 + 5
-    assert _count(marks) == 1
+    assert count(marks) == 1
 
 
 def test_a_deadlock_is_tried_again(postgresql_url: str, threads: ThreadPoolExecutor) -> None:
@@ -86,7 +66,7 @@ def test_a_deadlock_is_tried_again(postgresql_url: str, threads: ThreadPoolExecu
     runs: list[int] = []
 
     with contextlib.closing(open_database(postgresql_url)) as database:
-        _write(database, "CREATE TABLE marks AS SELECT 1 AS id, 0 AS count UNION SELECT 2, 0")
+        write(database, "CREATE TABLE marks AS SELECT 1 AS id, 0 AS count UNION SELECT 2, 0")
 
         def work(first: int, second: int) -> Callable[[Connection], None]:
             def increment_both(connection: Connection) -> None:
@@ -98,7 +78,7 @@ def test_a_deadlock_is_tried_again(postgresql_url: str, threads: ThreadPoolExecu
 
             return increment_both
 
-        futures = [threads.submit(database.write, work(*order), landed=_never) for order in ((1, 2), (2, 1))]
+        futures = [threads.submit(database.write, work(*order), landed=never) for order in ((1, 2), (2, 1))]
         for future in futures:
             future.result(PATIENCE)
         with database.read() as connection:
@@ -118,13 +98,13 @@ def test_a_serialization_failure_is_tried_again_a_few_times(postgresql_url: str,
         return len(runs)
 
     with contextlib.closing(open_database(postgresql_url)) as database:
-        _write(database, "CREATE TABLE marks (id INTEGER)")
+        write(database, "CREATE TABLE marks (id INTEGER)")
         if succeeds:
-            assert database.write(work, landed=_never) == failures + 1
+            assert database.write(work, landed=never) == failures + 1
         else:
             with pytest.raises(Unavailable):
-                database.write(work, landed=_never)
-        assert _count(database) == int(succeeds)
+                database.write(work, landed=never)
+        assert count(database) == int(succeeds)
 
 
 # What a caller is told
@@ -140,7 +120,7 @@ def test_a_serialization_failure_is_tried_again_a_few_times(postgresql_url: str,
 )
 def test_no_message_contains_a_statements_values(marks: Database, statement: str) -> None:
     with pytest.raises((RuntimeError, Conflict)) as refused:
-        marks.write(lambda connection: connection.execute(text(statement), {"value": SECRET}), landed=_never)
+        marks.write(lambda connection: connection.execute(text(statement), {"value": SECRET}), landed=never)
     told = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
     assert str(SECRET) not in told
     assert "sqlalchemy.exc" not in told
@@ -155,7 +135,7 @@ def test_sqlalchemys_own_message_contains_no_values(marks: Database) -> None:
         raise ZeroDivisionError(str(refused.value))
 
     with pytest.raises(ZeroDivisionError) as told:
-        marks.write(work, landed=_never)
+        marks.write(work, landed=never)
     assert "INSERT INTO nowhere" in str(told.value)
     assert str(SECRET) not in str(told.value)
 
@@ -178,5 +158,5 @@ def test_a_full_disk_is_unavailable(marks: Database) -> None:
             connection.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full'; END $$")
 
     with pytest.raises(Unavailable, match="no space left"):
-        marks.write(work, landed=_never)
-    assert _count(marks) == 0
+        marks.write(work, landed=never)
+    assert count(marks) == 0

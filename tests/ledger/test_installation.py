@@ -4,8 +4,6 @@ import base64
 import hashlib
 import hmac
 import stat
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from service.errors import StartupRefused
 from service.ledger import clock
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret, check_secret, load_secret
+from tests.processes import together
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = bytes(range(224, 256))  # its base64 needs both characters in which the two alphabets differ
@@ -70,28 +69,9 @@ def test_a_secret_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_processes_that_start_together_share_one_secret(tmp_path: Path) -> None:
     path = tmp_path / "service.secret"
-    program = (
-        "import sys; from pathlib import Path; from service.ledger.installation import load_secret;"
-        " print(flush=True); sys.stdin.readline(); print(load_secret(Path(sys.argv[1])).key.hex())"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(path)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.readline()
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    keys = {process.communicate()[0].strip() for process in processes}
+    load = "print(load_secret(Path(sys.argv[1])).key.hex())"
+    imports = "from pathlib import Path; from service.ledger.installation import load_secret"
+    keys = {one.stdout.strip() for one in together(imports, load, str(path))}
     assert keys == {load_secret(path).key.hex()}
     assert list(tmp_path.iterdir()) == [path]
 

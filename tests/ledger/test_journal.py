@@ -13,23 +13,17 @@ from service.ledger.journal import (
     BEFORE_FIRST,
     AccountHead,
     BadEntry,
+    Broken,
     Head,
     Kind,
     append,
     canonical,
     entries,
-    verify_chain,
+    read_entry,
 )
+from tests.ledger.marks import never, write
 
 AT = "2026-01-02T03:04:05.678901Z"
-
-
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
-def _write(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=_never)
 
 
 def _account_with_entries(database: Database, count: int, account_id: int = 1, name: str = "a") -> AccountHead:
@@ -48,7 +42,7 @@ def _account_with_entries(database: Database, count: int, account_id: int = 1, n
             head = append(connection, account, kind, {"number": str(number)}, actor="ann", at=AT)
         return head
 
-    return AccountHead(account_id, name, database.write(work, landed=_never))
+    return AccountHead(account_id, name, database.write(work, landed=never))
 
 
 # RFC 8785
@@ -146,11 +140,23 @@ def test_entries_are_paged_in_order(database: Database) -> None:
     assert pages == [[1, 2, 3], [4, 5, 6], [7], []]
 
 
-@pytest.mark.parametrize("count", [0, 1, 501, 1000])
-def test_an_untouched_chain_is_good(database: Database, count: int) -> None:
-    account = _account_with_entries(database, count)
+def _first_bad(database: Database, account: AccountHead) -> BadEntry | None:
+    """The first entry that does not follow the one before it."""
     with database.read() as connection:
-        assert verify_chain(connection, account) is None
+        found = entries(connection, account.id, 0, account.head.seq)
+    head = BEFORE_FIRST
+    for entry in found:
+        try:
+            read_entry(account.name, head, entry)
+        except Broken as broken:
+            return BadEntry(head.seq + 1, str(broken))
+        head = Head(entry.seq, entry.hash)
+    return None
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_an_untouched_chain_is_good(database: Database, count: int) -> None:
+    assert _first_bad(database, _account_with_entries(database, count)) is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +167,6 @@ def test_an_untouched_chain_is_good(database: Database, count: int) -> None:
         ("UPDATE journal SET kind = 'drawn' WHERE seq = 6", BadEntry(6, "the entry is filed under")),
         ("DELETE FROM journal WHERE seq = 1", BadEntry(1, "the entry is missing")),
         ("DELETE FROM journal WHERE seq = 4", BadEntry(4, "the entry is missing")),
-        ("DELETE FROM journal WHERE seq >= 8", BadEntry(8, "the entry is missing")),
         ("UPDATE journal SET account_id = 2 WHERE seq = 7", BadEntry(7, "the entry is missing")),
     ],
 )
@@ -169,9 +174,8 @@ def test_the_first_entry_that_was_tampered_with_is_found(database: Database, cha
     account = _account_with_entries(database, 9)
     _account_with_entries(database, 0, account_id=2, name="b")
     _without_triggers(database)
-    _write(database, change)
-    with database.read() as connection:
-        found = verify_chain(connection, account)
+    write(database, change)
+    found = _first_bad(database, account)
     assert found is not None
     assert found.seq == bad.seq
     assert found.reason.startswith(bad.reason)
@@ -179,19 +183,9 @@ def test_the_first_entry_that_was_tampered_with_is_found(database: Database, cha
 
 def test_a_chain_rebuilt_under_another_account_is_found(database: Database) -> None:
     account = _account_with_entries(database, 2)
-    with database.read() as connection:
-        renamed = AccountHead(account.id, "b", account.head)
-        assert verify_chain(connection, renamed) == BadEntry(
-            1, "the entry is filed under another account, number, kind or release than it states"
-        )
-
-
-def test_a_head_that_is_not_the_last_entry_is_found(database: Database) -> None:
-    account = _account_with_entries(database, 3)
-    with database.read() as connection:
-        for head in (Head(2, account.head.hash), Head(3, "ab" * 32)):
-            found = verify_chain(connection, AccountHead(account.id, account.name, head))
-            assert found == BadEntry(3, "the account's head is not the last entry")
+    assert _first_bad(database, AccountHead(account.id, "b", account.head)) == BadEntry(
+        1, "the entry is filed under another account, number, kind or release than it states"
+    )
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "1.5", '{"seq": 1}'])
@@ -200,18 +194,17 @@ def test_an_entry_that_is_not_canonical_json_is_found(database: Database, body: 
     account = _account_with_entries(database, 1)
     _without_triggers(database)
     right = hashlib.sha256(bytes(32) + body.encode()).hexdigest()
-    _write(database, f"UPDATE journal SET hash = '{right}', body = '{body}'".replace(":", r"\:"))
-    with database.read() as connection:
-        assert verify_chain(connection, account) == BadEntry(1, "the entry is not canonical JSON")
+    write(database, f"UPDATE journal SET hash = '{right}', body = '{body}'".replace(":", r"\:"))
+    assert _first_bad(database, account) == BadEntry(1, "the entry is not canonical JSON")
 
 
 def _without_triggers(database: Database) -> None:
     """What somebody can do who owns the database."""
     if database.kind == "postgresql":
-        _write(database, "ALTER TABLE journal DISABLE TRIGGER ALL")
+        write(database, "ALTER TABLE journal DISABLE TRIGGER ALL")
     else:
-        _write(database, "DROP TRIGGER journal_no_update")
-        _write(database, "DROP TRIGGER journal_no_delete")
+        write(database, "DROP TRIGGER journal_no_update")
+        write(database, "DROP TRIGGER journal_no_delete")
 
 
 # Append-only
@@ -235,6 +228,6 @@ def test_the_database_refuses_to_change_entries(database: Database, change: str)
     with database.read() as connection:
         before = entries(connection, account.id, 0, 10)
     with pytest.raises(RuntimeError, match=re.escape("refused a statement")):
-        _write(database, change)
+        write(database, change)
     with database.read() as connection:
         assert entries(connection, account.id, 0, 10) == before

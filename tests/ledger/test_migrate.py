@@ -3,8 +3,6 @@
 import contextlib
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from service.errors import StartupRefused, Unavailable
 from service.ledger.database import Database, open_database
 from service.ledger.migrate import MIGRATION_LOCK, downgrade, is_migrated, migrate, prepare
 from service.ledger.tables import Base
+from tests.processes import together
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,34 +96,8 @@ def test_migrating_twice_changes_nothing(database: Database) -> None:
 
 
 def test_three_processes_that_migrate_at_once_all_succeed(empty_database_url: str) -> None:
-    # Each says that it is ready and waits for a line, so that they start within microseconds of each other.
-    program = (
-        "import sys; from service.ledger.migrate import migrate; print(flush=True); sys.stdin.readline();"
-        " migrate(sys.argv[1])"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, empty_database_url],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.readline()
-    outcomes = []
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        _, errors = process.communicate()
-        outcomes.append((process.returncode, errors))
-    assert outcomes == [(0, "")] * 3
+    ended = together("from service.ledger.migrate import migrate", "migrate(sys.argv[1])", empty_database_url)
+    assert [(one.returncode, one.stderr) for one in ended] == [(0, "")] * 3
     database = open_database(empty_database_url)
     try:
         assert is_migrated(database)

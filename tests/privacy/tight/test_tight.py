@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +163,24 @@ LAWS: dict[str, tuple[Mechanism, Any]] = {
 }
 
 
+@cache
+def enumerated(*names: str) -> Any:
+    """The atoms of a composition: made once, which takes longer than all that is asked of them."""
+    with mp.workdps(150):
+        laws = {name: LAWS[name][1]() for name in names}
+        return exact.composed([laws[name] for name in names])
+
+
+def composition(names: list[str]) -> tuple[Mechanism, ...]:
+    """The same for one cell each; a response has none."""
+    return tuple(replace(LAWS[name][0], cells=1) if name != "response" else LAWS[name][0] for name in names)
+
+
 @pytest.mark.parametrize("names", [["geometric"] * 25, ["steps"] * 3, ["gaussian", "geometric"], ["osgt", "response"]])
 @pytest.mark.parametrize("target", ["1e-100", "1e-10", "0.1"])
 def test_a_composition_is_its_enumeration(names: list[str], target: str) -> None:
-    plan = Sequence(
-        parts=tuple(replace(LAWS[name][0], cells=1) if name != "response" else LAWS[name][0] for name in names)
-    )
+    plan, atoms = Sequence(parts=composition(names)), enumerated(*names)
     with mp.workdps(140):
-        atoms = exact.composed([LAWS[name][1]() for name in names])
         assert_least(plan, target, lambda e: exact.delta(atoms, e), REPLACE)
         for at in ("1e-6", "0.3", "1"):
             assert_just_above(delta(plan, Fraction(at), REPLACE), exact.delta(atoms, oracle.number(at)))
@@ -179,9 +190,8 @@ def test_a_composition_is_its_enumeration(names: list[str], target: str) -> None
 @pytest.mark.parametrize("variance", ["1/8", "50"])
 def test_beside_a_continuous_gaussian(names: list[str], variance: str) -> None:
     gaussian = Gaussian(sigma_squared=Fraction(variance), cells=1)
-    parts = [replace(LAWS[name][0], cells=1) if name != "response" else LAWS[name][0] for name in names]
-    atoms, rho = exact.composed([LAWS[name][1]() for name in names]), 1 / (2 * oracle.number(variance))
-    plan = Sequence(parts=(gaussian, *parts))
+    atoms, rho = enumerated(*names), 1 / (2 * oracle.number(variance))
+    plan = Sequence(parts=(gaussian, *composition(names)))
     for target in ("1e-100", "1e-6", "0.1"):
         with mp.workdps(150):
             assert_least(plan, target, lambda e: exact.beside_gaussian(atoms, rho, e), REPLACE)
