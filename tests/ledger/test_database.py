@@ -151,11 +151,11 @@ def test_a_transaction_that_is_gone_is_not_called_committed(marks: Database) -> 
 
 
 def test_a_commit_that_fails_leaves_no_transaction_behind(marks: Database) -> None:
-    _write(marks, "CREATE TABLE late (of INTEGER REFERENCES marks (id) DEFERRABLE INITIALLY DEFERRED)")
+    write(marks, "CREATE TABLE late (of INTEGER REFERENCES marks (id) DEFERRABLE INITIALLY DEFERRED)")
     with pytest.raises(Conflict):  # after every attempt, each of which could begin
-        _write(marks, "INSERT INTO late VALUES (99)")
-    _write(marks, "INSERT INTO marks VALUES (1, 'a')")
-    assert _count(marks) == 1
+        write(marks, "INSERT INTO late VALUES (99)")
+    write(marks, "INSERT INTO marks VALUES (1, 'a')")
+    assert count(marks) == 1
 
 
 def test_postgresql_does_not_commit_after_a_swallowed_error(postgresql_url: str) -> None:
