@@ -92,11 +92,19 @@ class Audit:
             if accountant != ACCOUNTANT:
                 texts.read_amount(amount)
                 return
-            right = (self._known if len(subject[0]) < texts.SHORT else self._is_right)(subject[0], amount)
+            right = self.is_right(subject[0], amount)
         except UNREADABLE:
             raise Broken("the entry's price or plan is none") from None
         if not right:
             raise Broken("the price is not that of the plan")
+
+    def is_right(self, plan: str, amount: Amount) -> bool:
+        """Whether an amount is what the present accountant charges for a plan; remembered of what is not long.
+
+        Raises:
+            InvalidInput: the plan has no meaning under the account's relation.
+        """
+        return (self._known if len(plan) < texts.SHORT else self._is_right)(plan, amount)
 
     def _is_right(self, plan: str, amount: Amount) -> bool:
         return is_charge_of(texts.read_amount(amount), self.asked(plan))

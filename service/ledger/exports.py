@@ -35,6 +35,7 @@ from service.privacy.pricing import ACCOUNTANT
 STATEMENT = "export"
 VERSION = 1
 _PAGE = 500  # entries read at a time
+_DECODER = json.JSONDecoder()
 _LONGEST = 1 << 31  # bytes of a line: a draw of hundreds of millions of counts
 
 
@@ -315,7 +316,7 @@ def _account_of(body: str) -> str:
     """The account that an entry names, which its canonical form begins with."""
     start = '{"account":'
     try:
-        name, _ = json.JSONDecoder().raw_decode(body, len(start)) if body.startswith(start) else ("", 0)
+        name, _ = _DECODER.raw_decode(body, len(start)) if body.startswith(start) else ("", 0)
     except (ValueError, RecursionError):
         return ""
     return name if isinstance(name, str) else ""

@@ -19,7 +19,7 @@ from service.ledger.journal import Head, has_entry
 from service.ledger.releases import HELD
 from service.ledger.tables import Entry, Hold, Release
 from service.ledger.texts import Amount, read_amount
-from service.privacy.filter import Shortfall, Totals, add, charged, is_charge_of, shortfalls, subtract
+from service.privacy.filter import Shortfall, Totals, add, charged, shortfalls, subtract
 from service.privacy.pricing import ACCOUNTANT, Price
 
 ACTOR = "recompute"
@@ -95,11 +95,10 @@ _PLAN = select(Release.plan).where(Release.id == bindparam("release"))
 
 
 def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amount, plan: str) -> None:
-    asked = audit.asked(plan)
-    if is_charge_of(read_amount(amount), asked):
+    if audit.is_right(plan, amount):
         wrong.pop(release, None)
     else:
-        wrong[release] = Difference(release, amount, asked)
+        wrong[release] = Difference(release, amount, audit.asked(plan))
 
 
 def _with_prices(

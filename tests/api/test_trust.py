@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from service.api.trust import in_pieces
 from service.ledger.database import Database
 from service.ledger.exports import Reader
 from service.ledger.installation import Secret
@@ -203,6 +204,16 @@ def test_an_export_is_streamed_and_can_be_read(client: Client, secret: Secret) -
     assert kinds == ["account_opened", "committed", "committed", "drawn"]
     assert reader.line == 6
     problem_of(client.get("/v1/accounts/nobody/export"), "not_found")
+
+
+def test_an_export_is_sent_many_lines_at_a_time() -> None:
+    long = "x" * (1 << 17) + "\n"
+    lines = [f"{number}\n" for number in range(1000)] + [long] * 5 + ["last\n"]
+    pieces = list(in_pieces(iter(lines)))
+    assert "".join(pieces) == "".join(lines)
+    assert len(pieces) == 3
+    assert all(piece.endswith("\n") for piece in pieces)
+    assert list(in_pieces(iter([]))) == []
 
 
 def test_an_account_under_another_is_exported_by_who_may_read_all_of_its_family(client: Client) -> None:
