@@ -152,7 +152,9 @@ def test_a_form_that_outlived_its_session_is_sent_in_the_next(
 ) -> None:
     made = json_of(api.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
     sign_in(visitor, made["key"])
-    form = form_of(visitor.get("/accounts/persons"), "/accounts/persons/approval").with_texts({"approval_above": "0.125"})
+    form = form_of(visitor.get("/accounts/persons"), "/accounts/persons/approval").with_texts(
+        {"approval_above": "0.125"}
+    )
     kept = dict(visitor.cookies)
     visitor.cookies.clear()
     if ended == "expired":
