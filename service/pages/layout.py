@@ -12,6 +12,7 @@ from service import __version__
 from service.ledger.keys import Role, includes
 from service.pages import figures
 from service.pages.session import csrf_token, session_of
+from service.pages.tables import stacked
 
 WEB = Path(__file__).parent.parent / "web"
 
@@ -90,6 +91,7 @@ def _environment() -> Environment:
         "epsilon": figures.epsilon_of,
         "rho": figures.rho_of,
         "in_words": figures.in_words,
+        "stacked": stacked,
     }
     made.globals |= {
         "may": may,

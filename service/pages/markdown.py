@@ -20,6 +20,8 @@ from markupsafe import Markup
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
+from service.pages.tables import stacked_where_wide
+
 _PRIMED = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0203[23];)</mi></msup>")
 _NAMED = re.compile(r"(<mi>(?:log|ln|sinh|cosh|tanh)</mi>)(?=<m(?:i|n|row|frac|sup|sub)\b)")
 _FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
@@ -76,7 +78,7 @@ def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
         for token, inline in headings
         if token.type == "heading_open"
     ]
-    html = Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704 - of the service's own text
+    html = stacked_where_wide(reader.renderer.render(tokens, reader.options, {}))
     return Document(title, html, sections, links)
 
 

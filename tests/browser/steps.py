@@ -34,6 +34,15 @@ def assert_fits(page: Page) -> None:
     assert widths[0] <= widths[1], page.url
 
 
+def assert_tables_fit(page: Page) -> None:
+    """No table has to be scrolled sideways, but for one with a formula, which cannot be broken."""
+    wide = (
+        "[...document.querySelectorAll('.scroll:not(:has(math))')]"
+        ".filter(part => part.scrollWidth > part.clientWidth + 1).map(part => part.innerText.slice(0, 80))"
+    )
+    assert page.evaluate(wide) == [], page.url
+
+
 def screenshot(page: Page, name: str) -> None:
     """A picture to look at, where ``SCREENSHOTS`` names a directory for them."""
     directory = os.environ.get("SCREENSHOTS")

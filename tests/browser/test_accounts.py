@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.api.calls import Client, concentrated, json_of, make_key, pure, release
-from tests.browser.steps import assert_accessible, assert_fits, screenshot, sign_in
+from tests.browser.steps import assert_accessible, assert_fits, assert_tables_fit, screenshot, sign_in
 from tests.processes import Served, run
 
 _WIDE: dict[str, Any] = {"viewport": {"width": 1200, "height": 800}}
@@ -31,6 +31,9 @@ def _pages(client: Client) -> dict[str, str]:
         "release": found["redistricting"],
         "release-held": found["held"],
         "release-drawn": found["county totals"],
+        "description": "/accounts/persons/description",
+        "description-release": f"{found['redistricting']}/description",
+        "new-account": "/new-account?parent=nation",
         "keys": "/keys",
         "refused": "/accounts/persons/releases/none",
     }
@@ -46,6 +49,7 @@ def test_every_page_is_accessible_and_fits(
         page.goto(path)
         assert_accessible(page)
         assert_fits(page)
+        assert_tables_fit(page)
         screenshot(page, f"{title}-{name}")
 
 
@@ -163,6 +167,49 @@ def test_closing_an_account_and_opening_it_again(steward: Page) -> None:
     expect(steward.get_by_role("status")).to_have_text("The account is closed now.")
     steward.get_by_role("button", name="Open the account again").click()
     expect(steward.get_by_role("status")).to_have_text("The account is open now.")
+
+
+def test_an_account_is_opened_described_and_handed_in(steward: Page) -> None:
+    steward.get_by_role("link", name="Open an account").click()
+    steward.get_by_label("Name").fill("opened here")
+    steward.get_by_label("Cap").fill("1/3")
+    steward.get_by_role("button", name="Open the account").click()
+    expect(steward.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
+    assert_accessible(steward)
+    steward.get_by_label("Name").fill("opened-here")
+    steward.get_by_role("button", name="Open the account").click()
+    expect(steward.get_by_role("status")).to_have_text("The account was opened.")
+    expect(steward.get_by_text("0 % spent or held")).to_be_visible()
+    steward.get_by_role("link", name="Description", exact=True).click()
+    steward.get_by_role("link", name="Intended use").click()
+    steward.get_by_label("Intended use").fill("Planning\nof schools")
+    steward.get_by_label("Data curators").fill("The office")
+    steward.get_by_label("Data product type").select_option("Dataset")
+    steward.get_by_label("Data product region").fill("The country")
+    steward.get_by_label("Publication date").fill("2026-01-31")
+    steward.get_by_label("Description", exact=True).fill("Counts")
+    steward.get_by_role("button", name="Save the description").click()
+    expect(steward.get_by_role("status")).to_have_text("The description is saved.")
+    expect(steward.get_by_role("region", name="The entry in YAML")).to_contain_text("of schools")
+    assert_accessible(steward)
+    screenshot(steward, "description-entry")
+    with steward.expect_download() as downloading:
+        steward.get_by_role("link", name="Download the entry").click()
+    assert downloading.value.suggested_filename == "opened-here.yaml"
+
+
+def test_what_was_typed_outlives_the_session(steward: Page) -> None:
+    """As people do it: sign in in another window, come back, reload."""
+    steward.goto("/accounts/empty/description")
+    steward.get_by_label("Notes").fill("typed for an hour")
+    steward.context.clear_cookies()
+    steward.get_by_role("button", name="Save the description").click()
+    expect(steward.get_by_role("heading", name="Your session has ended")).to_be_visible()
+    assert_accessible(steward)
+    sign_in(steward.context.new_page())
+    steward.reload()
+    expect(steward.get_by_role("status")).to_have_text("The description is saved.")
+    expect(steward.get_by_label("Notes")).to_have_value("typed for an hour")
 
 
 def test_a_key_is_made_shown_once_and_revoked(

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from service.pages.guide import chapters
-from tests.browser.steps import assert_accessible, assert_fits, screenshot
+from tests.browser.steps import assert_accessible, assert_fits, assert_tables_fit, screenshot
 
 _PAGES = [*chapters(), "/problems", "/problems/budget_exceeded"]
 
@@ -26,6 +26,7 @@ def test_a_page_fits_a_small_dark_screen(new_context: Callable[..., BrowserConte
     page = new_context(color_scheme="dark", viewport={"width": 400, "height": 800}).new_page()
     page.goto(path)
     assert_fits(page)
+    assert_tables_fit(page)
     assert_accessible(page)
     screenshot(page, path.strip("/").replace("/", "-") + "-dark-400")
 

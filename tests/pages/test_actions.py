@@ -191,7 +191,7 @@ def test_the_journal_shows_the_newest_first_and_pages_back(steward: Client, api:
         release(api, concentrated("1e-9"), "long")
     for to, first, last in (("", 61, 37), ("?to=36", 36, 12), ("?to=11", 11, 1), ("?to=1", 1, 1)):
         shown = steward.get(f"/accounts/long/journal{to}").text
-        rows = [int(part.partition("</th>")[0]) for part in shown.split('<th scope="row">')[1:]]
+        rows = [int(part.partition("</th>")[0]) for part in shown.split('scope="row">')[1:]]
         assert rows == list(range(first, last - 1, -1))
     for nonsense in ("0", "x", "-1", "1.5", "9" * 20, "²"):
         assert steward.get("/accounts/long/journal", params={"to": nonsense}).status_code == 422
@@ -230,7 +230,7 @@ def test_a_tabulation_among_the_draws(steward: Client, api: Client) -> None:
     json_of(api.post(f"/v1{at}/tabulations", json={"level": "State", "groups": groups}), 201)
     shown = steward.get(at).text
     assert "tabulation of State" in shown
-    assert '<td class="number">3</td>' in shown
+    assert 'class="number">3</td>' in shown
 
 
 def test_the_page_of_an_account_has_its_course_drawn_within(steward: Client, api: Client) -> None:
