@@ -118,8 +118,8 @@ def _described(name: str, found: Repriced) -> Iterator[str]:
     for release, old, new in found.prices:
         yield f"{name}: release {release}: {', '.join(_changes(old, new))}"
     for gap in found.over:
-        counted = "an infinite loss" if gap.requested is None else f"{float(gap.requested):.17g}"
-        yield f"{name}: over its budget: {counted} of {gap.cap} is charged, {float(gap.remaining):.17g} allowed"
+        counted = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"
+        yield f"{name}: over its budget: {counted} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
 
 
 def _changes(old: Amount, new: Amount) -> Iterator[str]:

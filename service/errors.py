@@ -98,9 +98,9 @@ class BudgetExceeded(ServiceError):
         entry: Callable[[], dict[str, object]] | None = None,
     ) -> None:
         first = failures[0]
-        asked = "an infinite loss" if first.requested is None else f"{first.requested:.17g}"
+        asked = "an infinite loss" if first.requested is None else f"{first.requested!r}"
         super().__init__(
-            f"account {first.account!r} has {first.remaining:.17g} of its {first.definition} cap on {first.cap} left;"
+            f"account {first.account!r} has {first.remaining!r} of its {first.definition} cap on {first.cap} left;"
             f" requested was {asked}"
         )
         self.failures = tuple(failures)

@@ -74,7 +74,7 @@ _IDENTITY = {
         "schema": {"type": "string"},
     },
 }
-_QUERY = {
+_QUERY: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"type": "string"}, "The release's name."),
     "mechanism": ({"type": "string"}, "As in JSON: the mechanism, as its JSON text; of a release, its name or path."),
     "tags": ({"type": "array", "items": {"type": "string"}}, "The release's tags, the parameter once for each."),
