@@ -10,7 +10,7 @@ import jwt
 
 from service.api.issuer import ALGORITHMS, Issuer
 from service.errors import Forbidden, Unauthenticated
-from service.ledger.keys import ISSUED, ROLES, Principal, Role
+from service.ledger.keys import ISSUED, ROLES, Principal, Role, is_clear
 from service.settings import Settings
 
 _LONGEST = 16_384  # characters of a token
@@ -72,9 +72,8 @@ class Tokens:
 
     def _name(self, claims: dict[str, Any]) -> str:
         name = _claim(claims, self.settings.oidc_principal_claim)
-        # What cannot be seen would let two principals look like one in the journal.
-        if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
-            raise Forbidden("expected a token whose principal claim is printable text")
+        if not isinstance(name, str) or not name or not is_clear(name):
+            raise Forbidden("expected a token whose principal claim is printable text (NFKC) without needless blanks")
         if len(ISSUED + name) > _LONGEST_NAME:
             raise Forbidden(f"expected a token whose principal claim has at most {_LONGEST_NAME - len(ISSUED)} letters")
         return ISSUED + name

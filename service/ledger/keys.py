@@ -8,6 +8,7 @@ because a token has 256 bits (an operator's own bootstrap key: at least 32 chara
 import base64
 import hashlib
 import json
+import unicodedata
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -77,6 +78,14 @@ class Principal:
         return self.accounts is None or account in self.accounts
 
 
+def is_clear(name: str) -> bool:
+    """Whether a principal's name can be told from others where it is read: approvals rest on who is who.
+
+    Nothing in it is unseen, and characters and spaces are written in one way.
+    """
+    return name.isprintable() and name == " ".join(name.split()) and unicodedata.is_normalized("NFKC", name)
+
+
 def token_of(secret: Secret, key_id: str) -> str:
     """The bearer token of a key that ``create_key`` made."""
     code = secret.hmac("api-key", key_id.encode())
@@ -98,7 +107,8 @@ def create_key(
     """Add a key for a principal and return it with its token, which is not stored.
 
     Raises:
-        InvalidInput: the name is one of those that an identity provider gives, or the key would end before it begins.
+        InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
+            key would end before it begins.
         ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
     """
     if expires_at is not None and not clock.is_stamp(expires_at):
@@ -107,6 +117,10 @@ def create_key(
         raise InvalidInput.at("/expires_at", "expected a moment in the future")
     if name.startswith(ISSUED):
         raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
+    if rotated_from is None and not is_clear(name):  # a key that is older than this rule can be rotated
+        raise InvalidInput.at(
+            "/name", "expected printable text (NFKC) without blanks around it or more than one within"
+        )
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
     reach = None if accounts is None else tuple(accounts)

@@ -240,7 +240,9 @@ def test_a_token_without_a_role_may_nothing(ledger: Client, local: LocalIssuer, 
     assert "role claim" in problem_of(_ask(ledger, local.token(given)), "forbidden")["detail"]
 
 
-@pytest.mark.parametrize("name", [None, "", " ann", "a\u200bnn", "a\nnn", "\ud800", "\0", "x" * 196])
+@pytest.mark.parametrize(
+    "name", [None, "", " ann", "a  nn", "e\u0301ve", "a\u200bnn", "a\nnn", "\ud800", "\0", "x" * 196]
+)
 def test_a_token_without_a_usable_name_may_nothing(ledger: Client, local: LocalIssuer, name: str | None) -> None:
     token = local.token("steward", sub=name)
     assert "principal claim" in problem_of(_ask(ledger, token), "forbidden")["detail"]

@@ -227,6 +227,34 @@ def test_of_many_who_rotate_a_key_at_once_one_succeeds(database: Database, secre
     assert len(_listed(database)) == 2
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(" ann", "ann ", "a  nn", "a\u00a0nn", "a\u200bnn", "\u202eann", "ann\u2028", "a\x85nn"),
+        *("\uff41nn", "e\u0301ve", "\u212bke"),  # as ann, éve and Åke are not written
+    ],
+)
+def test_a_name_that_could_be_taken_for_another_is_nobodys(database: Database, secret: Secret, name: str) -> None:
+    """A second steward must not look like the first, nor be somebody who only seems to be another."""
+    with pytest.raises(InvalidInput, match="/name"):
+        _create(database, secret, name)
+
+
+@pytest.mark.parametrize("name", ["ann", "Ann-Marie O'Neil (stats)", "\u00e9ve", "\u00c5ke", "統計局"])
+def test_names_of_any_script_are_names(database: Database, secret: Secret, name: str) -> None:
+    assert _create(database, secret, name)[0].name == name
+
+
+def test_a_key_that_is_older_than_the_rule_is_rotated(database: Database, secret: Secret) -> None:
+    old, _ = _create(database, secret)
+
+    def rotate(connection: Connection) -> tuple[KeyRecord, str]:
+        connection.execute(text("UPDATE api_keys SET name = ' ann '"))
+        return rotate_key(connection, secret, old.id, overlap=timedelta(0), at=AT, by=None)
+
+    assert database.write(rotate, landed=_never)[0].name == " ann "
+
+
 @pytest.mark.parametrize("name", ["oidc:ann", "oidc:"])
 def test_no_key_has_the_name_of_an_issuers_principal(database: Database, secret: Secret, name: str) -> None:
     with pytest.raises(InvalidInput, match="oidc:"):
