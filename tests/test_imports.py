@@ -72,12 +72,12 @@ _LAYERS = {
     "audit_safetab": _layer("audit", "noise", "privacy", packages={"numpy"}),
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
-    "installation": _layer("ledger", "settings"),
+    "installation": _layer("errors", "ledger", "settings", packages={"sqlalchemy"}),
     "auditing": _layer("errors", "installation", "ledger", "logs", "settings", packages={"sqlalchemy", "typer"}),
     "key_commands": _layer("installation", "ledger", "logs", "settings", packages={"sqlalchemy", "typer"}),
     "server": _layer(
-        *("__init__", "app", "connections", "installation", "ledger", "settings"),
-        packages={"starlette", "structlog", "uvicorn"},
+        *("__init__", "app", "connections", "errors", "installation", "ledger", "settings"),
+        packages={"fastapi", "starlette", "structlog", "uvicorn"},
         web=True,
     ),
     "__main__": _layer(
@@ -89,6 +89,7 @@ _LAYERS = {
             "configuration",
             "demo",
             "errors",
+            "installation",
             "key_commands",
             "ledger",
             "logs",
