@@ -1,5 +1,6 @@
 """GUARANTEE, budgets and heads as they leave the service."""
 
+import json
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -139,6 +140,19 @@ def cost_of(
     condensed = condense(plan)
     price = _cost if condensed.size <= MEMOISED_SIZE else _cost.__wrapped__
     return price(condensed, neighbouring, deltas, orders)
+
+
+def cost_text(plan: Plan, neighbouring: Neighbouring, delta: Fraction) -> str:
+    """The same as JSON text, memoised too: it is most of the answer to a charge."""
+    condensed = condense(plan)
+    write = _cost_text if condensed.size <= MEMOISED_SIZE else _cost_text.__wrapped__
+    return write(condensed, neighbouring, delta)
+
+
+@lru_cache(maxsize=4096)
+def _cost_text(plan: Condensed, neighbouring: Neighbouring, delta: Fraction) -> str:
+    cost = _cost if plan.size <= MEMOISED_SIZE else _cost.__wrapped__
+    return json.dumps(cost(plan, neighbouring, (delta,), USUAL_ORDERS))
 
 
 @lru_cache(maxsize=4096)

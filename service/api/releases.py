@@ -20,6 +20,7 @@ from service.api.guarantees import (
     HeadBody,
     Remaining,
     cost_of,
+    cost_text,
     head_body,
     read_deltas,
     remaining_body,
@@ -123,11 +124,11 @@ def register_release(
         (rehearsed,) = charges.dry_run(change.database, change.request, new)
         with change.database.read() as connection:
             head = accounts.read_account(connection, account).head
-        unknown = {"id": None, "created_at": None, "expires_at": None}
-        return ok(_registered_body(rehearsed) | {"cost": costs[0]} | unknown | {"head": head_body(head)})
+        unknown = {"id": None, "created_at": None, "expires_at": None, "head": head_body(head)}
+        return Response(_text(_registered_body(rehearsed) | unknown, costs[0]), media_type="application/json")
 
     def render(done: list[Registered]) -> str:
-        return json.dumps(_registered_body(done[0]) | {"cost": costs[0]})
+        return _text(_registered_body(done[0]), costs[0])
 
     return respond(charges.register(change.database, change.request, new, render))
 
@@ -145,14 +146,8 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     new = charges.prepare(change.database, account, stated)
     costs = _costs(new)
 
-    distinct = {id(cost): cost for cost in costs}
-    texts = {key: json.dumps(cost) for key, cost in distinct.items()}  # which take longest
-
     def render(done: list[Registered]) -> str:
-        bodies = (
-            f'{json.dumps(_registered_body(one))[:-1]}, "cost": {texts[id(cost)]}}}'
-            for one, cost in zip(done, costs, strict=True)
-        )
+        bodies = (_text(_registered_body(one), cost) for one, cost in zip(done, costs, strict=True))
         return f'{{"releases": [{", ".join(bodies)}]}}'
 
     return respond(charges.register(change.database, change.request, new, render))
@@ -279,14 +274,19 @@ def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> Ne
     return NewRelease(body.name, plans[text], document, tuple(body.tags), delta, f"{pointer}/plan", reserve_for)
 
 
-def _costs(prepared: list[Prepared]) -> list[dict[str, Any]]:
+def _costs(prepared: list[Prepared]) -> list[str]:
     """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
-    known: dict[tuple[int, Fraction], dict[str, Any]] = {}
+    known: dict[tuple[int, Fraction], str] = {}
     for one in prepared:
         plan, delta = one.release.plan, one.release.delta
         if (id(plan), delta) not in known:
-            known[id(plan), delta] = cost_of(plan, one.line.neighbouring, (delta,))
+            known[id(plan), delta] = cost_text(plan, one.line.neighbouring, delta)
     return [known[id(one.release.plan), one.release.delta] for one in prepared]
+
+
+def _text(body: dict[str, Any], cost: str) -> str:
+    """A release's body with its cost, which is text already."""
+    return f'{json.dumps(body)[:-1]}, "cost": {cost}}}'
 
 
 def _registered_body(registered: Registered) -> dict[str, Any]:
