@@ -46,7 +46,9 @@ class _Additive(_Mechanism):
         None, description="How many cells one neighbouring change can move: by default 1, under replace_one 2."
     )
     cells_added: Positive | None = Field(
-        None, description="Under replace_one: how many cells adding or removing one record can move."
+        None,
+        description="Under replace_one: how many cells adding or removing one record can move. By default half of"
+        " cells, rounded up; more, to be stated, where a record can also be in no cell, or where records share cells.",
     )
 
 

@@ -35,7 +35,7 @@ _WORK = 2**28  # of either search, in cells that are gone through, for each part
 _NOTHING = 1e-200  # counts that fade away, as zeros leave no table, end here: factors stay within the doubles
 _CALL = 2**11  # cells: what numpy takes to go through few, for each partition
 _TRIALS = 40
-_POLISHES = 2
+_PROJECTIONS = 3
 _FURTHEST = 1e18  # from where the dual is taken to have no least value, as no table meets the totals
 _LARGEST_COUNT = 2.0**42
 
@@ -150,15 +150,8 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
     for one in crossing.partitions:
         empty = np.append((_sums(one, fitted) == 0) & (one.totals > 0), False)  # OPEN is the last one
         fitted[empty[one.block]] = 1.0
-    for _ in range(min(_SWEEPS, _WORK // ((fitted.size + _CALL) * len(crossing.partitions)))):
-        for one in crossing.partitions:
-            sums = _sums(one, fitted)
-            some = sums > _NOTHING
-            factors = np.where(some, one.totals / np.where(some, sums, 1.0), 0.0)
-            fitted *= np.append(factors, 1.0)[one.block]
-        if not crossing.misses(fitted):
-            return fitted
-    return _nearest(fitted, crossing)
+    fitted = _scaled(fitted, crossing)
+    return _nearest(fitted, crossing) if crossing.misses(fitted) else fitted
 
 
 def project(counts: Integers, crossing: Crossing) -> Reals:
@@ -166,13 +159,33 @@ def project(counts: Integers, crossing: Crossing) -> Reals:
     return _nearest(_bounded(counts), crossing)
 
 
+def _scaled(counts: Reals, crossing: Crossing) -> Reals:
+    """Iterative proportional fitting, until the totals are met or the sweeps are over."""
+    fitted = counts
+    for _ in range(min(_SWEEPS, _WORK // ((counts.size + _CALL) * len(crossing.partitions)))):
+        for one in crossing.partitions:
+            sums = _sums(one, fitted)
+            some = sums > _NOTHING
+            factors = np.where(some, one.totals / np.where(some, sums, 1.0), 0.0)
+            fitted = fitted * np.append(factors, 1.0)[one.block]
+        if not crossing.misses(fitted):
+            break
+    return fitted
+
+
 def _nearest(counts: Reals, crossing: Crossing) -> Reals:
-    """Where counts are large beside totals, rounding leaves something, which a second projection from there takes."""
-    found = _Dual(counts, crossing).solve()
-    for _ in range(_POLISHES):
+    """The projection, and what is done about what rounding leaves of it.
+
+    Small totals beside large ones, or beside large counts, are missed by what is the last digit of these. Factors
+    near 1 mend that: they round each cell by a share of itself. Else another projection from there does.
+    """
+    found = counts
+    for _ in range(_PROJECTIONS):
+        found = _Dual(found, crossing).solve()
+        if crossing.misses(found):
+            found = _scaled(found, crossing)
         if not crossing.misses(found):
             break
-        found = _Dual(found, crossing).solve()
     return found
 
 

@@ -283,6 +283,20 @@ def test_three_margins_of_unlike_sizes_are_not_taken_for_a_contradiction(seed: i
     assert meets(table_of(crossed, ""), crossed)
 
 
+@pytest.mark.parametrize("fit", [rake, project])
+@pytest.mark.parametrize("seed", range(6))
+def test_small_totals_beside_huge_ones_are_met_by_real_counts(fit: Any, seed: int) -> None:
+    """A total of 1 is met to 1e-9 where others are in the billions, of which that is the last digit."""
+    random = np.random.default_rng(seed)
+    truth = np.floor(np.exp(random.uniform(0, 24, (6, 6, 6)))).astype(np.int64) * (random.random((6, 6, 6)) < 0.4)
+    crossed = _margins(truth, [(0,), (1, 2)])
+    noisy = truth.ravel() + np.rint(random.laplace(0, 20, truth.size)).astype(np.int64)
+    found = fit(noisy, crossed)
+    assert not crossed.misses(found)
+    assert (found >= 0).all()
+    assert np.abs(found - noisy).max() < 2000
+
+
 @pytest.mark.parametrize("size", [3, 2**20, 2**36])
 def test_a_contradiction_of_three_margins_is_proven_however_large(size: int) -> None:
     """Nearly always equal along two pairs of axes, and never along the third."""
