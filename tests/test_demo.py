@@ -253,7 +253,10 @@ def test_its_own_service_is_gone_however_the_demo_ends(
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_demo_and_its_service(number: signal.Signals, status: int, tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
+    # Else what a shell starts in the background inherits that it is ignored.
+    here = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(_COMMAND, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, here)
         assert process.stdout is not None
         log = _written_log(tmp_path)
         process.send_signal(number)

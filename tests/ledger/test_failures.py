@@ -83,7 +83,7 @@ def test_a_deadlock_is_tried_again(postgresql_url: str, threads: ThreadPoolExecu
             future.result(PATIENCE)
         with database.read() as connection:
             assert connection.execute(text("SELECT count FROM marks")).scalars().all() == [2, 2]
-    assert len(runs) == 3
+    assert len(runs) >= 3  # more where one asks again before the other has got what it waits for
 
 
 @pytest.mark.parametrize(("failures", "succeeds"), [(1, True), (4, True), (5, False)])
