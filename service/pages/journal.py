@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from service.api.paging import write_cursor
 from service.errors import InvalidInput
 from service.pages.account import AccountStep
-from service.pages.calls import Relayed, SignedIn, address, get
+from service.pages.calls import Refused, Relayed, SignedIn, address, get
 from service.pages.layout import page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -25,17 +25,26 @@ class _Named(NamedTuple):
 
 @router.get("/journal")
 async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
-    """Entries up to one of them; with ``verify``, what verification says."""
+    """Entries up to one of them; with ``verify``, what verification says, also against a head that somebody kept."""
     path, asked = address("accounts", account), visit.request.query_params
     head = await get(visit, f"{path}/head")
     last = _number(asked.get("to")) or head["seq"]
     cursor = write_cursor(max(0, last - _ROWS))
     found = await get(visit, path)
     listed = await get(visit, f"{path}/journal", {"limit": min(_ROWS, last), "cursor": cursor})
-    verdict = await get(visit, f"{path}/verify") if "verify" in asked else None
+    kept = asked.get("head", "").strip()
+    verdict, faults = None, {}
+    try:
+        if "verify" in asked:
+            verdict = await get(visit, f"{path}/verify", {"head": kept or None})
+    except Refused as refused:
+        if not refused.faults:
+            raise
+        faults = refused.faults
     entries = listed["items"][::-1]
-    shown = {"account": found, "head": head, "entries": entries, "last": last, "rows": _ROWS, "verdict": verdict}
-    return page(visit.request, "journal.html", shown | {"named": _named(account, entries)})
+    shown = {"account": found, "head": head, "entries": entries, "last": last, "rows": _ROWS}
+    checked = {"named": _named(account, entries), "kept": kept, "verdict": verdict, "faults": faults}
+    return page(visit.request, "journal.html", shown | checked, status=422 if faults else 200)
 
 
 @router.get("/export")

@@ -185,6 +185,17 @@ def test_the_chain_is_verified_on_demand(steward: Client, api: Client) -> None:
     assert "All 5 entries" in steward.get("/accounts/persons/journal?verify=1").text
 
 
+def test_the_chain_is_verified_against_a_head_that_somebody_kept(steward: Client, api: Client) -> None:
+    first = json_of(api.get("/v1/accounts/persons/journal"))["items"][0]
+    verify = {"verify": "1", "head": f" 1:{first['hash']} "}
+    shown = steward.get("/accounts/persons/journal", params=verify)
+    assert (shown.status_code, "the head that you kept is among them" in shown.text) == (200, True)
+    other = steward.get("/accounts/persons/journal", params=verify | {"head": f"1:{'0' * 64}"})
+    assert (other.status_code, "The chain is broken" in other.text) == (200, True)
+    wrong = steward.get("/accounts/persons/journal", params=verify | {"head": "yesterday's"})
+    assert (wrong.status_code, 'id="head-fault"' in wrong.text, "The chain is" in wrong.text) == (422, True, False)
+
+
 def test_the_journal_shows_the_newest_first_and_pages_back(steward: Client, api: Client) -> None:
     open_account(api, "long")
     for _ in range(60):

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -62,9 +61,9 @@ def _plans(page: Answer) -> dict[str, Any]:
 
 
 def _costs(page: Answer) -> list[str]:
-    row = re.search(r"<tr><th scope=\"row\">Cost.*?</tr>", page.text, re.DOTALL)
+    row = re.search(r"<th [^>]*>Cost, .*?</tr>", page.text, re.DOTALL)
     assert row is not None
-    return re.findall(r"<td>(?:<strong>)?([^<\s]+)", row[0])
+    return re.findall(r"<td[^>]*>(?:<strong>)?([^<\s]+)", row[0])
 
 
 def _register(visit: TestClient, page: Answer, mechanism: str, **texts: Any) -> Answer:
@@ -324,8 +323,8 @@ def test_the_account_alone_is_for_the_script(reader: TestClient) -> None:
 
 
 def test_without_a_session_there_is_nothing(client: TestClient) -> None:
-    stranger: Iterator[Answer] = (
-        TestClient(client.app, headers={"Accept": "text/html"}).request(method, path, follow_redirects=False)
-        for method, path in (("GET", "/plan"), ("POST", "/plan"), ("GET", "/plan/account"))
-    )
-    assert {(answer.status_code, answer.headers["Location"].partition("?")[0]) for answer in stranger} == {(303, "/")}
+    stranger = TestClient(client.app, headers={"Accept": "text/html"}, follow_redirects=False)
+    for path in ("/plan", "/plan/account"):
+        answer = stranger.get(path)
+        assert (answer.status_code, answer.headers["Location"].partition("?")[0]) == (303, "/")
+    assert stranger.post("/plan").status_code == 401
