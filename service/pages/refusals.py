@@ -14,7 +14,7 @@ from service.api.context import prefers
 from service.api.problems import MEDIA_TYPE, problem
 from service.pages.calls import Refused
 from service.pages.layout import page
-from service.pages.session import COOKIE, forget
+from service.pages.session import forget, name_of_cookie
 
 
 class ProblemPages:
@@ -90,7 +90,7 @@ def _to_sign_in(request: Request) -> Response:
     """Back to the start, with where to go on; a session that ended meanwhile is said to have."""
     asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     onward = f"next={quote(asked, safe='')}" if request.method == "GET" and asked != "/" else ""
-    ended = "ended=1" if COOKIE in request.cookies else ""
+    ended = "ended=1" if name_of_cookie(request) in request.cookies else ""
     query = "&".join(filter(None, (ended, onward)))
     response = RedirectResponse(f"/?{query}" if query else "/", 303)
     if ended:  # a link from elsewhere comes without the cookie, which may be as good as ever
