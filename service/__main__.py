@@ -35,8 +35,6 @@ def serve(host: str = "127.0.0.1", port: Annotated[int, typer.Option(min=1, max=
 def migrate() -> None:
     """Bring the database to this version of the service."""
     settings = _settings()
-    if settings.database_url is None:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
     database = open_database(settings.resolved_database_url)
     migrate_database(database)
     database.close()

@@ -13,8 +13,6 @@ def open_installation(settings: Settings) -> tuple[Database, Secret]:
         StartupRefused: it is not migrated, or belongs to another secret.
         Unavailable: it does not answer.
     """
-    if settings.database_url is None:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
     database = open_database(
         settings.resolved_database_url,
         lock_timeout=settings.lock_timeout_seconds,

@@ -292,7 +292,7 @@ def _make_sqlite_file(path: Path, timeout: float) -> None:
     """Make the file and switch it to write-ahead logging, once and for all, so that readers never block."""
     deadline = time.monotonic() + timeout
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no part in it
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise Unavailable(f"the database file {path} cannot be opened") from error

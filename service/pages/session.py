@@ -18,9 +18,7 @@ from service.ledger.installation import Secret
 from service.ledger.keys import Role
 
 COOKIE = "ledger_session"
-SECURE_COOKIE = (
-    f"__Host-{COOKIE}"  # over HTTPS, as browsers take it from nobody else and never without TLS
-)
+SECURE_COOKIE = f"__Host-{COOKIE}"  # over HTTPS, as browsers take it from nobody else and never without TLS
 LONGEST_KEY = 2500  # characters: the cookie stays below the 4,096 bytes that browsers keep
 _NONCE_BYTES = 12
 _VERSION = b"session 1"  # authenticated with the rest
