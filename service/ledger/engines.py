@@ -31,7 +31,7 @@ def make_sqlite_file(path: Path, timeout: float) -> None:
     """
     deadline = time.monotonic() + timeout
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no part in it
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise Unavailable(f"the database file {path} cannot be opened") from error

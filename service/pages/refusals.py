@@ -14,7 +14,7 @@ from service.api.context import prefers
 from service.api.problems import MEDIA_TYPE, problem
 from service.pages.calls import Refused
 from service.pages.layout import page
-from service.pages.session import COOKIE, SIGN_OUT, forget
+from service.pages.session import SIGN_OUT, forget, name_of_cookie
 
 
 class ProblemPages:
@@ -91,7 +91,7 @@ def _shown(scope: Scope, body: dict[str, object]) -> Response:
 def _form_kept(request: Request) -> Response:
     """Of a form that nobody is signed in to send: the browser has what was typed, and sends it again when told to."""
     response = page(request, "ended.html", status=401)
-    if COOKIE in request.cookies:
+    if name_of_cookie(request) in request.cookies:
         forget(request, response)
     return response
 
@@ -100,7 +100,7 @@ def _to_sign_in(request: Request) -> Response:
     """Back to the start, with where to go on; a session that ended meanwhile is said to have."""
     asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     onward = f"next={quote(asked, safe='')}" if request.method == "GET" and asked not in ("/", SIGN_OUT) else ""
-    ended = "ended=1" if COOKIE in request.cookies else ""
+    ended = "ended=1" if name_of_cookie(request) in request.cookies else ""
     query = "&".join(filter(None, (ended, onward)))
     response = RedirectResponse(f"/?{query}" if query else "/", 303)
     if ended:  # a link from elsewhere comes without the cookie, which may be as good as ever

@@ -18,6 +18,7 @@ from service.ledger.installation import Secret
 from service.ledger.keys import Role
 
 COOKIE = "ledger_session"
+SECURE_COOKIE = f"__Host-{COOKIE}"  # over HTTPS, as browsers take it from nobody else and never without TLS
 SIGN_OUT = "/sign-out"
 LONGEST_KEY = 2500  # characters: the cookie stays below the 4,096 bytes that browsers keep
 _NONCE_BYTES = 12
@@ -65,7 +66,7 @@ def unseal(secret: Secret, sealed: str) -> Session | None:
 
 def session_of(request: Request) -> Session | None:
     """Who sent a request, if somebody who is signed in."""
-    sealed = request.cookies.get(COOKIE)
+    sealed = request.cookies.get(name_of_cookie(request))
     return None if sealed is None else unseal(request.app.state.secret, sealed)
 
 
@@ -81,18 +82,28 @@ def remember(request: Request, response: Response, session: Session) -> None:
     """Set the cookie; over HTTPS it is never sent without."""
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
-        COOKIE,
+        name_of_cookie(request),
         seal(request.app.state.secret, session),
         max_age=session.expires - int(time.time()),
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=_is_secure(request),
     )
 
 
 def forget(request: Request, response: Response) -> None:
     """Take the cookie back."""
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    secure = _is_secure(request)
+    response.delete_cookie(name_of_cookie(request), httponly=True, samesite="strict", secure=secure)
+
+
+def name_of_cookie(request: Request) -> str:
+    """Under which name a browser keeps the session that it came with."""
+    return SECURE_COOKIE if _is_secure(request) else COOKIE
+
+
+def _is_secure(request: Request) -> bool:
+    return request.url.scheme == "https"
 
 
 def _cipher(secret: Secret) -> AESGCM:

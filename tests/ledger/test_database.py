@@ -181,6 +181,12 @@ def test_sqlite_is_durable_and_keeps_its_references(tmp_path: Path) -> None:
         assert database.write(settings, landed=never) == ["wal", 2, 1]  # 2: FULL
 
 
+def test_a_new_directory_of_the_ledger_is_its_owners_alone(tmp_path: Path) -> None:
+    """Whatever the umask lets others do in what is around it: noisy counts are public only once they are published."""
+    open_database(f"sqlite:///{tmp_path / 'service' / 'data' / 'ledger.db'}").close()
+    assert (tmp_path / "service" / "data").stat().st_mode & 0o777 == 0o700
+
+
 def test_postgresql_is_durable_and_isolated_whatever_the_databases_defaults(postgresql_url: str) -> None:
     with psycopg.connect(_plain(postgresql_url), autocommit=True) as connection:
         name = make_url(postgresql_url).database

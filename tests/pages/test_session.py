@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.ledger.installation import Secret
-from service.pages.session import COOKIE, LONGEST_KEY, Session, csrf_token, new_session, seal, unseal
+from service.pages.session import COOKIE, LONGEST_KEY, SECURE_COOKIE, Session, csrf_token, new_session, seal, unseal
 from tests.api.calls import STEWARD, Client, json_of, make_key, problem_of
 from tests.pages.forms import form_of
 from tests.pages.visits import hidden, sign_in
@@ -58,13 +58,23 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(visitor: Client) -> Non
 def test_over_https_the_cookie_stays_there(app: FastAPI) -> None:
     with TestClient(app, base_url="https://testserver", follow_redirects=False) as client:
         cookie = sign_in(client).headers["Set-Cookie"]
-        assert "secure" in {part.strip().lower() for part in cookie.split(";")}
-        assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
+        attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
+        assert {"secure", "path=/"} <= attributes  # with the prefix of its name, and without a domain
+        assert cookie.startswith("__Host-")
+        assert not any(attribute.startswith("domain") for attribute in attributes)
+        assert "Sign out" in client.get("/").text
+
+
+def test_over_https_nobody_else_gives_a_browser_its_session(app: FastAPI, secret: Secret) -> None:
+    """What came without TLS, or from a neighbouring host, can have any name but one with the prefix."""
+    with TestClient(app, base_url="https://testserver", follow_redirects=False) as client:
+        client.cookies.set(COOKIE, seal(secret, replace(_SESSION, key=STEWARD, expires=int(time.time()) + 60)))
+        assert "Sign out" not in client.get("/").text
 
 
 def test_the_longest_key_fits_into_a_cookie(secret: Secret) -> None:
     longest = new_session("k" * LONGEST_KEY, "n" * 200, "pipeline", 168)
-    assert len(f"{COOKIE}={seal(secret, longest)}") <= 4096
+    assert len(f"{SECURE_COOKIE}={seal(secret, longest)}") <= 4096
 
 
 @pytest.mark.parametrize("key", ["", "x", STEWARD + "x", "k" * (LONGEST_KEY + 1), "a\nb", "schlüssel", "\0"])
