@@ -134,30 +134,29 @@ def test_an_address_that_is_taken_is_refused_before_anything_is_made(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_ends_says_so_before_it_does(tmp_path: Path) -> None:
-    """Ready is what it was, a while long, for whoever does not ask; then it ends as ever."""
-    with service(tmp_path, drain_seconds="1.5", key_rates="10/minute") as served:
+def test_a_process_that_will_end_says_so_and_goes_on(tmp_path: Path) -> None:
+    with service(tmp_path, drain_seconds="3600", key_rates="10/minute") as served:
         served.process.send_signal(signal.SIGTERM)
         while served.client.get("/readyz").is_success:
             time.sleep(0.02)
         assert "ends" in problem_of(served.client.get("/readyz"), "unavailable")["detail"]
         open_account(served.client)
-        assert served.process.wait(60) == 0
+        assert served.stop() == 0, "a second signal waits for nothing"
     (warning,) = [line for line in served.said if '"warning"' in line]
     assert '"names": ["SERVICE_KEY_RATES"]' in warning, "a variable that is misspelt is told of"
 
 
-def test_a_second_signal_waits_for_nothing() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.01])
+def test_a_process_ends_after_its_while(seconds: float) -> None:
     app = FastAPI()
     app.state.ending = False
-    server = Server(uvicorn.Config(app), app, 3600)
+    server = Server(uvicorn.Config(app), app, seconds)
     server.handle_exit(signal.SIGTERM, None)
-    assert (app.state.ending, server.should_exit) == (True, False)
-    server.handle_exit(signal.SIGTERM, None)
+    assert app.state.ending == (seconds > 0)
+    for waited in threading.enumerate():
+        if isinstance(waited, threading.Timer):
+            waited.join()
     assert server.should_exit
-    at_once = Server(uvicorn.Config(app), app, 0)
-    at_once.handle_exit(signal.SIGTERM, None)
-    assert at_once.should_exit
 
 
 def test_a_short_bootstrap_key_is_refused_without_being_shown(tmp_path: Path) -> None:
