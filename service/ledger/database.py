@@ -246,10 +246,10 @@ class Database:
             connection.exec_driver_sql(_WRITE_POSTGRESQL.format(wait=wait, lock=lock))
 
     def _commit(self, connection: Connection) -> None:
+        raw = connection.connection.driver_connection  # now: of one that broke SQLAlchemy gives none
         try:
             connection.commit()
         except SQLAlchemyError:
-            raw = connection.connection.driver_connection
             if isinstance(raw, sqlite3.Connection):
                 raw.rollback()  # SQLite keeps a transaction open whose commit failed, and SQLAlchemy takes it for over
             raise
