@@ -141,7 +141,7 @@ def peak_memory(address: str) -> float:
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while process.poll() is None and time.monotonic() < deadline:
         try:
             if httpx.get(url, timeout=5, trust_env=False).is_success:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import httpx
 from markdown_it import MarkdownIt
 
+from tests.processes import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[1]
 WEB = ROOT / "service" / "web"
 FILES = [ROOT / "README.md", *sorted((WEB / "guide").glob("*.md")), *sorted((WEB / "problems").glob("*.md"))]
@@ -99,7 +101,7 @@ class Session:
             [*_COMMANDS[example.language], code],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from tests.api.calls import STEWARD, Client, bearer
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULE = ("-m", "service")
-_PATIENCE = 300.0  # seconds after which what hangs fails: a machine may be busy with ten other things
+PATIENCE = 300.0  # seconds after which what hangs fails: a machine may be busy with ten other things
 
 
 def environment(home: Path, **settings: str) -> dict[str, str]:
@@ -36,7 +36,7 @@ def run(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedPro
         env=environment(home, **settings),
         capture_output=True,
         text=True,
-        timeout=_PATIENCE,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -78,7 +78,7 @@ class Served:
     def stop(self) -> int:
         """Ask it to end, and wait until it has."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(_PATIENCE)
+        return self.process.wait(PATIENCE)
 
 
 @contextlib.contextmanager
@@ -107,16 +107,16 @@ def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Itera
             yield served
         finally:
             process.terminate()
-            process.wait(_PATIENCE)
+            process.wait(PATIENCE)
             reader.join()
 
 
 def _wait_until_it_answers(served: Served) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         assert served.process.poll() is None, "".join(served.said)
         with contextlib.suppress(httpx2.TransportError):
             if served.client.get("/readyz").is_success:
                 return
         time.sleep(0.05)
-    raise AssertionError(f"the service did not answer in {_PATIENCE:.0f} s")
+    raise AssertionError(f"the service did not answer in {PATIENCE:.0f} s")

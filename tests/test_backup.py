@@ -27,7 +27,7 @@ from service.ledger.database import open_database
 from tests.api.calls import Client, json_of, open_account, problem_of, release
 from tests.ledger.charging import charge, open_account as open_in
 from tests.postgres_server import installed
-from tests.processes import ROOT, environment, service
+from tests.processes import PATIENCE, ROOT, environment, service
 
 _PAGE = ROOT / "service" / "web" / "guide" / "backup.md"
 _NOISE = {"type": "discrete_gaussian", "rho": "1/100000"}
@@ -114,7 +114,7 @@ class Place:
             env=given,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

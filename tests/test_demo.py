@@ -22,6 +22,7 @@ from service import demo
 from service.demo import safetab
 from service.demo.client import DemoStopped
 from service.demo.local import local_service
+from tests.processes import PATIENCE
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SHARED = _ROOT / ".." / "shared" / "data"
@@ -38,7 +39,7 @@ def allocation() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def printed() -> str:
     """What ``python -m service demo`` prints."""
-    done = subprocess.run(_COMMAND, cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(_COMMAND, cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -209,7 +210,7 @@ def test_a_second_run_on_one_service_takes_an_account_of_its_own(
 def test_a_refusal_is_shown_as_the_services_own_words(running: tuple[str, str]) -> None:
     done = subprocess.run(
         [*_COMMAND, "--url", running[0], "--key", "not-a-key"],
-        cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "error: POST /v1/accounts: the key is unknown, expired or revoked\n"
@@ -261,7 +262,7 @@ def test_a_signal_ends_the_demo_and_its_service(number: signal.Signals, status: 
         log = _written_log(tmp_path)
         process.send_signal(number)
         process.stdout.read()
-        assert process.wait(60) == status
+        assert process.wait(PATIENCE) == status
     assert not log.exists()
     assert list(tmp_path.iterdir()) == []
 
@@ -283,7 +284,7 @@ def test_a_service_that_does_not_start_is_reported_with_the_end_of_its_log(monke
 
 def _written_log(directory: Path) -> Path:
     """The log of the demo's service, once that has begun to write it: most of the demo's work is still to come."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for found in directory.glob("*/log"):
             if found.stat().st_size:
@@ -324,7 +325,7 @@ def test_safetab_needs_both_an_address_and_a_key() -> None:
 
 def test_options_before_a_subcommand_are_refused_and_not_ignored() -> None:
     done = subprocess.run(
-        [*_COMMAND, "--key", "x", "safetab"], cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False
+        [*_COMMAND, "--key", "x", "safetab"], cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 2
     assert "after safetab" in done.stderr

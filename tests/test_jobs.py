@@ -23,6 +23,7 @@ from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
 from service.ledger.jobs import JobRecord
 from tests.ledger.charging import charge, draw, open_account
+from tests.processes import PATIENCE
 
 _PARAMETERS = {
     "algorithm": "rdpc",
@@ -79,7 +80,7 @@ def _read(database: Database, job_id: str) -> JobRecord:
 
 
 def _once(database: Database, job_id: str, reached: Callable[[JobRecord], bool]) -> JobRecord:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not reached(job := _read(database, job_id)):
         assert time.monotonic() < deadline, job
         time.sleep(0.05)
@@ -149,7 +150,7 @@ def test_what_ended_long_ago_is_forgotten_by_the_workers(embedded: Database, pro
         dated = text("UPDATE jobs SET created_at = :past, ended_at = :past WHERE id = :id")
         values = {"past": "2020-01-01T00:00:00.000000Z", "id": old}
         embedded.write(lambda c: c.execute(dated, values), landed=lambda *_: False)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while _exists(embedded, old):
             assert time.monotonic() < deadline
             running.wake()

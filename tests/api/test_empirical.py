@@ -15,6 +15,7 @@ from service.empirical.residuals import residuals_of
 from service.ledger.database import Database
 from service.ledger.installation import Secret
 from tests.api.calls import Answer, Client, application, client_of, json_of, make_key, pointers_of, problem_of
+from tests.processes import PATIENCE
 
 _LOSS, _BOUND, _EXPERIMENTS = "/v1/empirical/loss", "/v1/empirical/lower-bound", "/v1/empirical/experiments"
 _PICTURE = {"Accept": "image/svg+xml"}
@@ -278,7 +279,7 @@ def test_who_names_svg_gets_it(still: Client, accept: str, picture: bool) -> Non
 
 
 def _ended(client: Client, location: str) -> Any:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while (job := json_of(client.get(location)))["state"] in ("queued", "running"):
         assert time.monotonic() < deadline, job
         time.sleep(0.05)
