@@ -94,6 +94,7 @@ class Account(Base):
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
         CheckConstraint("parent_id < id", name="accounts_parent"),
         CheckConstraint("releases >= 0", name="accounts_releases"),
+        Index("accounts_by_parent", "parent_id", "name"),
     )
 
 

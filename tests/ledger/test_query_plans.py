@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, event
 from service.ledger import accounts, clock, course, draws, jobs, journal, opening, releases, spending
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
+from service.ledger.retention import remove_noisy
 from service.ledger.settling import present
 from tests.ledger.charging import (
     ANN,
@@ -70,6 +71,7 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
         charge(database, {"type": "geometric", "epsilon": "9"})
     (due,) = reserve(database, _PLAN)
     _run_jobs(database)
+    _remove(database)
     later()
     _read(database, due)
     charge(database, _PLAN)  # which lets it expire
@@ -86,6 +88,10 @@ def _run_jobs(database: Database) -> None:
     assert jobs.forget(database, clock.later(clock.now(), timedelta(days=1))) == 1
 
 
+def _remove(database: Database) -> None:
+    assert remove_noisy(database, clock.later(clock.now(), timedelta(days=1)), clock.now()) > 0
+
+
 def _read(database: Database, release: str) -> None:
     now = clock.now()
     release_of(database, release)
@@ -95,6 +101,7 @@ def _read(database: Database, release: str) -> None:
         spending.counts(connection, account.id)
         accounts.list_accounts(connection, "", 10, None)
         accounts.list_accounts(connection, "", 10, frozenset({"people"}))
+        accounts.list_accounts(connection, "", 10, None, "people")
         journal.entries(connection, account.id, 1, 10)
         course.course_of(connection, account, 10)
         jobs.list_jobs(connection, "ann", ("", ""), 10, None)
