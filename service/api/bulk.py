@@ -8,7 +8,6 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
@@ -16,7 +15,7 @@ from service.api import arrow, draws, problems
 from service.api.accounts import AccountPath
 from service.api.arrow import CountStream
 from service.api.body import StreamRoute, parse
-from service.api.context import Changing, in_writers
+from service.api.context import Changing, Streamed, in_writers
 from service.api.draws import DrawSelection, NewDraw
 from service.api.releases import ReleasePath
 from service.errors import Fault, InvalidInput
@@ -135,4 +134,4 @@ def _noisy(counts: CountStream, granularity: str | None, law: Law, unit: Fractio
 def _respond(counts: CountStream, drawn: Outcome[DrawRecord]) -> Response:
     headers = draws.identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
     noisy = arrow.with_noisy(counts, drawn.result.noisy)
-    return StreamingResponse(noisy, drawn.status, headers, arrow.MEDIA_TYPE)
+    return Streamed(noisy, drawn.status, headers, arrow.MEDIA_TYPE)

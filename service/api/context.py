@@ -5,13 +5,15 @@ import contextvars
 import functools
 import json
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import Depends, Header, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from service.errors import InvalidInput
 from service.ledger import idempotency
@@ -104,6 +106,34 @@ def in_walkers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
         return await to_thread.run_sync(work, limiter=request.app.state.walkers)
 
     return run
+
+
+class Streamed(StreamingResponse):
+    """An answer that is made while it is taken; however it ends, it lets go of what it is made of.
+
+    Where a client hangs up, the error's frames refer to each other until the collector looks, and that may be long.
+    """
+
+    def __init__(
+        self,
+        content: Iterator[bytes | str],
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        self._content = _passed_on(content)
+        super().__init__(self._content, status_code, headers, media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._content.close()
+
+
+def _passed_on(content: Iterator[bytes | str]) -> Generator[bytes | str]:
+    yield from content
 
 
 def respond(answer: Answer) -> Response:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Response
-from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
@@ -15,7 +14,7 @@ from service.api import arrow, contract, examples, tabulated
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, prefers, respond
+from service.api.context import Change, Changing, CurrentDatabase, Streamed, in_writers, ok, prefers, respond
 from service.api.exact import Exact, Label, Strict, Tags
 from service.api.guarantees import HeadBody, head_body, read_deltas
 from service.api.lattice import Counts, Granularity, on_lattice, shown, shown_list, unit_of, units_of
@@ -235,7 +234,7 @@ def list_draws(
     counts = sum(record.noisy.size for record in drawn if isinstance(record, DrawRecord))
     full = len(drawn) >= limit or counts >= PAGE_OF_COUNTS
     last = write_cursor(drawn[-1].head.seq) if full else None
-    return StreamingResponse(_page(drawn, last), media_type="application/json")
+    return Streamed(_page(drawn, last), media_type="application/json")
 
 
 @router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
@@ -258,8 +257,8 @@ def read_draw(
         owner = accounts.read_account(connection, account)
         record = draws.read_draw(connection, owner.id, draw)
     if prefers(accept, arrow.MEDIA_TYPE):
-        return StreamingResponse(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
-    return StreamingResponse(json_of(record), media_type="application/json")
+        return Streamed(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
+    return Streamed(json_of(record), media_type="application/json")
 
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:

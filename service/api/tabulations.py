@@ -4,14 +4,13 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import StreamingResponse
 from pydantic import FailFast, Field
 
 from service.api import arrow, contract, examples, groups
 from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.bulk import ArrowRoute, Uploaded, json_parameter, model_of
-from service.api.context import Change, Changing, in_writers, respond
+from service.api.context import Change, Changing, Streamed, in_writers, respond
 from service.api.draws import CONFIDENCE, DrawRoute, identity_of, json_of, stream_of
 from service.api.exact import Label, Strict
 from service.api.groups import NamedGroups, PopulationGroup
@@ -96,7 +95,7 @@ def tabulate_stream(
     given_groups = groups.of_stream(upload.body, upload.most_bytes)
     drawn = _tabulate(account, release, asked, given_groups, change, "/query")
     headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
-    return StreamingResponse(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)
+    return Streamed(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)
 
 
 def _tabulate(

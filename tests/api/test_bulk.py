@@ -1,5 +1,6 @@
 """Draws over Arrow by HTTP: parameters in the query, one draw and one charge, replays, limits, and who may."""
 
+import asyncio
 import hashlib
 import json
 import socket
@@ -11,8 +12,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 from fastapi import FastAPI
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
 
-from service.api.context import prefers
+from service.api.context import Streamed, prefers
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
 from tests.api.calls import (
@@ -295,3 +298,29 @@ def test_a_stream_of_another_media_type_is_told_which_are_read(client: Client) -
     answer = client.post("/v1/accounts/people/draws", params=query, content=counts([1]), headers=other)
     assert answer.status_code == 415
     assert MEDIA_TYPE in answer.json()["detail"]
+
+
+def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
+    """Although somebody may still hold the error, and by its frames all that happened."""
+
+    def counts_of() -> Iterator[bytes]:
+        try:
+            while True:
+                yield b"1, "
+        finally:
+            let_go.append(True)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError
+
+    let_go: list[bool] = []
+    answer = Streamed(counts_of())
+    scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET", "extensions": {}}
+    with pytest.raises(ClientDisconnect) as held:
+        asyncio.run(answer(scope, receive, send))
+    assert let_go
+    assert held.tb is not None
