@@ -114,7 +114,12 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
     app.state.writers = Threads(settings.writer_threads, "writer")
-    app.state.workers = Workers(database, settings.job_workers, timedelta(days=settings.job_retention_days))
+    app.state.workers = Workers(
+        database,
+        settings.job_workers,
+        timedelta(days=settings.job_retention_days),
+        None if settings.draw_retention_days is None else timedelta(days=settings.draw_retention_days),
+    )
     app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
     app.state.probes = CapacityLimiter(2)
     _add_routes(app)

@@ -116,6 +116,14 @@ class AlreadyDrawn(ServiceError):
         self.draw = draw
 
 
+class Gone(ServiceError):
+    """The noisy counts of this draw were removed when their retention ended; ``draw`` is its id."""
+
+    def __init__(self, draw: str, removed_at: str) -> None:
+        super().__init__(f"the noisy counts were removed at {removed_at}, when their retention had ended")
+        self.draw = draw
+
+
 class LedgerRolledBack(ServiceError):
     """An entry that the caller has seen is not in the account's journal: an old backup was restored."""
 

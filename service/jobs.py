@@ -1,5 +1,7 @@
 """The workers: each takes jobs from the ledger's queue and runs them in a process of its own, one at a time.
 
+Between jobs they remove what is kept no longer: old jobs, and old noisy counts.
+
 A process, and not a thread, so that a simulation can neither hold the interpreter's lock while charges wait nor take
 the ledger's memory down with its own, and can be ended at any moment. It sees neither the database nor the
 secret, and gives way to requests.
@@ -24,6 +26,7 @@ from service.errors import ServiceError
 from service.ledger import clock, jobs
 from service.ledger.database import Database
 from service.ledger.jobs import JobRecord
+from service.ledger.retention import remove_noisy
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = (sys.executable, "-m", "service.empirical")
@@ -38,8 +41,9 @@ _log = structlog.get_logger("service.jobs")
 class Workers:
     """Threads that wait on processes; as many jobs run at once."""
 
-    def __init__(self, database: Database, number: int, retention: timedelta) -> None:
-        self._database, self._number, self._retention = database, number, retention
+    def __init__(self, database: Database, number: int, kept: timedelta, noisy_kept: timedelta | None = None) -> None:
+        self._database, self._number = database, number
+        self._kept, self._noisy_kept = kept, noisy_kept  # jobs that ended; noisy counts (None: for ever)
         self._arrivals = 0  # of jobs, as far as this server knows
         self._changed = threading.Condition()
 
@@ -72,21 +76,27 @@ class Workers:
         while not stopping.is_set():
             before = self._arrivals
             try:
+                self._forget(stopping)
                 job = jobs.take(self._database, name)
                 if job is not None:
                     self._work(job, name, stopping)
                     continue
-                self._forget()
             except (ServiceError, OSError, RuntimeError, ValueError) as error:
                 # No database, no memory for a process: what was running is found again when its lease has run out.
                 _log.warning("job", error=type(error).__name__)
             self._wait(before, stopping)
 
-    def _forget(self) -> None:
-        """Delete what ended longer ago than jobs are kept."""
-        forgotten = jobs.forget(self._database, clock.later(clock.now(), -self._retention))
+    def _forget(self, stopping: threading.Event) -> None:
+        """Delete what ended longer ago than jobs are kept, and remove noisy counts whose time is over."""
+        now = clock.now()
+        forgotten = jobs.forget(self._database, clock.later(now, -self._kept))
         if forgotten:
             _log.info("jobs forgotten", number=forgotten)
+        while self._noisy_kept is not None and not stopping.is_set():
+            removed = remove_noisy(self._database, clock.later(now, -self._noisy_kept), now)
+            if not removed:
+                break
+            _log.info("noisy counts removed", draws=removed)
 
     def _wait(self, before: int, stopping: threading.Event) -> None:
         """Until there is a new job since then, or for a while."""

@@ -77,6 +77,11 @@ class Settings(BaseSettings):
     job_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
         365, description="Days after which a job that has ended is deleted with its result."
     )
+    draw_retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
+        None,
+        description="Days after which the noisy counts of a draw are removed from the ledger; by default never. Their"
+        " hash stays, and a second draw stays refused.",
+    )
     session_hours: Annotated[int, Field(ge=1, le=168)] = Field(
         8, description="Hours after which whoever signed in on the web pages has to sign in again."
     )

@@ -22,6 +22,7 @@ from service.ledger import jobs
 from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
 from service.ledger.jobs import JobRecord
+from tests.ledger.charging import charge, draw, open_account
 from tests.processes import PATIENCE
 
 _PARAMETERS = {
@@ -155,6 +156,24 @@ def test_what_ended_long_ago_is_forgotten_by_the_workers(embedded: Database, pro
             running.wake()
             time.sleep(0.02)
     assert _exists(embedded, new)
+
+
+def test_old_noisy_counts_are_removed_by_the_workers(embedded: Database, program: Callable[[str], None]) -> None:
+    program(_ECHO)
+    plan = {"type": "repeat", "count": 2, "part": {"type": "geometric", "epsilon": "0.1"}}
+    open_account(embedded)
+    release = charge(embedded, plan)[0].id
+    for turn in range(2):
+        draw(embedded, release, plan, turn)
+    kept = text("SELECT count(*) FROM draws WHERE noisy_removed_at IS NULL")
+    for days, left in ((None, 2), (timedelta(days=1), 2), (timedelta(), 0)):
+        running = Workers(embedded, 2, timedelta(days=1), days)
+        with running.working():
+            job_id = _submit(embedded)
+            running.wake()
+            _once(embedded, job_id, _ended)  # whoever took it looked before
+        with embedded.read() as connection:
+            assert connection.execute(kept).scalar_one() == left
 
 
 def _exists(database: Database, job_id: str) -> bool:

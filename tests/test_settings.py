@@ -45,6 +45,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "WRITER_THREADS": "2",
         "JOB_WORKERS": "4",
         "JOB_RETENTION_DAYS": "30",
+        "DRAW_RETENTION_DAYS": "3650",
         "SESSION_HOURS": "6",
         "SHUTDOWN_SECONDS": "7",
         "TRUSTED_PROXIES": "10.0.0.7",
@@ -91,7 +92,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.header_seconds, settings.body_seconds, settings.answer_seconds) == (1.5, 2.5, 3.5)
     assert (settings.key_rate, settings.failure_rate, settings.hsts_seconds) == ("600/minute", "10/hour", 31536000)
     assert (settings.metrics_accounts, settings.tracing) == (("people", "households"), True)
-    assert settings.job_retention_days == 30
+    assert (settings.job_retention_days, settings.draw_retention_days) == (30, 3650)
     assert settings.session_hours == 6
 
 

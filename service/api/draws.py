@@ -122,6 +122,7 @@ class DrawOutlineBody(BaseModel):
     margin_of_error: MarginOfError
     head: HeadBody
     created_at: str
+    noisy_removed_at: str | None = Field(description="When they were removed, if they are no longer kept.")
 
 
 class DrawPage(BaseModel):
@@ -220,7 +221,7 @@ def list_draws(
 ) -> Response:
     """List the draws of a release.
 
-    With their noisy counts, oldest first.
+    With their noisy counts, oldest first; without them, those whose counts are no longer kept.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
@@ -231,7 +232,8 @@ def list_draws(
             last_seq = outlines[-1].head.seq if outlines else None
             return ok(page([_outline_body(outline) for outline in outlines], limit, last_seq))
         drawn = draws.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
-    full = len(drawn) >= limit or sum(record.noisy.size for record in drawn) >= PAGE_OF_COUNTS
+    counts = sum(record.noisy.size for record in drawn if isinstance(record, DrawRecord))
+    full = len(drawn) >= limit or counts >= PAGE_OF_COUNTS
     last = write_cursor(drawn[-1].head.seq) if full else None
     return StreamingResponse(_page(drawn, last), media_type="application/json")
 
@@ -248,7 +250,8 @@ def read_draw(
 ) -> Response:
     """Read a draw.
 
-    The stored noisy counts, the same as when they were drawn, as JSON or Arrow.
+    The stored noisy counts, the same as when they were drawn, as JSON or Arrow. An operator can let them be removed
+    some days after they were drawn: 410 from then on. That they were drawn stays known, and a second draw refused.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
@@ -280,6 +283,7 @@ def _outline_body(outline: DrawOutline) -> dict[str, Any]:
         "margin_of_error": {"confidence": float(CONFIDENCE), "moe": margin},
         "head": head_body(outline.head),
         "created_at": outline.created_at,
+        "noisy_removed_at": outline.noisy_removed_at,
     }
 
 
@@ -334,11 +338,11 @@ def _respond(drawn: Outcome[DrawRecord]) -> Response:
     return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
 
 
-def _page(drawn: Sequence[DrawRecord], cursor: str | None) -> Iterator[str]:
+def _page(drawn: Sequence[DrawRecord | DrawOutline], cursor: str | None) -> Iterator[str]:
     yield '{"items": ['
     for number, record in enumerate(drawn):
         yield ", " if number else ""
-        yield from json_of(record)
+        yield from json_of(record) if isinstance(record, DrawRecord) else (json.dumps(_outline_body(record)),)
     yield f'], "next_cursor": {json.dumps(cursor)}}}'
 
 

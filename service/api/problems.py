@@ -56,6 +56,12 @@ KINDS: dict[str, Kind] = {
         "Each mechanism, partition and repetition is drawn once: a second draw would halve the protection. Read the"
         " stored draw instead.",
     ),
+    "gone": Kind(
+        410,
+        "The noisy counts are no longer kept",
+        "They were removed when their retention had ended. Their hash is in the journal, and they cannot be drawn"
+        " again.",
+    ),
     "account_closed": Kind(409, "The account is closed", "A steward can open it again."),
     "conflict": Kind(409, "The request contradicts what is there", "The detail says what it contradicts."),
     "incomplete": Kind(
@@ -109,6 +115,7 @@ _CODES: dict[type[ServiceError], str] = {
     errors.AccountClosed: "account_closed",
     errors.BudgetExceeded: "budget_exceeded",
     errors.AlreadyDrawn: "already_drawn",
+    errors.Gone: "gone",
     errors.LedgerRolledBack: "ledger_rolled_back",
     errors.IdempotencyConflict: "idempotency_conflict",
     errors.UnsupportedMediaType: "unsupported_media_type",
@@ -154,7 +161,7 @@ def of_error(error: ServiceError, instance: str) -> Problem:
             first: dict[str, Any] = listed[0]
             multiplier = error.noise_multiplier()
             return problem(code, str(error), instance, **first, failures=listed, noise_multiplier_that_fits=multiplier)
-        case errors.AlreadyDrawn(draw=draw):
+        case errors.AlreadyDrawn(draw=draw) | errors.Gone(draw=draw):
             return problem(code, str(error), instance, draw=draw)
         case errors.Incomplete(missing=missing):
             return problem(code, str(error), instance, missing=list(missing))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, insert, select
 
-from service.errors import AlreadyDrawn, Conflict, InvalidInput, NotFound
+from service.errors import AlreadyDrawn, Conflict, Gone, InvalidInput, NotFound
 from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.branches import WHOLE, Fork, forks_above, refuse_other_branch, take_branches, way_to
@@ -59,7 +59,7 @@ class DrawRecord:
 
 @dataclass(frozen=True, slots=True)
 class DrawOutline:
-    """A stored draw without its noisy counts, which may be millions; ``size`` is how many."""
+    """A stored draw without its noisy counts, which may be millions, or removed; ``size`` is how many."""
 
     id: str
     release_id: str
@@ -69,6 +69,7 @@ class DrawOutline:
     head: Head
     created_at: str
     layout: Layout | None
+    noisy_removed_at: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,22 +184,33 @@ def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawReco
 
     Raises:
         NotFound: the account has none with this id.
+        Gone: its noisy counts are no longer kept.
     """
     row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
     if row is None:
         raise NotFound("draw", draw_id)
+    if row.noisy_removed_at is not None:
+        raise Gone(draw_id, row.noisy_removed_at)
     return _record(row, _mechanisms(connection, row.release_id))
 
 
-def list_draws(connection: Connection, release_id: str, after: int, limit: int, counts: int) -> list[DrawRecord]:
-    """A page of a release's draws in order; it ends early once it holds about ``counts`` noisy counts."""
+def list_draws(
+    connection: Connection, release_id: str, after: int, limit: int, counts: int
+) -> list[DrawRecord | DrawOutline]:
+    """A page of a release's draws in order; it ends early once it holds about ``counts`` noisy counts.
+
+    Outlines are of those whose noisy counts are no longer kept.
+    """
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
     mechanisms = _mechanisms(connection, release_id)
-    page: list[DrawRecord] = []
+    page: list[DrawRecord | DrawOutline] = []
     with connection.execute(query, execution_options={"stream_results": True}) as rows:
         for row in rows:
+            if row.noisy_removed_at is not None:
+                page.append(_outline(row, mechanisms))
+                continue
             page.append(_record(row, mechanisms))
-            counts -= len(page[-1].noisy)
+            counts -= row.size
             if counts <= 0:
                 break
     return page
@@ -297,6 +309,8 @@ def landed(connection: Connection, record: DrawRecord) -> bool:
 
 def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
     row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
+    if row.noisy_removed_at is not None:
+        raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
     return _record(row, _mechanisms(connection, row.release_id))
 
 
@@ -312,6 +326,7 @@ _OUTLINE = select(
     Draw.size,
     Draw.seq,
     Draw.created_at,
+    Draw.noisy_removed_at,
     Entry.hash,
     Tabulation.layout,
 )
@@ -356,4 +371,5 @@ def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechani
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
         layout=None if row.layout is None else unpack_layout(row.layout),
+        noisy_removed_at=row.noisy_removed_at,
     )

@@ -3,7 +3,8 @@
     {"statement": "export", "version": 1, "accounts": [{"account", "seq", "hash"}...], ..., "signature"}
     {"entry": "the journal entry's canonical JSON", "hash": "..."}
     {"draw": "id", "noisy": "base64 of the stored bytes"}         after the entry of the draw, a tabulation's with its
-                                                                  "layout", in base64 too
+                                                                  "layout", in base64 too; "noisy" is null where it is
+                                                                  no longer kept, since "noisy_removed_at"
 
 The first line signs the heads of all chains, so it vouches for every entry below it, and a file that was cut off
 ends before a head. Opening entries come first, ancestors before those under them; then each account's other entries,
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger import journal, packing
+from service.ledger import clock, journal, packing
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import Database
@@ -105,17 +106,24 @@ def _entries(database: Database, member: Member, after: int, until: int) -> Iter
             if entry.kind == "drawn":
                 with database.read() as connection:
                     draw = connection.execute(_DRAW, {"account": member.id, "seq": entry.seq}).one()
-                stored = {"noisy": draw.noisy} | ({} if draw.layout is None else {"layout": draw.layout})
-                encoded = {name: base64.b64encode(value).decode() for name, value in stored.items()}
-                yield _line({"draw": draw.id} | encoded)
+                removed = draw.noisy_removed_at
+                yield _line(
+                    {"draw": draw.id, "noisy": _encoded(draw.noisy) if removed is None else None}
+                    | ({} if removed is None else {"noisy_removed_at": removed})
+                    | ({} if draw.layout is None else {"layout": _encoded(draw.layout)})
+                )
         after = page[-1].seq
 
 
 _DRAW = (
-    select(Draw.id, Draw.noisy, Tabulation.layout)
+    select(Draw.id, Draw.noisy, Draw.noisy_removed_at, Tabulation.layout)
     .outerjoin(Tabulation, Tabulation.draw_id == Draw.id)
     .where(Draw.account_id == bindparam("account"), Draw.seq == bindparam("seq"))
 )
+
+
+def _encoded(stored: bytes) -> str:
+    return base64.b64encode(stored).decode()
 
 
 def _line(document: dict[str, Any]) -> str:
@@ -124,9 +132,10 @@ def _line(document: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The stored bytes of a draw; a tabulation has a layout too."""
+    """The stored bytes of a draw, none once they were removed; a tabulation has a layout too."""
 
     noisy: bytes
+    noisy_removed_at: str | None = None
     packed: bytes | None = None
     layout: Layout | None = None
 
@@ -269,23 +278,27 @@ class Reader:
         document, content = self._next(), said["content"]
         if document is None:
             raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
-        fields = {"draw", "noisy", "layout"} if "layout_hash" in content else {"draw", "noisy"}
+        removed = document.get("noisy_removed_at")
+        fields = {"draw", "noisy"} | ({"layout"} if "layout_hash" in content else set())
+        fields |= set() if removed is None else {"noisy_removed_at"}
         if document.keys() != fields or document["draw"] != content["draw"]:
             raise Broken("expected the noisy counts of the draw")
+        if removed is not None and (document["noisy"] is not None or not clock.is_stamp(removed)):
+            raise Broken("expected no noisy counts, and when they were removed")
         try:
-            noisy = base64.b64decode(document["noisy"], validate=True)
+            noisy = b"" if removed is not None else base64.b64decode(document["noisy"], validate=True)
             packed = base64.b64decode(document["layout"], validate=True) if "layout" in fields else None
         except (TypeError, ValueError):
             raise Broken("expected the noisy counts of the draw") from None
-        if not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
+        if removed is None and not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
             raise Broken("the noisy counts are not those of the draw")
         if packed is None:
-            return Drawn(noisy)
+            return Drawn(noisy, removed)
         try:
             layout = checked_layout(packed, content["layout_hash"], content.get("level"), content.get("groups"))
         except ValueError:
             raise Broken("the groups are not those of the tabulation") from None
-        return Drawn(noisy, packed, layout)
+        return Drawn(noisy, removed, packed, layout)
 
     def _check_families(self) -> None:
         """What is charged to an account is what was registered in it and in those under it."""

@@ -151,7 +151,8 @@ class _Writer:
         content, release = said["content"], said["release"]
         row = {field: content[field] for field in ("mechanism", "partition", "repetition", "size", "noisy_hash")}
         row |= {"id": content["draw"], "release_id": release, "account_id": account, "seq": said["seq"]}
-        self._rows[Draw].append(row | {"noisy": drawn.noisy, "created_at": said["time"]})
+        row |= {"noisy": drawn.noisy, "noisy_removed_at": drawn.noisy_removed_at, "created_at": said["time"]}
+        self._rows[Draw].append(row)
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
         if found is None or found.state != "committed":

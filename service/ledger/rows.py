@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, exists, false, select, text
 
-from service.ledger import draws, history, packing
+from service.ledger import clock, draws, history, packing
 from service.ledger.audit import Audit
 from service.ledger.history import Amount, Said, Subject, amount_of
 from service.ledger.journal import Broken, JournalEntry, canonical
@@ -247,8 +247,12 @@ class OwnRows:
         stated = (said["release"], content["draw"], content["mechanism"], content["partition"], content["repetition"])
         if row[1:] != (*stated, content["size"], content["noisy_hash"], said["time"]):
             raise Bad(seq, "the draw is not what its entry says")
-        noisy = self._connection.execute(_NOISY, {"id": row.id}).scalar_one()
-        if not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
+        stored = self._connection.execute(_NOISY, {"id": row.id}).one()
+        if stored.noisy_removed_at is None:
+            as_drawn = packing.is_pack_of(stored.noisy, content["size"], content["noisy_hash"])
+        else:
+            as_drawn = not stored.noisy and clock.is_stamp(stored.noisy_removed_at)
+        if not as_drawn:
             raise Bad(seq, "the noisy counts are not those of the draw")
         release = self._connection.execute(_PRICED, {"id": row.release_id}).one()
         if (release.account_id, release.state) != (self._account, "committed"):
@@ -327,7 +331,7 @@ _DRAW = (
     Draw.created_at,
 )
 _DESCRIPTION = (Description.seq, Description.release_id, Description.document)
-_NOISY = select(Draw.noisy).where(Draw.id == bindparam("id"))
+_NOISY = select(Draw.noisy, Draw.noisy_removed_at).where(Draw.id == bindparam("id"))
 _LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
 _LAYOUT_OF_NOTHING = select(Tabulation.draw_id).where(~exists().where(Draw.id == Tabulation.draw_id)).limit(1)
 _PRICED = select(Release.account_id, Release.seq, Release.plan, Release.state, Release.price, Release.accountant).where(

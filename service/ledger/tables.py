@@ -212,12 +212,20 @@ class Draw(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     seq: Mapped[int]  # of its journal entry
     size: Mapped[int]  # how many counts
-    noisy: Mapped[bytes]  # as `packing` has it
+    noisy: Mapped[bytes]  # as `packing` has it; empty once they were removed
     noisy_hash: Mapped[str]  # SHA-256 of the values as little-endian int64
     created_at: Mapped[str]
+    noisy_removed_at: Mapped[str | None]
     __table_args__ = (
         UniqueConstraint("release_id", "mechanism", "partition", "repetition"),
         Index("draws_by_account", "account_id", "seq"),
+        Index(
+            "draws_kept",
+            "created_at",
+            postgresql_where=text("noisy_removed_at IS NULL"),
+            sqlite_where=text("noisy_removed_at IS NULL"),
+        ),
+        CheckConstraint("(noisy_removed_at IS NOT NULL) = (length(noisy) = 0)", name="draws_noisy"),
     )
 
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from service.ledger import clock
 from service.ledger.database import Database
+from service.ledger.retention import remove_noisy
 from tests.api.calls import (
     Answer,
     Client,
@@ -146,6 +148,25 @@ def test_a_draw_is_replayed_from_what_is_stored(client: Client, database: Databa
     assert _send(client, "POST", "/v1/accounts/people/draws", _DRAW).content == first.content
     again = {"mechanism": "m", "counts": [5, 6, 7]}
     assert problem_of(client.post(path, json=again), "already_drawn")["draw"] == first.json()["draw"]
+
+
+def test_a_draw_whose_counts_are_no_longer_kept(client: Client, database: Database) -> None:
+    open_account(client)
+    first = json_of(_send(client, "POST", "/v1/accounts/people/draws", _DRAW), 201)
+    at = f"/v1/accounts/people/draws/{first['draw']}"
+    assert remove_noisy(database, "9999", clock.now()) == 1
+    for headers in ({}, {"Accept": "application/vnd.apache.arrow.stream"}):
+        assert problem_of(client.get(at, headers=headers), "gone")["draw"] == first["draw"]
+    assert (
+        problem_of(_send(client, "POST", "/v1/accounts/people/draws", _DRAW), "already_drawn")["draw"] == first["draw"]
+    )
+    for query in ("", "?noisy=false"):
+        (listed,) = json_of(client.get(f"/v1/accounts/people/releases/{first['release']}/draws{query}"))["items"]
+        assert "noisy" not in listed
+        assert (listed["draw"], listed["size"]) == (first["draw"], len(first["noisy"]))
+        assert listed["noisy_removed_at"].endswith("Z")
+    assert json_of(client.get("/v1/accounts/people/verify"))["valid"]
+    assert json_of(client.get("/v1/accounts/people/balance"))["releases"] == 1
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "é"])

@@ -50,6 +50,7 @@ def test_what_is_stored_is_read_again(database: Database, noisy: list[int]) -> N
             draws.read_draw(connection, account.id, drawn.id),
             *draws.list_draws(connection, registered.id, 0, 10, 10**6),
         ):
+            assert isinstance(found, DrawRecord)
             assert (found, found.noisy.tolist()) == (drawn, noisy)
         with pytest.raises(NotFound):
             draws.read_draw(connection, account.id + 1, drawn.id)

@@ -147,6 +147,8 @@ def test_whatever_is_changed_is_found(database_url: str, database: Database, mon
     with _unprotected(database_url) as connection:
         rows = _rows(connection)
         for table, column in _COLUMNS:
+            if (table, column) == ("draws", "noisy_removed_at"):
+                continue  # a check compares it with the noisy counts; test_retention has it
             some = _some(rows[table])
             for row in some if connection.dialect.name == "sqlite" else some[-1:]:  # by the same code, more slowly
                 if (table, column, row.get("id")) == ("accounts", "parent_id", 1):

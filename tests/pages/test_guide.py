@@ -16,9 +16,10 @@ from service.ledger import accounts
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
 from service.ledger.migrate import migrate
+from service.ledger.retention import remove_noisy
 from service.pages.guide import chapters
 from service.settings import Settings
-from tests.api.calls import STEWARD, Client, application, client_of, json_of, problem_of
+from tests.api.calls import STEWARD, Client, application, client_of, json_of, open_account, problem_of
 from tests.documents import WEB, listings
 from tests.processes import service
 
@@ -101,6 +102,21 @@ def test_the_example_of_a_failure_is_the_services_answer(embedded: Client, monke
 
     monkeypatch.setattr(accounts, "list_accounts", crash)
     assert embedded.get("/v1/accounts").json() == _shown("internal")
+
+
+def test_the_example_of_removed_counts_is_the_services_answer(tmp_path: Path, secret: Secret) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate(url)
+    database = open_database(url)
+    shown = _shown("gone")
+    removed_at = re.findall(r"removed at (\S+),", shown["detail"])[0]
+    body = {"name": "x", "mechanism": {"type": "geometric", "epsilon": "0.1"}, "counts": [1]}
+    with client_of(application(database, secret)) as client:
+        open_account(client)
+        drawn = json_of(client.post("/v1/accounts/people/draws", json=body), 201)["draw"]
+        assert remove_noisy(database, "9999", removed_at) == 1
+        answer = client.get(f"/v1/accounts/people/draws/{drawn}").text
+    assert json.loads(answer.replace(drawn, shown["draw"])) == shown
 
 
 def test_the_example_of_too_many_requests_is_the_services_answer(tmp_path: Path, secret: Secret) -> None:
