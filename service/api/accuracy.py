@@ -10,10 +10,9 @@ from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
-from service.api.draws import law_of
 from service.api.exact import Exact, Positive, Strict, number_down, number_up, stated
 from service.api.lattice import shown, unit_of
-from service.api.plans import Mechanism, mechanism_of
+from service.api.plans import Mechanism, law_of, mechanism_of
 from service.errors import InvalidInput
 from service.privacy.accuracy import excess_of
 from service.privacy.continuous import ContinuousSum

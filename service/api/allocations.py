@@ -11,10 +11,9 @@ from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
-from service.api.draws import law_of
 from service.api.exact import LARGEST_INTEGER, Exact, Label, Positive, Strict, number_down, number_up, short_exact
 from service.api.guarantees import BudgetModel, GuaranteeBody, guarantee_body
-from service.api.plans import Mechanism, Plan
+from service.api.plans import Mechanism, Plan, law_of
 from service.errors import Fault, InvalidInput
 from service.ledger.budgets import read_budget
 from service.privacy import allocation

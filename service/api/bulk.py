@@ -16,10 +16,11 @@ from service.api.accounts import AccountPath
 from service.api.arrow import CountStream
 from service.api.body import StreamRoute, parse
 from service.api.context import Changing, Streamed, in_writers
+from service.api.drawn import identity_of
 from service.api.draws import DrawSelection, NewDraw
 from service.api.releases import ReleasePath
 from service.errors import Fault, InvalidInput
-from service.ledger.draws import DrawRecord
+from service.ledger.drawn import DrawRecord
 from service.ledger.once import Outcome
 from service.noise import Keystream, add_noise
 from service.privacy.law import Law
@@ -132,6 +133,6 @@ def _noisy(counts: CountStream, granularity: str | None, law: Law, unit: Fractio
 
 
 def _respond(counts: CountStream, drawn: Outcome[DrawRecord]) -> Response:
-    headers = draws.identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
+    headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
     noisy = arrow.with_noisy(counts, drawn.result.noisy)
     return Streamed(noisy, drawn.status, headers, arrow.MEDIA_TYPE)

@@ -10,10 +10,9 @@ from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
-from service.api.draws import law_of
 from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.api.guarantees import GuaranteeBody, cost_of
-from service.api.plans import Mechanism
+from service.api.plans import Mechanism, law_of
 from service.errors import InvalidInput
 from service.privacy.accuracy import coverage
 from service.privacy.calibration import (

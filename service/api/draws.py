@@ -1,39 +1,36 @@
 """Noisy counts: drawing them, once, and reading them again."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from service.api import arrow, contract, examples, tabulated
+from service.api import arrow, contract, examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, Streamed, in_writers, ok, prefers, respond
+from service.api.drawn import DrawBody, DrawPage, identity_of, json_of, outline_body, page_of, stream_of
 from service.api.exact import Exact, Label, Strict, Tags
-from service.api.guarantees import HeadBody, head_body, read_deltas
-from service.api.lattice import Counts, Granularity, on_lattice, shown, shown_list, unit_of, units_of
+from service.api.guarantees import read_deltas
+from service.api.lattice import Counts, Granularity, on_lattice, unit_of, units_of
 from service.api.paging import Cursor, Limit, page, read_seq, write_cursor
-from service.api.plans import Mechanism, document_of, mechanism_of
+from service.api.plans import Mechanism, document_of, law_of, mechanism_of
 from service.api.releases import ReleasePath
 from service.api.tabulated import TabulationBody
 from service.errors import InvalidInput
-from service.ledger import accounts, charges, draws, releases
+from service.ledger import accounts, charges, drawn, draws, releases
 from service.ledger.branches import WHOLE
 from service.ledger.charges import NewRelease
-from service.ledger.draws import DrawOutline, DrawRecord, Turn
+from service.ledger.drawn import DrawRecord, Turn
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
-from service.privacy.accuracy import margin_of_error
-from service.privacy.law import Law, noise_law
+from service.privacy.law import Law
 from service.privacy.mechanisms import Mechanism as MechanismValue
-from service.privacy.notation import write_plan
-from service.privacy.numbers import exact_text
 
 
 class DrawRoute(StrictRoute):
@@ -44,9 +41,7 @@ class DrawRoute(StrictRoute):
 
 router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=DrawRoute)
 
-CONFIDENCE = Fraction(95, 100)
 PAGE_OF_COUNTS = 1_000_000
-_PART = 1 << 16  # counts that are written as JSON at a time
 
 AddNoise = Callable[[Law, Fraction], NDArray[np.int64]]
 """Noise of a law on counts, in units of a granularity."""
@@ -85,50 +80,6 @@ class DrawMechanism(DrawSelection):
     """The same with the counts to draw it on."""
 
     counts: Counts
-
-
-class MarginOfError(BaseModel):
-    """At most a share 1 - confidence of the counts is further from the truth than moe."""
-
-    confidence: float
-    moe: int | str
-
-
-class DrawBody(BaseModel):
-    """Noisy counts, in the order of the counts that came in; with a granularity, texts of exact numbers."""
-
-    release: str
-    draw: str
-    mechanism: Mechanism
-    partition: str | None
-    repetition: int
-    noisy: list[int | str]
-    margin_of_error: MarginOfError
-    head: HeadBody
-    created_at: str
-
-
-class DrawOutlineBody(BaseModel):
-    """A draw without its noisy counts; of a tabulation with its level, and the margin of its step 2."""
-
-    release: str
-    draw: str
-    mechanism: Mechanism
-    level: str | None
-    partition: str | None
-    repetition: int
-    size: int = Field(description="How many noisy counts.")
-    margin_of_error: MarginOfError
-    head: HeadBody
-    created_at: str
-    noisy_removed_at: str | None = Field(description="When they were removed, if they are no longer kept.")
-
-
-class DrawPage(BaseModel):
-    """A page of draws; it ends early where it holds a million counts."""
-
-    items: list[DrawBody | TabulationBody | DrawOutlineBody]
-    next_cursor: str | None
 
 
 DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.DRAW_ID])]
@@ -227,14 +178,14 @@ def list_draws(
         owner = accounts.read_account(connection, account)
         releases.state_of(connection, owner.id, release)
         if not noisy:
-            outlines = draws.list_outlines(connection, release, read_seq(cursor), limit)
+            outlines = drawn.list_outlines(connection, release, read_seq(cursor), limit)
             last_seq = outlines[-1].head.seq if outlines else None
-            return ok(page([_outline_body(outline) for outline in outlines], limit, last_seq))
-        drawn = draws.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
-    counts = sum(record.noisy.size for record in drawn if isinstance(record, DrawRecord))
-    full = len(drawn) >= limit or counts >= PAGE_OF_COUNTS
-    last = write_cursor(drawn[-1].head.seq) if full else None
-    return Streamed(_page(drawn, last), media_type="application/json")
+            return ok(page([outline_body(outline) for outline in outlines], limit, last_seq))
+        records = drawn.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
+    counts = sum(record.noisy.size for record in records if isinstance(record, DrawRecord))
+    full = len(records) >= limit or counts >= PAGE_OF_COUNTS
+    last = write_cursor(records[-1].head.seq) if full else None
+    return Streamed(page_of(records, last), media_type="application/json")
 
 
 @router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
@@ -255,7 +206,7 @@ def read_draw(
     require(principal, "auditor", account)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        record = draws.read_draw(connection, owner.id, draw)
+        record = drawn.read_draw(connection, owner.id, draw)
     if prefers(accept, arrow.MEDIA_TYPE):
         return Streamed(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
     return Streamed(json_of(record), media_type="application/json")
@@ -264,30 +215,6 @@ def read_draw(
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
     """Noise on the counts of a JSON body."""
     return lambda law, unit: add_noise(units_of(counts, unit, "/counts"), law, Keystream())
-
-
-def _outline_body(outline: DrawOutline) -> dict[str, Any]:
-    if outline.layout is None:
-        margin = shown(_margin(outline.mechanism), unit_of(outline.mechanism))
-    else:
-        margin = outline.layout.terms["margin_of_error"]["step_2"]
-    return {
-        "release": outline.release_id,
-        "draw": outline.id,
-        "mechanism": write_plan(outline.mechanism),
-        "level": None if outline.layout is None else outline.layout.level,
-        "partition": outline.turn.partition or None,
-        "repetition": outline.turn.repetition,
-        "size": outline.size,
-        "margin_of_error": {"confidence": float(CONFIDENCE), "moe": margin},
-        "head": head_body(outline.head),
-        "created_at": outline.created_at,
-        "noisy_removed_at": outline.noisy_removed_at,
-    }
-
-
-def _margin(mechanism: MechanismValue) -> int:
-    return margin_of_error(law_of(mechanism, "/mechanism"), CONFIDENCE)
 
 
 def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np.int64]:
@@ -299,72 +226,5 @@ def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np
         raise InvalidInput.at(pointer, str(error)) from None
 
 
-def law_of(mechanism: MechanismValue, pointer: str) -> Law:
-    """The law of a mechanism's noise.
-
-    Raises:
-        InvalidInput: it is continuous or declared, which this service accounts for and never draws.
-    """
-    law = noise_law(mechanism)
-    if law is None:
-        raise InvalidInput.at(
-            pointer,
-            "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"
-            " only accounted",
-        )
-    return law
-
-
-def stream_of(record: DrawRecord) -> Iterator[bytes]:
-    """A stored draw as an Arrow stream."""
-    if record.layout is not None:
-        return arrow.of_table(tabulated.table_of(record, record.layout))
-    return arrow.only_noisy(record.noisy)
-
-
-def identity_of(record: DrawRecord) -> dict[str, str]:
-    """The headers that say what an Arrow stream is; with a granularity, its counts are in units of it."""
-    unit = unit_of(record.mechanism)
-    return {
-        "X-Release": record.release_id,
-        "X-Draw": record.id,
-        "X-Ledger-Head": f"{record.head.seq}:{record.head.hash}",
-        **({} if unit == 1 else {"X-Granularity": exact_text(unit)}),
-    }
-
-
 def _respond(drawn: Outcome[DrawRecord]) -> Response:
     return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
-
-
-def _page(drawn: Sequence[DrawRecord | DrawOutline], cursor: str | None) -> Iterator[str]:
-    yield '{"items": ['
-    for number, record in enumerate(drawn):
-        yield ", " if number else ""
-        yield from json_of(record) if isinstance(record, DrawRecord) else (json.dumps(_outline_body(record)),)
-    yield f'], "next_cursor": {json.dumps(cursor)}}}'
-
-
-def json_of(record: DrawRecord) -> Iterator[str]:
-    """A draw as JSON, a part of its counts at a time: as text and Python's integers they are many times as large."""
-    if record.layout is not None:
-        yield from tabulated.json_of(record, record.layout)
-        return
-    unit = unit_of(record.mechanism)
-    around = {
-        "release": record.release_id,
-        "draw": record.id,
-        "mechanism": write_plan(record.mechanism),
-        "partition": record.turn.partition or None,
-        "repetition": record.turn.repetition,
-        "margin_of_error": {
-            "confidence": float(CONFIDENCE),
-            "moe": shown(_margin(record.mechanism), unit),
-        },
-        "head": head_body(record.head),
-        "created_at": record.created_at,
-    }
-    yield json.dumps(around)[:-1] + ', "noisy": ['
-    for start in range(0, record.noisy.size, _PART):
-        yield (", " if start else "") + json.dumps(shown_list(record.noisy[start : start + _PART].tolist(), unit))[1:-1]
-    yield "]}"

@@ -17,13 +17,14 @@ from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.body import StrictRoute
 from service.api.context import Changing, in_writers, respond
-from service.api.draws import CONFIDENCE, NewDraw, law_of, noisy_counts, register, stated_mechanism
+from service.api.drawn import CONFIDENCE
+from service.api.draws import NewDraw, noisy_counts, register, stated_mechanism
 from service.api.exact import Label, Strict
 from service.api.guarantees import HeadBody, head_body
 from service.api.lattice import Count, Counts, in_units, shown, shown_list, unit_of
-from service.api.plans import Mechanism
+from service.api.plans import Mechanism, law_of
 from service.errors import Fault, InvalidInput
-from service.ledger.draws import DrawRecord
+from service.ledger.drawn import DrawRecord
 from service.ledger.once import Answer
 from service.postprocess.published import Blocks, Crossed, Published, blocks_of, project, rake
 from service.privacy.law import Law

@@ -10,6 +10,7 @@ from typing_extensions import TypeAliasType
 
 from service.api.exact import Exact, Label, Positive, Strict, Tags, WholeOrExact
 from service.errors import InvalidInput
+from service.privacy.law import Law, noise_law
 from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Mechanism as MechanismValue, Osgt as OsgtValue
 from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, read_plan
 from service.privacy.plan import Plan as PlanValue, condense, leaves, mechanisms_of
@@ -301,3 +302,19 @@ def mechanism_of(model: Any, pointer: str) -> MechanismValue:
         InvalidInput: it has no meaning.
     """
     return next(mechanisms_of(plan_of(model, pointer)))
+
+
+def law_of(mechanism: MechanismValue, pointer: str) -> Law:
+    """The law of a mechanism's noise.
+
+    Raises:
+        InvalidInput: it is continuous or declared, which this service accounts for and never draws.
+    """
+    law = noise_law(mechanism)
+    if law is None:
+        raise InvalidInput.at(
+            pointer,
+            "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"
+            " only accounted",
+        )
+    return law

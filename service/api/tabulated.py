@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from service.api.exact import LARGEST_INTEGER, Strict
 from service.api.guarantees import HeadBody, head_body
 from service.api.plans import Mechanism
-from service.ledger.draws import DrawRecord
+from service.ledger.drawn import DrawRecord
 from service.ledger.layouts import Layout
 from service.noise.tabulation import BINS, SIZES, TOTAL_ONLY, USUAL, Rules
 

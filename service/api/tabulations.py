@@ -11,14 +11,15 @@ from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.bulk import ArrowRoute, Uploaded, json_parameter, model_of
 from service.api.context import Change, Changing, Streamed, in_writers, respond
-from service.api.draws import CONFIDENCE, DrawRoute, identity_of, json_of, stream_of
+from service.api.drawn import CONFIDENCE, identity_of, json_of, stream_of
+from service.api.draws import DrawRoute
 from service.api.exact import Label, Strict
 from service.api.groups import NamedGroups, PopulationGroup
 from service.api.releases import ReleasePath
 from service.api.tabulated import AgeBins, TabulationBody, Thresholds, terms_of
 from service.errors import InvalidInput
 from service.ledger import accounts, releases, tabulations
-from service.ledger.draws import DrawRecord
+from service.ledger.drawn import DrawRecord
 from service.ledger.layouts import Layout
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream

@@ -3,73 +3,31 @@
 True counts come in as an argument and go nowhere: what is stored is the noisy result.
 """
 
-import json
 import math
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, Select, insert, select
+from sqlalchemy import Connection, insert, select
 
-from service.errors import AlreadyDrawn, Conflict, Gone, InvalidInput, NotFound
+from service.errors import AlreadyDrawn, Conflict, InvalidInput
 from service.ledger import accounts, journal, packing
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.branches import WHOLE, Fork, forks_above, refuse_other_branch, take_branches, way_to
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database, tally
+from service.ledger.drawn import RELOAD, DrawRecord, Turn, landed
 from service.ledger.holds import commit_for_draw
-from service.ledger.idempotency import Request, StoredAnswer
-from service.ledger.journal import Head, has_entry
-from service.ledger.layouts import Layout, unpack_layout
-from service.ledger.once import Outcome, Reload, Source, once_reloaded
+from service.ledger.idempotency import Request
+from service.ledger.once import Outcome, once_reloaded
 from service.ledger.refusals import noted
 from service.ledger.releases import state_of
-from service.ledger.tables import Draw, Entry, Release, Tabulation
+from service.ledger.tables import Draw
 from service.privacy.mechanisms import Mechanism
-from service.privacy.notation import read_plan
 from service.privacy.plan import Plan, Repeat, mechanisms_of
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Which draw of a mechanism: for which partition of the input and which turn of its ``repeat`` nodes."""
-
-    partition: str = WHOLE
-    repetition: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DrawRecord:
-    """A stored draw; ``head`` is its journal entry. ``mechanism`` states the law of the noise."""
-
-    id: str
-    account_id: int
-    release_id: str
-    mechanism: Mechanism
-    turn: Turn
-    noisy: NDArray[np.int64] = field(compare=False)  # each draw has its own id
-    head: Head
-    created_at: str
-    layout: Layout | None = None  # of a tabulation
-
-
-@dataclass(frozen=True, slots=True)
-class DrawOutline:
-    """A stored draw without its noisy counts, which may be millions, or removed; ``size`` is how many."""
-
-    id: str
-    release_id: str
-    mechanism: Mechanism
-    turn: Turn
-    size: int
-    head: Head
-    created_at: str
-    layout: Layout | None
-    noisy_removed_at: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,50 +137,6 @@ def register_and_draw(
     )
 
 
-def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawRecord:
-    """A draw of an account.
-
-    Raises:
-        NotFound: the account has none with this id.
-        Gone: its noisy counts are no longer kept.
-    """
-    row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
-    if row is None:
-        raise NotFound("draw", draw_id)
-    if row.noisy_removed_at is not None:
-        raise Gone(draw_id, row.noisy_removed_at)
-    return _record(row, _mechanisms(connection, row.release_id))
-
-
-def list_draws(
-    connection: Connection, release_id: str, after: int, limit: int, counts: int
-) -> list[DrawRecord | DrawOutline]:
-    """A page of a release's draws in order; it ends early once it holds about ``counts`` noisy counts.
-
-    Outlines are of those whose noisy counts are no longer kept.
-    """
-    query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
-    mechanisms = _mechanisms(connection, release_id)
-    page: list[DrawRecord | DrawOutline] = []
-    with connection.execute(query, execution_options={"stream_results": True}) as rows:
-        for row in rows:
-            if row.noisy_removed_at is not None:
-                page.append(_outline(row, mechanisms))
-                continue
-            page.append(_record(row, mechanisms))
-            counts -= row.size
-            if counts <= 0:
-                break
-    return page
-
-
-def list_outlines(connection: Connection, release_id: str, after: int, limit: int) -> list[DrawOutline]:
-    """A page of a release's draws in order, without reading their noisy counts."""
-    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
-    mechanisms = _mechanisms(connection, release_id)
-    return [_outline(row, mechanisms) for row in connection.execute(query)]
-
-
 def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> Sealed:
     """A result as it is stored.
 
@@ -300,76 +214,3 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
 def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
     """The choices above the mechanism of this name, with the branches that a draw of it takes."""
     return forks_above(plan, find_mechanism(plan, name, ""), repetition)
-
-
-def landed(connection: Connection, record: DrawRecord) -> bool:
-    """Whether an earlier attempt at this draw is in the ledger."""
-    return has_entry(connection, record.account_id, record.head)
-
-
-def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
-    row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
-    if row.noisy_removed_at is not None:
-        raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
-    return _record(row, _mechanisms(connection, row.release_id))
-
-
-RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
-
-_OUTLINE = select(
-    Draw.id,
-    Draw.account_id,
-    Draw.release_id,
-    Draw.mechanism,
-    Draw.partition,
-    Draw.repetition,
-    Draw.size,
-    Draw.seq,
-    Draw.created_at,
-    Draw.noisy_removed_at,
-    Entry.hash,
-    Tabulation.layout,
-)
-
-
-def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
-    return query.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq)).outerjoin(
-        Tabulation, Tabulation.draw_id == Draw.id
-    )
-
-
-_DRAWS = _joined(_OUTLINE.add_columns(Draw.noisy))
-
-
-def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mechanism]:
-    """A release's mechanisms by name, read once for all of its draws."""
-    plan = connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
-    return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan)))}
-
-
-def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawRecord:
-    return DrawRecord(
-        id=row.id,
-        account_id=row.account_id,
-        release_id=row.release_id,
-        mechanism=mechanisms[row.mechanism],
-        turn=Turn(row.partition, row.repetition),
-        noisy=packing.unpack(row.noisy, row.size),
-        head=Head(row.seq, row.hash),
-        created_at=row.created_at,
-        layout=None if row.layout is None else unpack_layout(row.layout),
-    )
-
-
-def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawOutline:
-    return DrawOutline(
-        id=row.id,
-        release_id=row.release_id,
-        mechanism=mechanisms[row.mechanism],
-        turn=Turn(row.partition, row.repetition),
-        size=row.size,
-        head=Head(row.seq, row.hash),
-        created_at=row.created_at,
-        layout=None if row.layout is None else unpack_layout(row.layout),
-        noisy_removed_at=row.noisy_removed_at,
-    )

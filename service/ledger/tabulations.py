@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, insert
 
-from service.ledger import accounts, branches, draws
+from service.ledger import accounts, branches, drawn, draws
 from service.ledger.database import Database
-from service.ledger.draws import DrawRecord, Turn
+from service.ledger.drawn import DrawRecord, Turn
 from service.ledger.idempotency import Request
 from service.ledger.layouts import Layout, by_branch, seal_layout
 from service.ledger.once import Outcome, once_reloaded
@@ -58,7 +58,7 @@ def tabulate(
         write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
         return replace(record, layout=layout)
 
-    return once_reloaded(database, request, work, status=201, landed=draws.landed, reload=draws.RELOAD)
+    return once_reloaded(database, request, work, status=201, landed=drawn.landed, reload=drawn.RELOAD)
 
 
 def write_layout(

@@ -12,7 +12,7 @@ from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.database import Database
-from service.ledger.draws import Turn
+from service.ledger.drawn import Turn
 from service.ledger.history import replay
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request

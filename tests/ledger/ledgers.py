@@ -15,7 +15,7 @@ from service.ledger import accounts, charges, clock, descriptions, draws, export
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease
 from service.ledger.database import Database
-from service.ledger.draws import Turn
+from service.ledger.drawn import Turn
 from service.ledger.layouts import Layout
 from service.ledger.signing import Signer
 from service.noise.tabulation import SIZES

@@ -13,7 +13,7 @@ from service.errors import AlreadyDrawn, BudgetExceeded, InvalidInput, NotFound,
 from service.ledger import draws, packing
 from service.ledger.branches import WHOLE
 from service.ledger.database import Database
-from service.ledger.draws import DrawRecord, Turn
+from service.ledger.drawn import DrawRecord, Turn, list_draws, read_draw
 from service.privacy.notation import read_plan
 from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
 
@@ -47,13 +47,13 @@ def test_what_is_stored_is_read_again(database: Database, noisy: list[int]) -> N
     account = account_of(database)
     with database.read() as connection:
         for found in (
-            draws.read_draw(connection, account.id, drawn.id),
-            *draws.list_draws(connection, registered.id, 0, 10, 10**6),
+            read_draw(connection, account.id, drawn.id),
+            *list_draws(connection, registered.id, 0, 10, 10**6),
         ):
             assert isinstance(found, DrawRecord)
             assert (found, found.noisy.tolist()) == (drawn, noisy)
         with pytest.raises(NotFound):
-            draws.read_draw(connection, account.id + 1, drawn.id)
+            read_draw(connection, account.id + 1, drawn.id)
     assert account.head == drawn.head
 
 
@@ -64,8 +64,8 @@ def test_a_page_of_draws_ends_where_it_holds_enough(database: Database) -> None:
     drawn = [_draw(database, plan, registered.id, "a", repetition=n, noisy=range(4)) for n in range(5)]
     with database.read() as connection:
         for counts, size in ((1, 1), (4, 1), (5, 2), (8, 2), (100, 5)):
-            assert draws.list_draws(connection, registered.id, 0, 10, counts) == drawn[:size]
-        assert draws.list_draws(connection, registered.id, drawn[1].head.seq, 2, 100) == drawn[2:4]
+            assert list_draws(connection, registered.id, 0, 10, counts) == drawn[:size]
+        assert list_draws(connection, registered.id, drawn[1].head.seq, 2, 100) == drawn[2:4]
 
 
 def test_charge_and_draw_are_one_transaction(database: Database) -> None:

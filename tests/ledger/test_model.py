@@ -24,7 +24,7 @@ from service.ledger import charges, clock, draws, opening
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
-from service.ledger.draws import Turn
+from service.ledger.drawn import Turn
 from service.ledger.spending import composed, counts
 from service.privacy.filter import remaining
 from service.privacy.notation import read_plan

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from service.ledger import accounts, clock, course, draws, jobs, journal, opening, releases, spending
+from service.ledger import accounts, clock, course, drawn, draws, jobs, journal, opening, releases, spending
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.retention import remove_noisy
@@ -107,7 +107,7 @@ def _read(database: Database, release: str) -> None:
         jobs.list_jobs(connection, "ann", ("", ""), 10, None)
         jobs.list_jobs(connection, "ann", ("", ""), 10, "queued")
         journal.hash_before(connection, account.id, 2)
-        draws.list_draws(connection, release, 0, 10, 100)
+        drawn.list_draws(connection, release, 0, 10, 100)
         for tag in (None, "t"):
             states: tuple[releases.State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import AlreadyDrawn, Conflict, Gone
-from service.ledger import draws, retention
+from service.ledger import drawn, retention
 from service.ledger.database import Database
-from service.ledger.draws import DrawOutline, DrawRecord
+from service.ledger.drawn import DrawOutline, DrawRecord
 from service.ledger.exports import BadExport
 from service.ledger.migrate import downgrade, migrate
 from service.ledger.rebuild import rebuild
@@ -33,7 +33,7 @@ def _drawn(database: Database, turns: int) -> str:
 
 def _listed(database: Database, release: str) -> list[DrawRecord | DrawOutline]:
     with database.read() as connection:
-        return draws.list_draws(connection, release, 0, 10, 10**6)
+        return drawn.list_draws(connection, release, 0, 10, 10**6)
 
 
 def _run(database: Database, statement: str) -> None:
@@ -57,8 +57,8 @@ def test_what_is_older_goes_and_the_rest_stays(database: Database, monkeypatch: 
     account = account_of(database)
     with database.read() as connection:
         with pytest.raises(Gone, match=_LATER):
-            draws.read_draw(connection, account.id, removed[0].id)
-        assert [one.size for one in draws.list_outlines(connection, old, 0, 10)] == [1, 1]
+            drawn.read_draw(connection, account.id, removed[0].id)
+        assert [one.size for one in drawn.list_outlines(connection, old, 0, 10)] == [1, 1]
     with pytest.raises(AlreadyDrawn) as refused:
         draw(database, old, _PLAN, 1)
     assert refused.value.draw == removed[1].id

@@ -1,0 +1,143 @@
+"""A stored draw as it is answered, the first time and whenever it is read: as JSON or as an Arrow stream."""
+
+import json
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from service.api import arrow, tabulated
+from service.api.guarantees import HeadBody, head_body
+from service.api.lattice import shown, shown_list, unit_of
+from service.api.plans import Mechanism, law_of
+from service.api.tabulated import TabulationBody
+from service.ledger.drawn import DrawOutline, DrawRecord
+from service.privacy.accuracy import margin_of_error
+from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.notation import write_plan
+from service.privacy.numbers import exact_text
+
+CONFIDENCE = Fraction(95, 100)
+_PART = 1 << 16  # counts that are written as JSON at a time
+
+
+class MarginOfError(BaseModel):
+    """At most a share 1 - confidence of the counts is further from the truth than moe."""
+
+    confidence: float
+    moe: int | str
+
+
+class DrawBody(BaseModel):
+    """Noisy counts, in the order of the counts that came in; with a granularity, texts of exact numbers."""
+
+    release: str
+    draw: str
+    mechanism: Mechanism
+    partition: str | None
+    repetition: int
+    noisy: list[int | str]
+    margin_of_error: MarginOfError
+    head: HeadBody
+    created_at: str
+
+
+class DrawOutlineBody(BaseModel):
+    """A draw without its noisy counts; of a tabulation with its level, and the margin of its step 2."""
+
+    release: str
+    draw: str
+    mechanism: Mechanism
+    level: str | None
+    partition: str | None
+    repetition: int
+    size: int = Field(description="How many noisy counts.")
+    margin_of_error: MarginOfError
+    head: HeadBody
+    created_at: str
+    noisy_removed_at: str | None = Field(description="When they were removed, if they are no longer kept.")
+
+
+class DrawPage(BaseModel):
+    """A page of draws; it ends early where it holds a million counts."""
+
+    items: list[DrawBody | TabulationBody | DrawOutlineBody]
+    next_cursor: str | None
+
+
+def outline_body(outline: DrawOutline) -> dict[str, Any]:
+    """A draw without its noisy counts."""
+    if outline.layout is None:
+        margin = shown(_margin(outline.mechanism), unit_of(outline.mechanism))
+    else:
+        margin = outline.layout.terms["margin_of_error"]["step_2"]
+    return {
+        "release": outline.release_id,
+        "draw": outline.id,
+        "mechanism": write_plan(outline.mechanism),
+        "level": None if outline.layout is None else outline.layout.level,
+        "partition": outline.turn.partition or None,
+        "repetition": outline.turn.repetition,
+        "size": outline.size,
+        "margin_of_error": {"confidence": float(CONFIDENCE), "moe": margin},
+        "head": head_body(outline.head),
+        "created_at": outline.created_at,
+        "noisy_removed_at": outline.noisy_removed_at,
+    }
+
+
+def _margin(mechanism: MechanismValue) -> int:
+    return margin_of_error(law_of(mechanism, "/mechanism"), CONFIDENCE)
+
+
+def stream_of(record: DrawRecord) -> Iterator[bytes]:
+    """A stored draw as an Arrow stream."""
+    if record.layout is not None:
+        return arrow.of_table(tabulated.table_of(record, record.layout))
+    return arrow.only_noisy(record.noisy)
+
+
+def identity_of(record: DrawRecord) -> dict[str, str]:
+    """The headers that say what an Arrow stream is; with a granularity, its counts are in units of it."""
+    unit = unit_of(record.mechanism)
+    return {
+        "X-Release": record.release_id,
+        "X-Draw": record.id,
+        "X-Ledger-Head": f"{record.head.seq}:{record.head.hash}",
+        **({} if unit == 1 else {"X-Granularity": exact_text(unit)}),
+    }
+
+
+def page_of(drawn: Sequence[DrawRecord | DrawOutline], cursor: str | None) -> Iterator[str]:
+    """A page of draws as JSON, as it is sent."""
+    yield '{"items": ['
+    for number, record in enumerate(drawn):
+        yield ", " if number else ""
+        yield from json_of(record) if isinstance(record, DrawRecord) else (json.dumps(outline_body(record)),)
+    yield f'], "next_cursor": {json.dumps(cursor)}}}'
+
+
+def json_of(record: DrawRecord) -> Iterator[str]:
+    """A draw as JSON, a part of its counts at a time: as text and Python's integers they are many times as large."""
+    if record.layout is not None:
+        yield from tabulated.json_of(record, record.layout)
+        return
+    unit = unit_of(record.mechanism)
+    around = {
+        "release": record.release_id,
+        "draw": record.id,
+        "mechanism": write_plan(record.mechanism),
+        "partition": record.turn.partition or None,
+        "repetition": record.turn.repetition,
+        "margin_of_error": {
+            "confidence": float(CONFIDENCE),
+            "moe": shown(_margin(record.mechanism), unit),
+        },
+        "head": head_body(record.head),
+        "created_at": record.created_at,
+    }
+    yield json.dumps(around)[:-1] + ', "noisy": ['
+    for start in range(0, record.noisy.size, _PART):
+        yield (", " if start else "") + json.dumps(shown_list(record.noisy[start : start + _PART].tolist(), unit))[1:-1]
+    yield "]}"
