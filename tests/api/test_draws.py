@@ -292,9 +292,8 @@ def test_draws_are_listed_without_their_counts(client: Client) -> None:
     of = release(client, {"type": "repeat", "count": 2, "part": pure("0.01")})
     drawn = [json_of(_draw(client, of, "/part", range(4), repetition=n, partition="36"), 201) for n in range(2)]
     path = f"/v1/accounts/people/releases/{of['id']}/draws?noisy=false"
-    expected = [
-        {name: value for name, value in one.items() if name != "noisy"} | {"size": 4, "level": None} for one in drawn
-    ]
+    added = {"size": 4, "level": None, "noisy_removed_at": None}
+    expected = [{name: value for name, value in one.items() if name != "noisy"} | added for one in drawn]
     assert json_of(client.get(path)) == {"items": expected, "next_cursor": None}
     assert _pages(client, f"{path}&limit=1") == [expected[:1], expected[1:]]
 

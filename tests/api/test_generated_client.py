@@ -1,4 +1,4 @@
-"""A Python client that a generator makes of openapi.yaml, without a warning, does what README's examples do."""
+"""A Python client that a generator makes of openapi.yaml, without a warning, does what the documents' examples do."""
 
 import csv
 import importlib

@@ -12,20 +12,22 @@ from service.ledger import accounts
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
 from service.pages import start
-from service.pages.layout import POLICY
+from service.pages.layout import PICTURES_WITHIN, POLICY
 from tests.api.calls import STEWARD, Client, application, bearer, open_account, problem_of
 from tests.pages.visits import hidden, sign_in
 
 _PROGRAM = {"Accept": "*/*"}
-_PAGES = ("/", "/accounts/persons", "/accounts/persons/journal", "/keys", "/nothing", "/problems/conflict")
+_PAGES = ("/", "/accounts/persons/releases", "/accounts/persons/journal", "/keys", "/nothing", "/problems/conflict")
 
 
-@pytest.mark.parametrize("path", _PAGES)
-def test_pages_run_no_foreign_code_and_are_not_kept(steward: Client, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "policy"), [*((path, POLICY) for path in _PAGES), ("/accounts/persons", PICTURES_WITHIN)]
+)
+def test_pages_run_no_foreign_code_and_are_not_kept(steward: Client, path: str, policy: str) -> None:
     answer = steward.get(path)
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert answer.headers.get_list("content-security-policy") == [POLICY]
-    assert "unsafe" not in POLICY
+    assert answer.headers.get_list("content-security-policy") == [policy]
+    assert "unsafe" not in policy
     assert answer.headers.get_list("cache-control") == ["no-store"]
     assert answer.headers["Referrer-Policy"] == "same-origin"  # no-referrer would hide the origin of forms
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
