@@ -91,7 +91,7 @@ _QUERY: dict[str, tuple[dict[str, Any], str]] = {
 def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     """What an operation takes as JSON or as an Arrow stream, for ``openapi_extra``.
 
-    The stream is an example of itself only in code (the guide): JSON has no way to write one down. Examples of the query
+    The stream is an example of itself only in code (see the guide): JSON cannot write one down. Examples of the query
     stand in its schemas, as pages fill in those of parameters, and beside a JSON body they are refused.
     """
     parameters = [
