@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import ExitStack
 from types import FrameType
 
 import structlog
@@ -33,7 +34,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     # uvicorn raises the signal again after its shutdown: by then this is what it meets.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    bound = _bound(host, port)  # before a first key is shown by a process that will not serve
+    bound = bound_socket(host, port)  # before a first key is shown by a process that will not serve
     database, secret = open_installation(settings, begin=True)
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
     first = ensure_first_key(database, secret, bootstrap)
@@ -55,15 +56,25 @@ def serve(settings: Settings, host: str, port: int) -> None:
         _log.info("stop")
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at the address; until uvicorn listens at it, connections are refused."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-    except OSError as error:
-        made.close()
-        raise StartupRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at the address; until uvicorn listens at it, connections are refused.
+
+    It is of the protocol TCP by name: asyncio sends small answers at once (TCP_NODELAY) on no others.
+
+    Raises:
+        StartupRefused: nobody can listen there.
+    """
+    with ExitStack() as undone:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+            )[0]
+            made = undone.enter_context(socket.socket(family, kind, protocol))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+        except OSError as error:
+            raise StartupRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+        undone.pop_all()
     return made
 
 

@@ -1,0 +1,40 @@
+"""The address that is served at."""
+
+import asyncio
+import socket
+
+import pytest
+
+from service.errors import StartupRefused
+from service.server import bound_socket
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_small_answers_are_sent_at_once(host: str) -> None:
+    """Otherwise each waits for the client's delayed acknowledgement, some 40 ms."""
+
+    async def nodelay() -> int:
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def note(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        bound = bound_socket(host, 0)
+        async with await asyncio.start_server(note, sock=bound):
+            _, client = await asyncio.open_connection(*bound.getsockname()[:2])
+            try:
+                return await asyncio.wait_for(accepted, 60)
+            finally:
+                client.close()
+
+    assert asyncio.run(nodelay()) == 1
+
+
+def test_an_address_that_is_taken_is_refused() -> None:
+    with bound_socket("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(StartupRefused, match=r"cannot listen at 127\.0\.0\.1, port \d+: "):
+            bound_socket("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(StartupRefused, match="cannot listen at no such host"):
+        bound_socket("no such host", 0)
