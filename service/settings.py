@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     max_json_bytes_at_once: _Count | None = Field(
         None,
         description="Bytes of JSON bodies that are in memory at once, half of them for one principal; a request for"
-        " which there is no room is answered with 503, small ones never. By default 4 times the largest.",
+        " which there is no room is answered with 503, small ones never. By default 8 times the largest.",
     )
     max_arrow_bytes_at_once: _Count | None = Field(
         None,
@@ -229,7 +229,7 @@ class Settings(BaseSettings):
     @property
     def resolved_json_bytes_at_once(self) -> int:
         """How many bytes of JSON may be in memory at once."""
-        return self.max_json_bytes_at_once or 4 * self.max_json_bytes
+        return self.max_json_bytes_at_once or 8 * self.max_json_bytes
 
     @property
     def resolved_arrow_bytes_at_once(self) -> int:
