@@ -26,7 +26,9 @@ KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `keys list` s
 def create(
     role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
     name: Annotated[str, typer.Option(help="The principal who acts with the key.")],
-    account: Annotated[list[str] | None, typer.Option(help="Limit the key to this account; repeatable.")] = None,
+    account: Annotated[
+        list[str] | None, typer.Option(help="Limit the key to this account, there or not yet; repeatable.")
+    ] = None,
     expires_at: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="When it ends, in UTC.")] = None,
     days: Annotated[int | None, typer.Option(min=1, max=_MOST_DAYS, help="It ends after so many days.")] = None,
 ) -> None:

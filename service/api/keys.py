@@ -52,7 +52,7 @@ class CreateKey(Strict):
     name: Label = Field(description="The principal: who acts with this key. Keys of one principal can be rotated.")
     role: Literal["auditor", "pipeline", "steward"]
     accounts: Annotated[list[AccountName], Field(min_length=1, max_length=1000)] | None = Field(
-        None, description="The only accounts that the key may touch; null: all."
+        None, description="The only accounts that the key may touch, also such as are opened later; null: all."
     )
     expires_at: Moment | None = Field(None, description="RFC 3339 with a time zone.")
 
