@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 import pytest
 
@@ -38,6 +39,7 @@ class Image:
 
     root: Path
     environment: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
     directory: str = "/"
     user: str = "0:0"
     volumes: list[str] = field(default_factory=list)
@@ -121,8 +123,10 @@ def _follow(image: Image, instruction: str) -> None:
         case "WORKDIR":
             image.directory = rest
             (image.root / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        case "ARG":
+            image.arguments |= dict([rest.split("=", 1)])
         case "COPY":
-            source, target = rest.split()
+            source, target = Template(rest).substitute(image.arguments).split()
             _copy(ROOT / source, image.root / image.directory.lstrip("/") / target)
         case "RUN":
             pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
