@@ -142,7 +142,7 @@ class Settings(BaseSettings):
         " is 429. They may come all at once.",
     )
     failure_rate: _Rate = Field(
-        "1000/minute",
+        "10000/minute",
         description="Requests without a valid key from one address, likewise; beyond it only keys that were valid"
         " before are looked at.",
     )
