@@ -79,7 +79,7 @@ def test_the_release_costs_what_the_census_bureau_published(printed: str) -> Non
     assert "rho        293764/114921 = 2.556225581051331\n" in printed
     epsilon = _figure(r"epsilon    (\S+) at delta = 1e-10\n", printed)
     assert Fraction("17.14355074359") < epsilon < Fraction("17.14355074360")  # shared/reference, mpmath
-    assert "(published by the Census Bureau: 17.14)\n" in printed
+    assert "(published by the Census Bureau for persons: 17.14)\n" in printed
 
 
 def test_what_remains_is_the_budget_less_the_release_rounded_down(printed: str) -> None:

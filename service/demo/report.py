@@ -48,7 +48,7 @@ def cost(allocation: Mapping[str, Any], release: Mapping[str, Any]) -> str:
             section("What it costs"),
             f"  rho        {rho['rho_exact']} = {rho['rho']}",
             f"  epsilon    {statement['epsilon']} at delta = {statement['delta']}",
-            f"             (published by the Census Bureau: {allocation['expected']['epsilon_published']})",
+            f"             (published by the Census Bureau for persons: {allocation['expected']['epsilon_published']})",
             f"  remaining  rho = {release['remaining']['rho']}",
         ]
     )

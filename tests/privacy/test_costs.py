@@ -170,8 +170,34 @@ def test_pure_loss_implies_rho_tightly(epsilon: str) -> None:
     assert rho < Fraction(epsilon) ** 2 / 2
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "values", "constant", "divergence"),
+    [
+        ("0.5", 2, "0.122459", "0.122459"),
+        ("0.5", 50, "0.017159", "0.006404"),
+        ("1", 3, "0.364175", "0.364175"),
+        ("1", 50, "0.073739", "0.033224"),
+        ("3", 100, "0.741383", "0.480802"),
+    ],
+)
+def test_the_response_constant_is_the_divergence_for_few_values_only_and_never_above_rho(
+    epsilon: str, values: int, constant: str, divergence: str
+) -> None:
+    """The guide's figures (mechanisms.md): the largest tau/alpha, on a fine grid of orders, and its limit at 1."""
+    e, k = oracle.number(epsilon), values
+    limit = e * mp.expm1(e) / (mp.exp(e) + k - 1)
+    slopes = [limit]
+    for z in (mp.exp(mp.mpf(j) / 200) for j in range(-1400, 1000)):
+        moment = (mp.exp((z + 1) * e) + mp.exp(-z * e) + k - 2) / (mp.exp(e) + k - 1)
+        slopes.append(mp.log(moment) / z / (z + 1))
+    assert abs(max(slopes) - mp.mpf(constant)) < mp.mpf("1e-6")
+    assert abs(limit - mp.mpf(divergence)) < mp.mpf("1e-6")
+    rho = nats(mechanism_rho(RandomizedResponse(epsilon=Fraction(epsilon), values=values)))
+    assert rho >= exactly(max(slopes)) * (1 - Fraction(1, 10**40))
+
+
 def test_many_valued_response_is_below_its_bound_in_zcdp() -> None:
-    """For k > 2 the constant is not the divergence at order 1, which would understate at high orders."""
+    """With many values the constant is not the divergence at order 1, which would understate at high orders."""
     mechanism = RandomizedResponse(epsilon=Fraction(3), values=60)
     p, q = (response(Fraction(3), 60, truth) for truth in (0, 1))
     divergence = exactly(mp.fsum(a * mp.log(a / b) for a, b in zip(p, q, strict=True)))

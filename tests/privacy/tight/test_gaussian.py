@@ -8,6 +8,7 @@ import pytest
 from service.privacy.conversion import epsilon_to_rho_analytic
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon, gaussian_rho_at
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
+from tests.privacy.tight import exact
 
 
 @pytest.mark.parametrize("row", rows("conversion"), ids=lambda row: row["rho"])
@@ -45,15 +46,38 @@ def test_no_size_of_figures_breaks_a_bound(rho: str) -> None:
         assert reached is None or reached >= 0
 
 
-def test_other_noise_has_no_closed_form() -> None:
-    """For the discrete Gaussian it understates: 1.04987 against 1.05104 at sigma = 5.6, delta = 1e-10."""
-    closed = nats(gaussian_epsilon(1 / (2 * Fraction("31.36")), Fraction(1, 10**10), Fraction(2)))
-    assert Fraction("1.04987") < closed < Fraction("1.04988")
-    law = oracle.pmf(oracle.discrete_gaussian("31.36"))
-    crossing = oracle.number(closed) * oracle.number("31.36") - mp.mpf(1) / 2  # the loss of X is (2X+1)/(2 sigma²)
-    beyond = range(int(mp.ceil(crossing)), max(law))
-    truth = mp.fsum(law[x] - mp.exp(oracle.number(closed)) * law[x + 1] for x in beyond)
-    assert truth > mp.mpf("1.03e-10")
+@pytest.mark.parametrize(
+    ("variance", "closed_form", "truth"),
+    [
+        ("4", "3.09943", "3.10294"),
+        ("25", "1.18160", "1.17869"),
+        ("31.36", "1.04987", "1.05104"),
+        ("100", "0.57464", "0.57436"),
+        ("1000", "0.17455", "0.17454"),
+    ],
+)
+def test_the_closed_form_is_no_bound_for_the_discrete_gaussian_in_either_direction(
+    variance: str, closed_form: str, truth: str
+) -> None:
+    """The guide's figures at delta = 1e-10 (errata.md), rounded to five places."""
+    closed = nats(gaussian_epsilon(1 / (2 * Fraction(variance)), Fraction(1, 10**10), Fraction(4)))
+    discrete = exact.epsilon(exact.noise(oracle.discrete_gaussian(variance), 1), mp.mpf(10) ** -10)
+    half = Fraction(1, 200_000)
+    assert abs(closed - Fraction(closed_form)) <= half
+    assert abs(exactly(discrete) - Fraction(truth)) <= half
+    assert (closed < exactly(discrete)) == (variance in {"4", "31.36"})
+
+
+@pytest.mark.parametrize(("delta", "times"), [("1e-6", "23.4"), ("1e-10", "31.6")])
+def test_the_loss_exceeds_epsilon_with_a_probability_of_many_delta(delta: str, times: str) -> None:
+    """The loss is normal, of mean 0.02 and variance 0.04; one above epsilon + t has delta / (1 - e^-t) at most."""
+    found = mp.mpf(float(nats(gaussian_epsilon(Fraction(1, 50), Fraction(delta), Fraction(4)))))
+
+    def share(loss: Any) -> Any:
+        return mp.erfc((loss - mp.mpf("0.02")) / mp.mpf("0.2") / mp.sqrt(2)) / 2 / mp.mpf(delta)
+
+    assert abs(share(found) - mp.mpf(times)) < mp.mpf("0.05")
+    assert share(found + mp.mpf("0.1")) < 1 / -mp.expm1(mp.mpf("-0.1"))
 
 
 @pytest.mark.parametrize("epsilon", ["1e-12", "0.01", "1", "1000", "1e4"])
