@@ -139,7 +139,7 @@ def main() -> None:
     try:
         app()
     except ServiceError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error.for_operator or error}", err=True)
         raise SystemExit(1) from None
 
 

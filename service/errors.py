@@ -16,7 +16,13 @@ class Fault(NamedTuple):
 
 
 class ServiceError(Exception):
-    """The root: something was refused, and nothing was changed."""
+    """The root: something was refused, and nothing was changed.
+
+    ``for_operator`` is what the terminal and the log say in place of the message, where they say more: clients are not
+    told where the database is.
+    """
+
+    for_operator: str | None = None
 
 
 class InvalidInput(ServiceError):
@@ -155,9 +161,9 @@ class TooManyRequests(ServiceError):
 class Unavailable(ServiceError):
     """The ledger cannot answer now; trying again after ``retry_after`` seconds is safe."""
 
-    def __init__(self, detail: str, retry_after: int = 5) -> None:
+    def __init__(self, detail: str, retry_after: int = 5, *, for_operator: str | None = None) -> None:
         super().__init__(detail)
-        self.retry_after = retry_after
+        self.retry_after, self.for_operator = retry_after, for_operator
 
 
 class StartupRefused(ServiceError):

@@ -83,7 +83,7 @@ class Workers:
                     continue
             except (ServiceError, OSError, RuntimeError, ValueError) as error:
                 # No database, no memory for a process: what was running is found again when its lease has run out.
-                _log.warning("job", error=type(error).__name__)
+                _log.warning("job", error=type(error).__name__, detail=getattr(error, "for_operator", None))
             self._wait(before, stopping)
 
     def _forget(self, stopping: threading.Event) -> None:

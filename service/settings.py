@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -216,10 +216,7 @@ class Settings(BaseSettings):
     def _supported(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        try:
-            url = make_url(value)
-        except (ArgumentError, ValueError):  # ValueError: a port that is not a number
-            raise ValueError("expected an SQLAlchemy URL such as postgresql+psycopg://user@host/database") from None
+        url = read_url(value)
         if url.drivername not in _DRIVERS:
             raise ValueError(f"expected a URL that starts with one of {', '.join(f'{name}://' for name in _DRIVERS)}")
         if url.drivername == "sqlite" and url.database in (None, "", ":memory:"):
@@ -248,6 +245,24 @@ class Settings(BaseSettings):
     def resolved_secret_file(self) -> Path:
         """Where the installation's secret is, or will be made."""
         return self.secret_file or self.data_dir.resolve().parent / "service.secret"
+
+
+def read_url(text: str) -> URL:
+    """A database's URL; nothing of what was given is in the message of the refusal, which may hold a password.
+
+    Raises:
+        ValueError: it is none, or what is part of a password in it would be taken for a host, or the other way round.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):  # ValueError: a port that is not a number
+        raise ValueError("expected an SQLAlchemy URL such as postgresql+psycopg://user@host/database") from None
+    if url.get_backend_name() != "sqlite":
+        if text.count("@") > 1:
+            raise ValueError("expected one @, before the host; write any other, as in a password, as %40")
+        if "\0" in unquote(text):
+            raise ValueError("expected a URL without null characters (%00)")  # libpq would end there and connect
+    return url
 
 
 def is_loopback(url: str) -> bool:

@@ -1,7 +1,5 @@
-"""The demo, run as a newcomer runs it; its figures against the shared files and against sums written out here."""
+"""The demo, run as a newcomer runs it; its figures against published ones and against sums written out here."""
 
-import csv
-import json
 import math
 import os
 import re
@@ -22,18 +20,17 @@ from service import demo
 from service.demo import safetab
 from service.demo.client import DemoStopped
 from service.demo.local import local_service
+from tests.oracles import files
 from tests.processes import PATIENCE
 
 _ROOT = Path(__file__).resolve().parents[1]
-_SHARED = _ROOT / ".." / "shared" / "data"
 _COMMAND = [sys.executable, "-m", "service", "demo"]
 _RHO = Fraction(293764, 114921)
 
 
 @pytest.fixture(scope="module")
 def allocation() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((_SHARED / "pl94_2020_us_persons.json").read_text(encoding="utf-8"))
-    return found
+    return files.allocation()
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +75,7 @@ def test_it_prints_plain_text_of_80_columns(printed: str) -> None:
 def test_the_release_costs_what_the_census_bureau_published(printed: str) -> None:
     assert "rho        293764/114921 = 2.556225581051331\n" in printed
     epsilon = _figure(r"epsilon    (\S+) at delta = 1e-10\n", printed)
-    assert Fraction("17.14355074359") < epsilon < Fraction("17.14355074360")  # shared/reference, mpmath
+    assert Fraction("17.14355074359") < epsilon < Fraction("17.14355074360")  # tests/oracles/values.json
     assert "(published by the Census Bureau for persons: 17.14)\n" in printed
 
 
@@ -122,8 +119,7 @@ def test_the_calibrated_noise_meets_its_margin_and_barely(printed: str) -> None:
 def test_the_counties_are_the_published_ones_with_noise_of_the_releases_own(
     printed: str, allocation: dict[str, Any]
 ) -> None:
-    with (_SHARED / "us_county_population_2010.csv").open(encoding="utf-8", newline="") as file:
-        counties = list(csv.DictReader(file))
+    counties = files.counties()
     (county,) = (level for level in allocation["levels"] if level["geolevel"] == "County")
     (total,) = (query for query in county["queries"] if query["name"] == "total")
     scale = Fraction(allocation["global_scale"])
@@ -148,22 +144,25 @@ def test_it_says_that_the_counts_are_published_ones(printed: str) -> None:
     assert "The true counts here are the published ones of the 2010 Census, as an example." in printed
 
 
-@pytest.mark.parametrize("name", ["pl94_2020_us_persons.json", "us_county_population_2010.csv"])
-def test_it_carries_the_shared_figures_and_says_where_they_are_from(name: str) -> None:
-    carried = _ROOT / "service" / "demo"
-    assert (carried / name).read_bytes() == (_SHARED / name).read_bytes()
-    assert f"`{name}`" in (carried / "SOURCES.md").read_text(encoding="utf-8")
+def test_it_carries_published_figures_and_says_where_they_are_from(allocation: dict[str, Any]) -> None:
+    counties = files.counties()
+    assert (len(counties), sum(int(county["population"]) for county in counties)) == (3142, 308_739_316)
+    assert _loss(allocation) == _RHO
+    sources = (files.DEMO / "SOURCES.md").read_text(encoding="utf-8")
+    carried = [path.name for path in files.DEMO.iterdir() if path.suffix in {".csv", ".json"}]
+    assert [name for name in carried if f"`{name}`" not in sources] == []
+    assert "3,142 counties" in sources
+    assert "308,739,316" in sources
 
 
 def test_counties_are_noisy_and_meet_the_totals_of_their_states(
     running: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The printed figures against the shared file; margins against the law of the sum, convolved here."""
+    """The printed figures against the published ones; margins against the law of the sum, convolved here."""
     url, key = running
     demo.run(url, key, "counties")
     shown = capsys.readouterr().out
-    with (_SHARED / "us_county_population_2010.csv").open(encoding="utf-8", newline="") as file:
-        counties = list(csv.DictReader(file))
+    counties = files.counties()
     rows = re.findall(r"^  (.+?) +(\d+) +([\d,]+) +([\d,]+)  \+/- (\d+) +([\d,]+)$", shown, flags=re.M)
     assert len(rows) == 10
     for name, number, published, noisy, moe, adjusted in rows:

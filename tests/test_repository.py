@@ -1,4 +1,4 @@
-"""The repository itself: what lies at its top, that it names no package registry, that its locks are hashed."""
+"""The repository itself: what lies at its top, that it names no package registry and no place outside, its locks."""
 
 import re
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import service
+from tests.outside import outside
 
 _ROOT = Path(__file__).resolve().parents[1]
 _WEB = _ROOT / "service" / "web"
@@ -21,6 +22,7 @@ _TOP = {
 # In pieces, since this file is searched as well.
 _HOSTS = [".".join(name) for name in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"))]
 _ADDRESS = re.compile("|".join([*map(re.escape, _HOSTS), r"\w://[^\s\"']*/simp" + r"le\b"]))
+_UP = ".." + "/"
 _LOCKED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)(?: ; [^\\]+?)?(?: --hash=sha256:[0-9a-f]{64})+")
 
 
@@ -65,6 +67,56 @@ def test_no_text_names_a_package_registry() -> None:
 @pytest.mark.parametrize("address", ["https://" + _HOSTS[0] + "/x", "http://mirror.example/root/simp" + "le/numpy/"])
 def test_the_search_knows_a_registry_when_it_sees_one(address: str) -> None:
     assert _ADDRESS.search(f"install from {address} only")
+
+
+def test_no_text_names_a_place_outside_the_checkout() -> None:
+    carried = _WEB / "static" / "swagger-ui"  # others' code
+    texts = [(name, text) for name, text in _texts() if not (_ROOT / name).is_relative_to(carried)]
+    assert {name: found for name, text in texts if (found := outside(_ROOT, name, text))} == {}
+
+
+def test_no_link_leads_outside_the_checkout() -> None:
+    modes = (line.split(maxsplit=3) for line in _git("ls-files", "--stage", "-z").split("\0") if line)
+    special = {name: mode for mode, _, _, name in modes if mode not in {"100644", "100755"}}
+    assert special == {}, "neither links nor other repositories"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tests/a.py", f"# the value is {_UP}reference/values.json"),
+        ("README.md", f"[sources]({_UP}elsewhere/SOURCES.md)"),
+        ("service/web/guide/a.md", f"[sources]({_UP}nothing.md)"),
+        ("service/web/guide/a.md", f"[sources]({_UP * 4}README.md)"),
+        ("tests/api/a.py", "Path(__file__).resolve().parents[3]"),
+        ("tests/api/a.py", "Path(__file__).parent.parent.parent.parent"),
+        ("tests/api/a.py", "_HERE = Path(__file__).resolve()\n_DATA = _HERE.parents[2] / '..' / 'x'"),
+        ("tests/api/a.py", "from tests.processes import ROOT\nx = ROOT.parent / 'data'"),
+        ("tests/api/a.py", "ROOT.joinpath('tests', '..', '..', 'data')"),
+        ("tests/a.py", "# the figures are shared" + "/data/counties.csv"),
+        ("tests/a.py", "open('/ho" + "me/somebody/values.json')"),
+        ("Makefile", f"include $(CURDIR)/{_UP}common.mk"),
+        (".ci/run", f'cd "$(dirname "$0")/{_UP * 2}"'),
+        ("Makefile", "\tcd " + _UP.rstrip("/") + " && make"),
+        ("README.md", "Keep it in ~" + "/ledger"),
+    ],
+)
+def test_the_search_knows_a_place_outside_when_it_sees_one(name: str, text: str) -> None:
+    assert outside(_ROOT, name, text) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("service/web/guide/a.md", f"[a page]({_UP}problems/conflict.md) and GET .../balance"),
+        (".ci/run", f'cd "$(dirname "$0")/{_UP[:-1]}"'),
+        ("tests/api/a.py", "Path(__file__).resolve().parents[2] / 'service'"),
+        ("tests/a.py", "get('/static/../app.py'), name in ('a/b', '..', '.')\nfrom ..ledger import x"),
+        ("deploy/a.cfg", "# SERVICE_1 .. SERVICE_3, http://mirror.example/ro" + "ot/x, /var/lib/ledger, /tmp/x"),
+    ],
+)
+def test_the_search_takes_nothing_else_for_a_place_outside(name: str, text: str) -> None:
+    assert outside(_ROOT, name, text) == []
 
 
 @pytest.mark.parametrize("lock", [f"requirements{which}.lock" for which in ("", "-dev", "-otel", "-spark")])

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
+import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from service.api.plans import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
 
 MEDIA_TYPE = "application/problem+json"
+_log = structlog.get_logger("service.request")
 
 
 class Kind(NamedTuple):
@@ -151,7 +153,9 @@ def problem(code: str, detail: str, instance: str, **fields: Any) -> Problem:
 
 
 def of_error(error: ServiceError, instance: str) -> Problem:
-    """The answer to something that the service refused."""
+    """The answer to something that the service refused; of what clients are not told there is a line in the log."""
+    if error.for_operator is not None:
+        _log.warning("refused", detail=error.for_operator)
     code = _CODES[type(error)]
     match error:
         case errors.InvalidInput(faults=faults):

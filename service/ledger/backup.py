@@ -10,6 +10,7 @@ from pathlib import Path
 from service.errors import Conflict, Unavailable
 from service.ledger.failures import refusal, sqlite_failure
 from service.ledger.journal import Head
+from service.ledger.place import place_of_file
 
 _WAIT = 30.0  # seconds for whoever recovers the ledger after a crash at this moment
 
@@ -33,7 +34,7 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
             _require_sound(copy)
             return _heads(copy)
     except sqlite3.Error as error:
-        raise refusal(sqlite_failure(error)) from None
+        raise refusal(sqlite_failure(error), place_of_file(source)) from None
     except FileExistsError:
         raise Conflict(f"expected a new file; {target} is there already") from None
     except OSError as error:

@@ -17,15 +17,17 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Engine, Row, Select, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, Row, Select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from service.errors import StartupRefused
 from service.ledger.company import TALLY, Company, Parted, Tally
 from service.ledger.engines import make_sqlite_file, postgresql_engine, sqlite_engine
 from service.ledger.failures import RETRIED, Kind, failure_of, refusal
+from service.ledger.place import Place, place_of
 from service.ledger.queue import Queue, Turn
+from service.settings import read_url
 
 T = TypeVar("T")
 R = TypeVarTuple("R")
@@ -65,9 +67,9 @@ def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int =
         Unavailable: the SQLite file cannot be opened. (PostgreSQL is not asked before it is used.)
     """
     try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):  # its text may quote a password
-        raise StartupRefused("expected an SQLAlchemy URL such as postgresql+psycopg://user@host/database") from None
+        parsed = read_url(url)
+    except ValueError as error:
+        raise StartupRefused(str(error)) from None
     kind = parsed.get_backend_name()
     if kind == "sqlite" and parsed.database not in {None, "", ":memory:"} and not parsed.query:
         make_sqlite_file(Path(str(parsed.database)), lock_timeout)
@@ -96,6 +98,7 @@ class Database:
     def __init__(
         self, kind: str, writer: Engine, reader: Engine, asker: Engine, writers: int, lock_timeout: float
     ) -> None:
+        self.place = place_of(writer.url)
         self.kind = kind  # "sqlite" or "postgresql"
         self.lock_timeout = lock_timeout  # seconds that a transaction waits in all, in the queue and for locks
         self.writers = Queue(writers)
@@ -137,7 +140,7 @@ class Database:
             with self._asker.connect() as connection:
                 return connection.execute(statement, parameters).one_or_none()
 
-        return _persistent(answer)
+        return _persistent(answer, self.place)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -151,7 +154,7 @@ class Database:
             try:
                 yield connection
             except SQLAlchemyError as error:
-                raise refusal(failure_of(error)) from None
+                raise refusal(failure_of(error), self.place) from None
             finally:
                 with suppress(SQLAlchemyError):  # one that breaks only now has answered all that it was asked
                     connection.close()
@@ -212,7 +215,7 @@ class Database:
                 unknown.append((value, done))
             if failure.kind not in RETRIED and not (lost and failure.kind is Kind.UNREACHABLE):
                 break
-        raise refusal(failure, unknown=bool(unknown))
+        raise refusal(failure, self.place, unknown=bool(unknown))
 
     def _count(self, value: T, done: Tally) -> T:
         with self._counting:
@@ -231,7 +234,7 @@ class Database:
                 raise
             return connection
 
-        return _persistent(begun)
+        return _persistent(begun, self.place)
 
     def _begin_write(self, connection: Connection, deadline: float, lock: int) -> None:
         wait = max(1, round(1000 * (deadline - time.monotonic())))  # milliseconds; 0 would mean for ever
@@ -282,7 +285,7 @@ def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:
     return rows[0] if len(rows) == 1 else rows
 
 
-def _persistent(attempt: Callable[[], T]) -> T:
+def _persistent(attempt: Callable[[], T], place: Place) -> T:
     """What an attempt at reading gives, made again where it found its connection broken.
 
     Raises:
@@ -295,4 +298,4 @@ def _persistent(attempt: Callable[[], T]) -> T:
             failure = failure_of(error)
         if failure.kind is not Kind.LOST:
             break
-    raise refusal(failure)
+    raise refusal(failure, place)

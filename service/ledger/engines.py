@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -9,8 +10,9 @@ from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from service.errors import StartupRefused, Unavailable
-from service.ledger.failures import refusal, sqlite_failure
+from service.errors import StartupRefused
+from service.ledger.failures import Failure, Kind, refusal, sqlite_failure
+from service.ledger.place import place_of_file
 
 # Unless the URL says otherwise: a server that vanished is noticed in half a minute and not in hours.
 _POSTGRESQL_OPTIONS = {
@@ -29,16 +31,19 @@ def make_sqlite_file(path: Path, timeout: float) -> None:
         Unavailable: the file cannot be opened.
         StartupRefused: its file system cannot hold the ledger.
     """
-    deadline = time.monotonic() + timeout
+    deadline, place = time.monotonic() + timeout, place_of_file(path)
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no part in it
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
-    except (OSError, sqlite3.Error) as error:
-        raise Unavailable(f"the database file {path} cannot be opened") from error
+    except OSError as error:
+        raise refusal(Failure(Kind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place) from None
+    except sqlite3.Error as error:
+        failure = sqlite_failure(error)
+        raise refusal(replace(failure, reason="it is a directory") if path.is_dir() else failure, place) from None
     try:
         mode = _switch_to_wal(connection, deadline)
     except sqlite3.Error as error:
-        raise refusal(sqlite_failure(error)) from error
+        raise refusal(sqlite_failure(error), place) from None
     finally:
         connection.close()
     if mode != "wal":

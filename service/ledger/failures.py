@@ -1,6 +1,7 @@
 """What a database's error means for the ledger, and what a caller may be told of it.
 
-Drivers quote values in their messages (PostgreSQL: "Failing row contains ..."), so only codes leave this file.
+Drivers quote values in their messages (PostgreSQL: "Failing row contains ..."), so only codes leave this file, and for
+whoever runs the service the words of errors that come of no values: no connection, a file that cannot be used.
 """
 
 import sqlite3
@@ -11,6 +12,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.errors import Conflict, ServiceError, Unavailable
+from service.ledger.place import Place
 
 
 class Kind(Enum):
@@ -26,10 +28,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """A database's error without its words."""
+    """A database's error without its words, but for those of an error that no values come into."""
 
     kind: Kind
     code: str  # an SQLSTATE, SQLite's name of the error, or a class: nothing of the statement
+    reason: str = ""
 
 
 RETRIED = frozenset({Kind.LOST, Kind.TANGLED, Kind.RACE})
@@ -65,8 +68,22 @@ _POSTGRESQL_KINDS = {
     "57": Kind.UNAVAILABLE,  # cancelled
     "58": Kind.UNAVAILABLE,  # the server's own input and output
 }
+_OF_THE_SERVER = {"08", "53", "57", "58"}  # their first lines say nothing of a statement
 _WAITED = {"55P03", "SQLITE_BUSY"}
 _FULL = {"53100", "SQLITE_FULL"}
+
+
+_MAY_WRITE = "check the path in SERVICE_DATABASE_URL or SERVICE_DATA_DIR, and that this user may write there"
+_SQLITE_ADVICE = {
+    "CANTOPEN": _MAY_WRITE,
+    "READONLY": _MAY_WRITE,
+    "NOTADB": "check the path in SERVICE_DATABASE_URL or SERVICE_DATA_DIR; if it is the ledger's, restore a backup",
+    "CORRUPT": "restore a backup",
+}
+_UNKNOWN = (
+    "the connection to the database broke while the change was being committed, so it may or may not have"
+    " happened; the same request with the same Idempotency-Key finds out"
+)
 
 
 def failure_of(error: SQLAlchemyError) -> Failure:
@@ -77,11 +94,23 @@ def failure_of(error: SQLAlchemyError) -> Failure:
         return sqlite_failure(error.orig)
     code = error.orig.sqlstate if isinstance(error.orig, psycopg.Error) else None
     if error.connection_invalidated:
-        return Failure(Kind.LOST, code or "lost")
+        return Failure(Kind.LOST, code or "lost", _reason(error.orig))
     if code is None:
-        unreachable = isinstance(error.orig, psycopg.OperationalError)
-        return Failure(Kind.UNREACHABLE if unreachable else Kind.FAULT, type(error.orig).__name__)
-    return Failure(_POSTGRESQL_KINDS.get(code) or _POSTGRESQL_KINDS.get(code[:2], Kind.FAULT), code)
+        connecting = error.statement is None and isinstance(error.orig, psycopg.ProgrammingError)  # an unknown option
+        if connecting or isinstance(error.orig, psycopg.OperationalError):
+            return Failure(Kind.UNREACHABLE, type(error.orig).__name__, _reason(error.orig))
+        return Failure(Kind.FAULT, type(error.orig).__name__)
+    kind = _POSTGRESQL_KINDS.get(code) or _POSTGRESQL_KINDS.get(code[:2], Kind.FAULT)
+    return Failure(kind, code, _reason(error.orig))
+
+
+def _reason(error: BaseException | None) -> str:
+    """The words of libpq about a connection, without its guesses, or a server's first line about itself."""
+    if not isinstance(error, psycopg.Error):
+        return ""
+    if error.sqlstate is None:
+        return "\n".join(line for line in str(error).splitlines() if not line.startswith("\t"))
+    return error.diag.message_primary or "" if error.sqlstate[:2] in _OF_THE_SERVER else ""
 
 
 def sqlite_failure(error: sqlite3.Error) -> Failure:
@@ -93,24 +122,40 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     if code in _SQLITE_RACES:
         return Failure(Kind.RACE, name)
     primary = code & 0xFF  # the rest makes it an extended code
-    return Failure(Kind.UNAVAILABLE if primary in _SQLITE_UNAVAILABLE else Kind.FAULT, name)
+    if primary not in _SQLITE_UNAVAILABLE:
+        return Failure(Kind.FAULT, name)
+    return Failure(Kind.UNAVAILABLE, name, str(error))
 
 
-def refusal(failure: Failure, *, unknown: bool = False) -> ServiceError | RuntimeError:
-    """What the caller is told. The driver's own words stay here: they quote statements and values."""
+def refusal(failure: Failure, place: Place, *, unknown: bool = False) -> ServiceError | RuntimeError:
+    """What the caller is told; where the database is and the driver's reason only whoever runs the service."""
     if unknown:
-        return Unavailable(
-            "the connection to the database broke while the change was being committed, so it may or may not have"
-            " happened; the same request with the same Idempotency-Key finds out"
-        )
+        return _unavailable(_UNKNOWN, failure, place)
     if failure.kind is Kind.FAULT:
         return RuntimeError(f"the database refused a statement ({failure.code})")
     if failure.kind is Kind.RACE:
         return Conflict("another request was making the same change at the same time")
     if failure.code in _FULL:
-        return Unavailable("the database has no space left", retry_after=60)
+        return _unavailable("the database has no space left", failure, place, retry_after=60)
     if failure.code in _WAITED:
-        return Unavailable("another transaction held what this one needed for too long")
+        return _unavailable("another transaction held what this one needed for too long", failure, place)
     if failure.kind in {Kind.LOST, Kind.UNREACHABLE}:
-        return Unavailable("the database cannot be reached")
-    return Unavailable(f"the database cannot answer now ({failure.code})")
+        return _unavailable("the database cannot be reached", failure, place)
+    return _unavailable(f"the database cannot answer now ({failure.code})", failure, place)
+
+
+def _unavailable(detail: str, failure: Failure, place: Place, retry_after: int = 5) -> Unavailable:
+    told = place.told(detail, failure.reason, _advice(failure))
+    return Unavailable(detail, retry_after, for_operator=told)
+
+
+def _advice(failure: Failure) -> str:
+    if failure.kind is Kind.UNREACHABLE:
+        answered = "FATAL" in failure.reason or "no password supplied" in failure.reason
+        if answered:
+            return "the server answers: check the user, the password and the database in SERVICE_DATABASE_URL"
+        return "check that the server runs, and the host, the port and the options in SERVICE_DATABASE_URL"
+    if failure.kind is Kind.LOST:
+        return "check that the server runs; its log says why it ended the connection"
+    name = failure.code.split("_")[1] if failure.code.startswith("SQLITE_") else ""
+    return _SQLITE_ADVICE.get(name, "")

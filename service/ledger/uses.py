@@ -76,4 +76,4 @@ class Uses:
             try:
                 self.write()
             except ServiceError as error:
-                _log.warning("uses", error=type(error).__name__)
+                _log.warning("uses", error=type(error).__name__, detail=error.for_operator)

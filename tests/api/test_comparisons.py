@@ -1,16 +1,12 @@
-"""Offset tails beside Gaussian noise over HTTP, against seed 002's figures and the shared reference."""
+"""Offset tails beside Gaussian noise over HTTP, against seed 002's figures and the reference values."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.calls import Client, json_of, pointers_of
+from tests.oracles.files import rows
 
-_VALUES = json.loads(
-    (Path(__file__).resolve().parents[2] / ".." / "shared" / "reference" / "values.json").read_text(encoding="utf-8")
-)["values"]
 OSGT = {"type": "osgt", "sigma_squared": "40", "m": "3"}
 
 
@@ -30,7 +26,7 @@ def test_the_published_example(found: Any) -> None:
 
 
 def test_delta_and_divergences_at_equal_variance(found: Any, still: Client) -> None:
-    (reference,) = [v for v in _VALUES if v["kind"] == "cost" and v.get("m") == "3" and v["mechanism"] == "osgt"]
+    (reference,) = [v for v in rows("cost") if v.get("m") == "3" and v["mechanism"] == "osgt"]
     taus = {row["alpha"]: row for row in found["rdp"]}
     for order in ("1.5", "2", "5"):
         assert taus[float(order)]["offset_tails"] == pytest.approx(float(reference["renyi"][order]), rel=1e-9)

@@ -1,17 +1,13 @@
 """Stateless computations over HTTP: compositions, conversions, calibrations, against figures that others computed."""
 
-import json
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.calls import Client, concentrated, json_of, pointers_of, pure
+from tests.oracles.files import rows
 
-_VALUES = json.loads(
-    (Path(__file__).resolve().parents[2] / ".." / "shared" / "reference" / "values.json").read_text(encoding="utf-8")
-)["values"]
 _MECHANISMS = {
     "geometric": ("scale", "sensitivity"),
     "discrete_gaussian": ("sigma_squared", "sensitivity"),
@@ -34,7 +30,7 @@ def _compose(client: Client, plan: Any, **fields: Any) -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    [value for value in _VALUES if value["kind"] == "cost" and value["mechanism"] in _MECHANISMS],
+    [value for value in rows("cost") if value["mechanism"] in _MECHANISMS],
     ids=lambda value: "-".join(str(part) for part in value.values() if isinstance(part, str | int)),
 )
 def test_costs_are_those_of_the_reference(still: Client, value: Any) -> None:
@@ -55,7 +51,7 @@ def test_costs_are_those_of_the_reference(still: Client, value: Any) -> None:
         assert _close(shown[float(order)], tau)
 
 
-@pytest.mark.parametrize("value", [value for value in _VALUES if value["kind"] == "conversion"], ids=lambda v: v["rho"])
+@pytest.mark.parametrize("value", rows("conversion"), ids=lambda v: v["rho"])
 def test_conversions_are_those_of_the_reference(still: Client, value: Any) -> None:
     question = {"rho": value["rho"], "delta": value["delta"]}
     found = json_of(still.post("/v1/conversions", json=question))

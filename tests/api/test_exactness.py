@@ -1,18 +1,14 @@
 """Budgets fill exactly: what users state is added as rationals, and no rounding of ours gives or takes anything."""
 
-import json
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.calls import Client, charge, concentrated, json_of, open_account, problem_of, pure, release
+from tests.oracles import files
 
-_SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
-_EPSILON = Fraction(
-    "17.14355074359"
-)  # of rho = 293764/114921 at 1e-10, to its last digit: shared/reference/values.json
+_EPSILON = Fraction("17.14355074359")  # of rho = 293764/114921 at 1e-10, to its last digit: tests/oracles/values.json
 
 _CAPS = [
     ({"definition": "pure"}, "epsilon", pure),
@@ -84,7 +80,7 @@ def test_many_small_charges_of_awkward_denominators_never_undercount(embedded: C
 @pytest.fixture(scope="module")
 def redistricting() -> dict[str, Any]:
     """The 2020 Census redistricting release, persons in the United States, as a plan."""
-    allocation = json.loads((_SHARED / "pl94_2020_us_persons.json").read_text("utf-8"))
+    allocation = files.allocation()
     scale = Fraction(allocation["global_scale"]) ** 2
     parts = []
     for level in allocation["levels"]:

@@ -1,8 +1,6 @@
 """Registry entries keep to the registry's own schema, and say what the ledger says."""
 
-import json
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema
@@ -25,9 +23,9 @@ from tests.api.calls import (
     pure,
     release,
 )
+from tests.oracles import files
 
-_SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-_SCHEMA = yaml.safe_load((_SHARED / "deployments-registry-schema.yaml").read_text(encoding="utf-8"))
+_SCHEMA = files.registry_schema()
 _VALIDATOR = jsonschema.Draft202012Validator(_SCHEMA, format_checker=jsonschema.FormatChecker())
 _SECTIONS: dict[str, Any] = _SCHEMA["properties"]["deployment"]["properties"]
 _LEAVES = {name: leaf for section in _SECTIONS.values() for name, leaf in section["properties"].items()}
@@ -108,7 +106,7 @@ def test_the_tiers_are_the_schemas() -> None:
 
 def test_the_redistricting_release_goes_there_and_back(client: TestClient) -> None:
     """Registered from the Bureau's allocation; the entry says what the Bureau published."""
-    census = json.loads((_SHARED / "pl94_2020_us_persons.json").read_text(encoding="utf-8"))
+    census = files.allocation()
     scale = Fraction(census["global_scale"])
     parts = [
         {

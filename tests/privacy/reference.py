@@ -1,39 +1,20 @@
-"""The shared oracle (sums and quadrature in mpmath) and its values, and plans known from publications."""
+"""The oracle (sums and quadrature in mpmath) and its values, and plans known from publications."""
 
-import importlib.util
-import json
 from fractions import Fraction
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 
+import tests.oracles.oracle
 from service.privacy.loss import Loss
 from service.privacy.mechanisms import DiscreteGaussian, Geometric, Mechanism
 from service.privacy.numbers import double_up
 from service.privacy.plan import Choice, Parallel, Plan, Sequence
+from tests.oracles import files
 
-SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
-
-
-def _oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("oracle", SHARED / "reference" / "oracle.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle: Any = _oracle()
+oracle: Any = tests.oracles.oracle
 mp: Any = oracle.mp
-VALUES = json.loads((SHARED / "reference" / "values.json").read_text(encoding="utf-8"))["values"]
-
-
-def rows(kind: str) -> list[dict[str, Any]]:
-    """The reference values of one kind."""
-    return [row for row in VALUES if row["kind"] == kind]
+rows = files.rows
 
 
 def exactly(value: Any) -> Fraction:
@@ -69,7 +50,7 @@ def nats(loss: Loss) -> Fraction:
 
 def pl94() -> Plan:
     """The 2020 redistricting release: 65 discrete Gaussian queries (its file states how their variances follow)."""
-    release = json.loads((SHARED / "data" / "pl94_2020_us_persons.json").read_text(encoding="utf-8"))
+    release = files.allocation()
     scale = Fraction(release["global_scale"])
     queries = [
         DiscreteGaussian(

@@ -1,9 +1,7 @@
 """Tails, margins and coverages against sums over the integers in mpmath, and against reference values."""
 
-import json
 import math
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
@@ -14,9 +12,9 @@ from hypothesis import given, strategies as st
 from service.privacy import accuracy
 from service.privacy.accuracy import coverage, excess_of, margin_of_error, smallest, tail, within
 from service.privacy.law import Law
+from tests.oracles.files import rows
 
-REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference" / "values.json"
-ROWS = [row for row in json.loads(REFERENCE.read_text())["values"] if row["kind"] == "margin_of_error"]
+ROWS = rows("margin_of_error")
 mp: Any = mpmath.MPContext()  # a context of our own: precision is not shared with other tests
 mp.dps = 100
 

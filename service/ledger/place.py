@@ -1,0 +1,45 @@
+"""Where a ledger's database is and why it failed, as whoever runs the service is told; no password is in it."""
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus
+
+from sqlalchemy import URL
+
+_SECRETS = ("password", "sslpassword", "oauth_client_secret")  # options of libpq that a URL's query may hold
+
+_OPTIONS = {"host": "host", "port": "port", "database": "dbname", "user": "user"}  # what else there overrides the URL
+
+
+class Place(NamedTuple):
+    """A database: how it is named, and the texts that are never shown."""
+
+    name: str
+    hidden: tuple[str, ...]
+
+    def told(self, detail: str, reason: str, advice: str) -> str:
+        """One line for the terminal and the log: what failed, where, the driver's reason, and what to do."""
+        shown = " ".join(reason.split())
+        for secret in self.hidden:
+            for form in (secret, quote(secret, safe=""), quote_plus(secret)):
+                shown = re.sub(re.escape(form), "***", shown, flags=re.IGNORECASE)
+        return "".join([f"{detail}: {self.name}", f": {shown}" * bool(shown), f"; {advice}" * bool(advice)])
+
+
+def place_of_file(path: object) -> Place:
+    """The place of an SQLite database."""
+    return Place(f"the file {path}", ())
+
+
+def place_of(url: URL) -> Place:
+    """The place that a URL names."""
+    if url.get_backend_name() == "sqlite":
+        return place_of_file(url.database)
+    parts = {"host": url.host, "port": url.port, "database": url.database, "user": url.username}
+    options = {name: ",".join([value] if isinstance(value, str) else value) for name, value in url.query.items()}
+    parts |= {name: options[given] for name, given in _OPTIONS.items() if given in options}
+    secrets = [url.password, *(value for name in _SECRETS for value in url.normalized_query.get(name, ()))]
+    shown = {str(value) for value in parts.values()}
+    named = ", ".join(f"{name} {value}" if value else f"{name} by default" for name, value in parts.items())
+    # A password that is the user's name is not told by the name.
+    return Place(f"PostgreSQL at {named}", tuple({secret for secret in secrets if secret} - shown))
