@@ -1,6 +1,7 @@
 """The contract: the committed document is the running app's, its examples work, and the app keeps to it."""
 
 import html
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ import yaml
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, settings
+from jsonschema import Draft202012Validator
 
+from service.api.contents import GROUPS
 from service.api.problems import KINDS
 from service.api.rollback import HEADER
 from service.app import openapi_document
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
+from tests import first_day
 from tests.api.calls import application, bearer, client_of, json_of, make_key
 
 _COMMITTED = Path(__file__).resolve().parents[1] / "openapi.yaml"
@@ -83,6 +87,42 @@ def test_every_operation_says_what_it_does(method: str, path: str, operation: di
         if int(status) >= 400:
             assert list(answer["content"]) == ["application/problem+json"]
     assert ("security" in operation) == (path not in _OPEN)
+
+
+def test_every_operation_is_in_one_group_that_is_described() -> None:
+    listed = [name for group in GROUPS.values() for name in group.operations]
+    assert sorted(listed) == sorted(operation["operationId"] for _, _, operation in _OPERATIONS)
+    assert [tag["name"] for tag in _DOCUMENT["tags"]] == list(GROUPS)
+    shown = [
+        operation["operationId"] for tag in GROUPS for _, _, operation in _OPERATIONS if operation["tags"] == [tag]
+    ]
+    assert shown == listed
+
+
+def _validate(example: Any, schema: dict[str, Any]) -> None:
+    Draft202012Validator({**schema, "components": _DOCUMENT["components"]}).validate(example)
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), _OPERATIONS)
+def test_no_answer_is_left_to_be_invented(method: str, path: str, operation: dict[str, Any]) -> None:
+    """Pages make up what a schema has no example of, names from patterns among it."""
+    for status, answer in operation["responses"].items():
+        for media_type, content in answer.get("content", {}).items():
+            if media_type == "application/problem+json":
+                assert content["examples"], (method, path, status)
+                for code in content["examples"]:
+                    problem = _DOCUMENT["components"]["examples"][code]["value"]
+                    assert (problem["type"], str(problem["status"])) == (f"/problems/{code}", status)
+                    _validate(problem, content["schema"])
+            elif media_type == "application/json":
+                _validate(content["example"], content["schema"])
+            elif not media_type.startswith("image/") and content["schema"].get("format") != "binary":
+                assert isinstance(content["example"], str), (method, path, status)
+
+
+def test_the_answers_are_those_of_a_day_on_a_real_server(tmp_path: Path) -> None:
+    recorded = json.loads(first_day.RECORD.read_text("utf-8"))
+    assert first_day.differences(recorded, json.loads(json.dumps(first_day.lived(tmp_path)))) == []
 
 
 @pytest.mark.parametrize("code", KINDS)

@@ -41,7 +41,7 @@ from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Neighbouring
 
-router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
 AccountName = Annotated[
     str, StringConstraints(min_length=1, max_length=100, pattern=r"^[a-z0-9._-]*[a-z0-9_-][a-z0-9._-]*$")

@@ -21,7 +21,7 @@ from service.privacy.mechanisms import Gaussian, Laplace, Osgt, simplest
 from service.privacy.numbers import parse_exact
 from service.privacy.sums import Sum
 
-router = APIRouter(prefix="/v1/accuracy", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accuracy", route_class=StrictRoute)
 
 MOST_CONFIDENCES = 20
 

@@ -27,7 +27,7 @@ from service.privacy.notation import write_plan
 from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring, condense
 
-router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
 _KINDS: dict[str, Kind] = {
     "geometric": Geometric,

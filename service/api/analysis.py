@@ -23,7 +23,7 @@ from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring, Plan
 from service.privacy.tight.gaussian import gaussian_rho_at
 
-router = APIRouter(prefix="/v1", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
 
 class Composition(Strict):

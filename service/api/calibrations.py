@@ -26,7 +26,7 @@ from service.privacy.notation import write_plan
 from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring
 
-router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
 SAFETAB_CONFIDENCE = Fraction(95, 100)
 

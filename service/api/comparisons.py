@@ -22,7 +22,7 @@ from service.privacy.least_noise import NoSuchNoise
 from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Osgt as OsgtValue
 from service.privacy.osgt import OffsetTails
 
-router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
 _PLACES = 24
 _SMALLEST_DELTA = Fraction(1, 10**30)

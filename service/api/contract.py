@@ -6,7 +6,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from service.api import arrow
+from service.api import arrow, examples
+from service.api.contents import GROUPS, PLACES
 from service.api.problems import KINDS, MEDIA_TYPE
 from service.api.rollback import HEADER
 
@@ -61,7 +62,20 @@ _IF_LEDGER_INCLUDES = {
 }
 
 _CONFLICTS = {("/v1/jobs/{job}", "delete"), ("/v1/keys/{key}/rotate", "post")}  # beside those of accounts
-_STREAM = {"schema": {"type": "string", "format": "binary"}}
+# Codes that an answer of a status has beside the first one, where an example shows them.
+_ALSO = {
+    "budget_exceeded": {
+        "register_release",
+        "register_batch",
+        "approve_release",
+        "register_and_draw",
+        "draw_histogram",
+    },
+    "already_drawn": {"draw_mechanism"},
+}
+_STREAM = {
+    "schema": {"type": "string", "format": "binary", "description": "An Arrow IPC stream: bytes, shown nowhere here."}
+}
 _IDENTITY = {
     "X-Release": {"description": "The release's id, of an Arrow stream.", "schema": {"type": "string"}},
     "X-Draw": {"description": "The draw's id, of an Arrow stream.", "schema": {"type": "string"}},
@@ -134,16 +148,30 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 "description": "An API key, or where an OpenID Connect issuer is configured one of its tokens (JWT).",
             }
         }
+        components["examples"] = {code: {"value": value} for code, value in examples.PROBLEMS.items()}
         for path, operations in schema["paths"].items():
             for method, operation in operations.items():
                 _complete(path, method, operation)
+        schema["paths"] = _in_order(schema["paths"])
+        schema["tags"] = [{"name": name, "description": group.description} for name, group in GROUPS.items()]
         app.openapi_schema = schema
     return app.openapi_schema
 
 
+def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
+    """Paths and their methods in the order of the groups, which is the one in which pages show them."""
+
+    def place(operation: dict[str, Any]) -> int:
+        return PLACES[operation["operationId"]][1]
+
+    ordered = {path: dict(sorted(methods.items(), key=lambda item: place(item[1]))) for path, methods in paths.items()}
+    return dict(sorted(ordered.items(), key=lambda item: min(map(place, item[1].values()))))
+
+
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     """Each operation's short name, and its problems from what it takes."""
-    operation["operationId"] = operation["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}"))
+    name = operation["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}"))
+    operation["operationId"], operation["tags"] = name, [PLACES[name][0]]
     summary, _, description = operation.get("description", "").partition("\n\n")
     if description:  # docstrings: a sentence, then the rest
         operation["summary"], operation["description"] = summary.rstrip("."), description
@@ -163,12 +191,21 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             statuses[409] = "conflict"
         if path.endswith("/registry-entry"):
             statuses[409] = "incomplete"
+    for status, answer in answers.items():
+        recorded = examples.ANSWERS.get(name, {}).get(status, {})
+        for media_type in recorded.keys() & answer.get("content", {}).keys():
+            answer["content"][media_type]["example"] = recorded[media_type]
+    repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", []))
+    also = {code for code, operations in _ALSO.items() if name in operations}
+    also |= {"idempotency_conflict"} if repeatable else set()
     for status, code in sorted(statuses.items()):
+        codes = [code, *sorted(other for other in also if KINDS[other].status == status)]
+        shown = {one: {"$ref": f"#/components/examples/{one}"} for one in codes if one in examples.PROBLEMS}
         answers[str(status)] = {
             "description": KINDS[code].title,
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": shown}},
         }
-    if any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", [])):
+    if repeatable:
         first = next(answers[status] for status in ("201", "202", "200", "204") if status in answers)
         first.setdefault("headers", {})["Idempotent-Replay"] = {
             "description": "true where an earlier answer is repeated for its Idempotency-Key.",

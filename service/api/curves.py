@@ -19,7 +19,7 @@ from service.noise import Keystream, sample
 from service.privacy.law import Law
 from service.privacy.numbers import parse_exact
 
-router = APIRouter(prefix="/v1/accuracy", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accuracy", route_class=StrictRoute)
 
 MOST_EPSILONS = 50
 MOST_DRAWN = 5_000_000

@@ -39,7 +39,7 @@ class DrawRoute(StrictRoute):
     media_types = f"application/json or {arrow.MEDIA_TYPE}"
 
 
-router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=DrawRoute)
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
 
 PAGE_OF_COUNTS = 1_000_000
 

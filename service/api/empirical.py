@@ -30,7 +30,7 @@ from service.empirical.residuals import residuals_of
 from service.errors import InvalidInput
 from service.privacy.numbers import double_down, double_up, parse_exact
 
-router = APIRouter(prefix="/v1/empirical", tags=["empirical privacy loss"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/empirical", route_class=StrictRoute)
 
 _LARGEST_EPSILON = 700  # nats: beyond, doubles do not hold exp(epsilon)
 _SMALLEST_RISK = Fraction(1, 10**15)

@@ -1,11 +1,27 @@
-"""The worked examples of the documentation; a test sends each of them and expects success."""
+"""The worked examples of the documentation: requests, and what a server answered to them.
 
+``answers.json`` is the record of one day on a real server: answers by operation, status and media type, and a problem
+of each code. ``python -m tests.first_day`` records it; a test lives through the day again and compares.
+"""
+
+import json
+from pathlib import Path
 from typing import Any
 
-RELEASE_ID = "0b7e2f7c-9d0f-4c39-9f5e-1f5d3c7d2a11"
-DRAW_ID = "4dbb8f5e-6a55-4f0c-8a3d-6f0a6f4a7d10"
-JOB_ID = "5a0f3f0e-8a52-4c55-9f0e-2b3f8d1c7e60"
-KEY_ID = "6f1c7a4e-2b60-4a2b-b7c6-0c0f8a4a9e55"
+_RECORDED = json.loads(Path(__file__).with_name("answers.json").read_text("utf-8"))
+ANSWERS: dict[str, dict[str, dict[str, Any]]] = _RECORDED["answers"]
+PROBLEMS: dict[str, Any] = _RECORDED["problems"]
+
+
+def _id(operation: str, status: str, name: str) -> str:
+    """Of what an answer is about; empty before there is a record."""
+    return str(ANSWERS.get(operation, {}).get(status, {}).get("application/json", {}).get(name, ""))
+
+
+RELEASE_ID = _id("register_release", "201", "id")
+DRAW_ID = _id("draw_mechanism", "201", "draw")
+JOB_ID = _id("run_experiment", "202", "id")
+KEY_ID = _id("create_key", "201", "id")
 
 
 def body(value: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from service.errors import Unavailable
 from service.ledger.database import Database
 from service.ledger.migrate import is_migrated
 
-router = APIRouter(tags=["operations"])
+router = APIRouter()
 
 
 @router.get("/healthz")

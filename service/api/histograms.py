@@ -31,7 +31,7 @@ from service.privacy.law import Law
 from service.privacy.notation import write_plan
 from service.privacy.sums import Sum
 
-router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
 
 MOST_DIMENSIONS = 20
 MOST_MARGINS = 100

@@ -13,7 +13,7 @@ from service.api.context import CurrentDatabase, in_walkers, ok
 from service.api.courses import USUAL_POINTS, HistoryBody, history_body
 from service.ledger import accounts
 
-router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
 
 @router.get(

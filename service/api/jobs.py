@@ -25,7 +25,7 @@ from service.ledger import jobs
 from service.ledger.jobs import JobRecord, State
 from service.privacy.numbers import parse_exact
 
-router = APIRouter(prefix="/v1", tags=["empirical privacy loss"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
 _STRATA = 24  # voting age or not, by six races, by two ethnicities
 _LARGEST_PRINTED = 2 - 1e-6  # of a measurement's budget, half of which is a success probability

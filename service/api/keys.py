@@ -23,7 +23,7 @@ from service.ledger.idempotency import StoredAnswer
 from service.ledger.keys import KeyRecord, Principal, Role
 from service.ledger.once import Answer, Reload, Source, once_reloaded
 
-router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
 
 
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)

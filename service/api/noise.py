@@ -35,7 +35,7 @@ from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Neighbouring
 from service.privacy.sums import variance_of_cell
 
-router = APIRouter(prefix="/v1/calibrations", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
 _KINDS: Mapping[str, type[Noise]] = {
     "gaussian": Gaussian,

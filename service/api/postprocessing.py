@@ -15,7 +15,7 @@ from service.postprocess import tables
 from service.postprocess.crossing import TOLERANCE
 from service.postprocess.tables import MOST_AXES, Total
 
-router = APIRouter(prefix="/v1/postprocessing", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/postprocessing", route_class=StrictRoute)
 
 MOST_TOTALS = 32
 

@@ -8,7 +8,7 @@ from service.api.body import StrictRoute
 from service.api.context import ok
 from service.ledger.keys import Role
 
-router = APIRouter(prefix="/v1/principal", tags=["keys"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/principal", route_class=StrictRoute)
 
 
 class PrincipalBody(BaseModel):

@@ -34,7 +34,7 @@ from service.ledger.metadata import Metadata
 from service.ledger.registry import count_draws, largest_budget
 from service.ledger.settling import present
 
-router = APIRouter(prefix="/v1/accounts/{account}", tags=["registry"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
 
 YAML = "application/yaml"
 

@@ -37,7 +37,7 @@ from service.ledger.settling import present
 from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan as PlanValue
 
-router = APIRouter(prefix="/v1/accounts/{account}/releases", tags=["releases"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
 
 ReleasePath = Annotated[str, Path(description="The release's id.", examples=[examples.RELEASE_ID])]
 

@@ -24,7 +24,7 @@ from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring, Sequence, condense
 from service.privacy.safetab import CONFIDENCE, MOST_TIGHT, Analysis, Design, Level, Noise
 
-router = APIRouter(prefix="/v1/plans", tags=["computations"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/plans", route_class=StrictRoute)
 
 MOST_LEVELS = 100
 MOST_GROUPS = 10**6

@@ -28,7 +28,7 @@ from service.privacy.accuracy import margin_of_error
 from service.privacy.levels import find_level, laws_of
 from service.privacy.notation import write_plan
 
-router = APIRouter(prefix="/v1/accounts/{account}", tags=["noisy counts"], route_class=DrawRoute)
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
 # Documented with its twin, as those of ``bulk`` are.
 streams = APIRouter(prefix="/v1/accounts/{account}", route_class=ArrowRoute, include_in_schema=False)
 

@@ -23,7 +23,7 @@ from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring
 from service.privacy.pricing import ACCOUNTANT
 
-router = APIRouter(prefix="/v1", tags=["trust"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
 _PIECE = 1 << 18  # characters of an export that are sent together
 _SOME_HEAD = "1:" + "0123456789abcdef" * 4

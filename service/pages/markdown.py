@@ -24,6 +24,10 @@ from service.pages.tables import stacked_where_wide
 
 _PRIMED = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0203[23];)</mi></msup>")
 _NAMED = re.compile(r"(<mi>(?:log|ln|sinh|cosh|tanh)</mi>)(?=<m(?:i|n|row|frac|sup|sub)\b)")
+_BARS = re.compile(r"<mo(?: stretchy=\"false\")?>(&#x0007C;|&#x02016;)</mo>")
+_INFINITY = re.compile(r"<mo>(&#x0221E;)</mo>")
+# A formula in a line, with the punctuation that it cannot be parted from.
+_BOUND = re.compile(r"[(\[]*<span class=\"math inline\">.*?</span>[-.,;:)\]]*")
 _FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
 
 
@@ -78,7 +82,8 @@ def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
         for token, inline in headings
         if token.type == "heading_open"
     ]
-    html = stacked_where_wide(reader.renderer.render(tokens, reader.options, {}))
+    bound = _BOUND.sub(r'<span class="whole">\g<0></span>', reader.renderer.render(tokens, reader.options, {}))
+    html = stacked_where_wide(bound)
     return Document(title, html, sections, links)
 
 
@@ -91,13 +96,16 @@ def _inline(latex: str, _: dict[str, Any]) -> str:
 
 
 def _mathml(latex: str, display: str) -> str:
-    """The converter's, but for two things that browsers would set badly.
+    """The converter's, but for four things that browsers would set badly.
 
     A prime is raised by its own shape: as a superscript of a superscript's size it vanishes. A function's name is a
-    little apart from an argument without parentheses.
+    little apart from an argument without parentheses. The bars of absolute values and norms, and infinity, are no
+    operators, with room on either side.
     """
-    primed = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
-    return _NAMED.sub(r'\1<mspace width="0.17em" />', primed)
+    made = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
+    made = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', made)
+    made = _INFINITY.sub(r"<mi>\1</mi>", made)
+    return _NAMED.sub(r'\1<mspace width="0.17em" />', made)
 
 
 def _classes(state: StateCore) -> None:
@@ -114,8 +122,12 @@ def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: Op
 
 
 def _display(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
-    """A formula on lines of its own; it too can be wider than a small screen."""
-    return f'<div class="math block" tabindex="0">{_mathml(tokens[place].content.strip(), "block")}</div>\n'
+    """Formulas on lines of their own: those with a wide space between them stand side by side only where there is room.
+
+    One formula too can be wider than a small screen.
+    """
+    formulas = [_mathml(latex, "block") for latex in tokens[place].content.strip().split(r"\qquad")]
+    return f'<div class="math block" tabindex="0">{"".join(formulas)}</div>\n'
 
 
 def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], str]) -> list[str]:

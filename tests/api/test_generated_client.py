@@ -95,7 +95,7 @@ def test_the_redistricting_release(call: Generated) -> None:
     assert release.cost.approximate[0].via is models.ApproximateFigureVia.ZCDP
     again = call("releases.register_release", "us-persons-2020", body=body, idempotency_key="k")
     assert again.to_dict() == release.to_dict()
-    balance = call("accounts.read_balance", "us-persons-2020", tag="hispanic")
+    balance = call("balance_and_history.read_balance", "us-persons-2020", tag="hispanic")
     assert balance.releases == 1
     assert 0 < balance.spent.zcdp.rho < release.cost.zcdp.rho
     missing = call("registry.read_release_entry", "us-persons-2020", release.id)

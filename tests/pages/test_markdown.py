@@ -1,5 +1,7 @@
 """Markdown to parts of pages."""
 
+import re
+
 from service.pages.guide import address_of
 from service.pages.markdown import Document, Section, render
 
@@ -40,6 +42,25 @@ def test_primes_and_names_of_functions_are_set_apart() -> None:
     html = _render("$K''(0)$ and $\\log x$ and $\\log(x)$").html
     assert "<mrow><mi>K</mi><mo>&#x02033;</mo></mrow>" in html
     assert html.count("<mspace") == 1
+
+
+def test_bars_and_infinity_stand_close_to_their_neighbours() -> None:
+    html = _render("$|x|$ and $\\lVert x\\rVert_2$ up to $\\infty$, but $\\left|\\frac12\\right|$").html
+    assert html.count('<mo stretchy="false" lspace="0" rspace="0">') == 4
+    assert html.count('stretchy="true"') == 2
+    assert "<mi>&#x0221E;</mi>" in html
+
+
+def test_a_formula_keeps_the_punctuation_beside_it() -> None:
+    html = _render("At ($\\epsilon$, $\\delta$), $n$-fold").html
+    kept = re.findall(r'<span class="whole">(.*?)<span class="math inline"><math.*?</math></span>(.*?)</span>', html)
+    assert kept == [("(", ","), ("", "),"), ("", "-")]
+
+
+def test_formulas_side_by_side_are_apart_so_that_they_can_be_set_below_each_other() -> None:
+    html = _render("$$a=b,\\qquad c=d$$").html
+    assert html.count("<math ") == 2
+    assert html.count('class="math block"') == 1
 
 
 def test_tables_and_listings_scroll_by_the_keyboard_and_carry_no_style() -> None:

@@ -1,0 +1,94 @@
+"""The contract's table of contents: its operations in groups, in the order of a first day."""
+
+from typing import NamedTuple
+
+
+class Group(NamedTuple):
+    """Operations that belong together.
+
+    Attributes:
+        description: what they are for, in one or two sentences.
+        operations: their ids, in the order of use.
+    """
+
+    description: str
+    operations: tuple[str, ...]
+
+
+GROUPS = {
+    "accounts": Group(
+        "An account is a population that is protected, with its privacy budget. A first day begins by opening one.",
+        ("open_account", "list_accounts", "read_account", "change_account"),
+    ),
+    "computations": Group(
+        "Costs, conversions, calibration and margins of error before anything is registered. Nothing is stored or"
+        " charged, and every key may ask.",
+        (
+            "compose",
+            "convert",
+            "calibrate_to_margin",
+            "calibrate_to_guarantee",
+            "compare",
+            "allocate",
+            "tell_accuracy",
+            "draw_curve",
+            "plan_safetab",
+            "rake",
+            "project",
+        ),
+    ),
+    "releases": Group(
+        "A release is a plan whose cost is charged to its account, or refused where it does not fit. Reserve one, then"
+        " commit or void it; a second steward approves large ones.",
+        (
+            "register_release",
+            "list_releases",
+            "register_batch",
+            "read_release",
+            "describe_release",
+            "commit_release",
+            "void_release",
+            "approve_release",
+        ),
+    ),
+    "noisy counts": Group(
+        "Each mechanism of a release is drawn once: true counts in, noisy counts out. Only the noisy counts are kept.",
+        ("draw_mechanism", "list_draws", "read_draw", "register_and_draw", "draw_histogram", "tabulate_groups"),
+    ),
+    "balance and history": Group(
+        "The account's spending and what is left of its budget, now and over time.",
+        ("read_balance", "read_history"),
+    ),
+    "trust": Group(
+        "The account's journal with its signed head, receipts and exports. With them others check the ledger without"
+        " relying on the service.",
+        ("read_journal", "read_head", "verify_account", "read_receipt", "export_account", "read_installation"),
+    ),
+    "keys": Group(
+        "Callers and their roles: auditors read, pipelines also register and draw, stewards also manage.",
+        ("read_principal", "create_key", "list_keys", "rotate_key", "revoke_key"),
+    ),
+    "registry": Group(
+        "Entries of the public Differential Privacy Deployments Registry, from the ledger and from metadata.",
+        ("read_release_entry", "read_account_entry"),
+    ),
+    "empirical privacy loss": Group(
+        "Estimates and certified lower bounds of privacy loss from residuals, and simulated experiments. The answers"
+        " are not protected.",
+        ("measure_loss", "bound_from_below", "run_experiment"),
+    ),
+    "jobs": Group(
+        "Experiments run in the background: follow them, read their results, end them.",
+        ("list_jobs", "read_job", "end_job"),
+    ),
+    "operations": Group(
+        "Probes for whoever runs the service. They need no key.",
+        ("healthz", "readyz"),
+    ),
+}
+PLACES = {
+    operation: (name, place)
+    for place, (name, operation) in enumerate(
+        (name, operation) for name, group in GROUPS.items() for operation in group.operations
+    )
+}
