@@ -32,11 +32,11 @@ from service.api.plans import document_of
 from service.errors import InvalidInput
 from service.ledger import accounts, clock, descriptions, history, journal, opening, spending
 from service.ledger.accounts import AccountRecord
-from service.ledger.budgets import read_budget
+from service.ledger.budgets import read_budget, usual_delta
 from service.ledger.opening import NewAccount
 from service.ledger.settling import present
 from service.ledger.spending import Subplans
-from service.privacy.filter import Budget, spent
+from service.privacy.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean, spent
 from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Neighbouring
@@ -128,6 +128,10 @@ class Balance(BaseModel):
     reserved: GuaranteeBody
     remaining: Remaining
     releases: int = Field(description="How many are committed or held, of the account and of those under it.")
+    equal_more: int | None = Field(
+        description="Of an (epsilon, delta) budget, whose epsilon is no sum: how many more releases, each with the mean"
+        f" loss of those counted, the account's own filter admits, exactly; at most {MOST_COUNTED}."
+    )
     tags: list[str] = Field(description="What spent or reserved carries, and can be asked for by.")
     head: HeadBody
 
@@ -268,8 +272,14 @@ def read_balance(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     delta: Annotated[
-        list[Exact], Query(description="At which spent is shown as (epsilon, delta); repeatable.", max_length=100)
-    ] = ["1e-10"],  # noqa: B006 - FastAPI's way; nobody changes it
+        list[Exact],
+        Query(
+            description="At which spent is shown as (epsilon, delta); repeatable. By default at the account's: that of"
+            " an (epsilon, delta) budget (with as_of, as it was then), else 1e-10.",
+            max_length=100,
+            default_factory=list,
+        ),
+    ],
     tag: Annotated[Label | None, Query(description="Count only what carries this tag.")] = None,
     as_of: Annotated[int | None, Query(ge=1, description="As it was right after this journal entry.")] = None,
     picture: Annotated[OfBalance, Query(description="Which picture, where one is asked for.")] = "spending",
@@ -281,10 +291,10 @@ def read_balance(
     the budget is, so their conversions are marked adaptive: false. A reservation counts until its time is over.
     With as_of, until the journal says so. With Accept: image/svg+xml or image/png a picture: the course of the budget
     (of all releases, whatever tag is asked for), or of what is spent the privacy profile, at the deltas of the request
-    or, of one alone, from 1e-12 to 0.3, or the Rényi curve.
+    or, of one alone, at it and from 1e-12 to 0.3, or the Rényi curve.
     """
     require(principal, "auditor", account)
-    deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
+    asked, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
     with database.read() as connection:
         found = accounts.read_account(connection, account)
         if as_of is not None and as_of > found.head.seq:
@@ -298,6 +308,7 @@ def read_balance(
             found, spent, reserved = then.account, then.committed, then.reserved
         if kind is not None and picture == "spending":
             return spending_picture(history_body(connection, found), kind)
+    deltas = asked or (usual_delta(found.budget),)
     if kind is not None and picture != "spending":
         lost = guarantee_body(_history(spent, found.neighbouring, drawn_at(picture, deltas), tag))
         return guarantee_picture(lost, picture, f"what {found.name} has spent", kind)
@@ -309,10 +320,18 @@ def read_balance(
             "reserved": guarantee_body(_history(reserved, found.neighbouring, deltas, tag)),
             "remaining": remaining_body(found),
             "releases": found.releases,
+            "equal_more": _equal_more(found),
             "tags": spending.tags_of([*spent, *reserved]),
             "head": head_body(found.head),
         }
     )
+
+
+def _equal_more(account: AccountRecord) -> int | None:
+    """How many more releases like those counted fit, where the figure of the budget does not say it by itself."""
+    if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
+        return None
+    return count_fitting(account.budget, account.weights, account.totals, mean(account.totals, account.releases))
 
 
 def _history(

@@ -15,7 +15,7 @@ from service.api.exact import LARGEST_INTEGER, Exact, Label, Positive, Strict, n
 from service.api.guarantees import BudgetModel, GuaranteeBody, guarantee_body
 from service.api.plans import Mechanism, Plan, law_of
 from service.errors import Fault, InvalidInput
-from service.ledger.budgets import read_budget
+from service.ledger.budgets import read_budget, usual_delta
 from service.privacy import allocation
 from service.privacy.accuracy import excess_of, margin_of_error
 from service.privacy.allocation import Account, Kind, NoAllocation, Noise, Query
@@ -117,7 +117,7 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     plan = allocation.plan_of(noise)
     amounts = [allocation.amount_of(one) for one in noise]
     tight = len(noise) <= MOST_TIGHT
-    cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=_deltas(body), tight=tight)
+    cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(usual_delta(budget),), tight=tight)
     return ok(
         {
             "queries": [
@@ -192,11 +192,6 @@ def _within_budget(body: AllocationTarget, budget: Budget, kind: Kind, queries: 
         return allocation.divided(account, kind, queries, shares)
     except NoAllocation as error:
         raise InvalidInput.at("/budget", str(error)) from None
-
-
-def _deltas(body: AllocationTarget) -> tuple[Fraction, ...]:
-    stated = getattr(body.budget, "delta", None) if body.budget and body.budget.definition == "approximate" else None
-    return (parse_exact(stated or "1e-10"),)
 
 
 def _query(noise: Noise, amount: Fraction, whole: Fraction | int, confidence: Fraction, at: str) -> dict[str, Any]:

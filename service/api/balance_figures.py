@@ -23,11 +23,14 @@ PROFILE_DELTAS = tuple(parse_exact(f"{digit}e-{place}") for place in range(1, 13
 _VIA = {"zcdp": "zCDP", "rdp": "RDP", "pure": "pure", "analytic": "zCDP, analytic", "tight": "tight"}
 
 
+_UNEVEN = " Epsilon is no sum here: of equal releases it can grow fast at first and slowly later."
+
+
 def drawn_at(of: OfGuarantee, asked: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """The deltas that a picture needs: of a profile those asked for, but one alone makes no curve."""
+    """The deltas that a picture needs: of a profile those asked for, but one alone makes no curve without others."""
     if of == "rdp":
         return ()
-    return tuple(asked) if len(asked) > 1 else PROFILE_DELTAS
+    return tuple(asked) if len(asked) > 1 else tuple({*PROFILE_DELTAS, *asked})
 
 
 def spending_picture(history: dict[str, Any], kind: str) -> Response:
@@ -48,10 +51,11 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
     ]
     last = points[-1]
     spent = "an infinite loss" if last["counted"] is None else _short(last["counted"], ROUND_CEILING)
+    uneven = history["budget"]["definition"] == "approximate"
     caption = Caption(
         f"Budget of {history['account']} over time",
         f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
-        f" {_short(last['remaining'], ROUND_FLOOR)} is left.",
+        f" {_short(last['remaining'], ROUND_FLOOR)} is left.{_UNEVEN if uneven else ''}",
     )
     return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines)], kind, caption)
 

@@ -65,7 +65,7 @@ def register_and_draw(
     tags: Texts,
     name: Text,
     mechanism: Text,
-    delta: Text = "1e-10",
+    delta: Annotated[str | None, Query()] = None,
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""

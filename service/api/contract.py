@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 
 from service.api import arrow, examples
 from service.api.contents import GROUPS, PLACES
+from service.api.guarantees import DELTA_SAID
 from service.api.problems import KINDS, MEDIA_TYPE
 from service.api.rollback import HEADER
 
@@ -92,7 +93,7 @@ _QUERY: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"type": "string"}, "The release's name."),
     "mechanism": ({"type": "string"}, "As in JSON: the mechanism, as its JSON text; of a release, its name or path."),
     "tags": ({"type": "array", "items": {"type": "string"}}, "The release's tags, the parameter once for each."),
-    "delta": ({"type": "string"}, "At which the release's cost is shown as (epsilon, delta)."),
+    "delta": ({"type": "string"}, DELTA_SAID),
     "partition": ({"type": "string"}, "Which of disjoint subsets of the input the counts are of."),
     "repetition": ({"type": "string"}, "Which turn, where the mechanism is repeated."),
     "granularity": ({"type": "string"}, "The mechanism's, where it has one: the column counts units of it."),

@@ -15,8 +15,8 @@ from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, Streamed, in_writers, ok, prefers, respond
 from service.api.drawn import DrawBody, DrawPage, identity_of, json_of, outline_body, page_of, stream_of
-from service.api.exact import Exact, Label, Strict, Tags
-from service.api.guarantees import read_deltas
+from service.api.exact import Label, Strict, Tags
+from service.api.guarantees import CostDelta, read_delta
 from service.api.lattice import Counts, Granularity, on_lattice, unit_of, units_of
 from service.api.paging import Cursor, Limit, page, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, law_of, mechanism_of
@@ -53,7 +53,7 @@ class NewDraw(Strict):
     name: Label
     mechanism: Mechanism
     tags: Tags = Field(default_factory=list)
-    delta: Exact = Field("1e-10", description="At which the release's cost is shown as (epsilon, delta).")
+    delta: CostDelta = None
     granularity: Granularity = None
 
 
@@ -130,7 +130,7 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     """
     require(change.principal, "pipeline", account)
     stated, mechanism = stated_mechanism(asked, below)
-    (delta,) = read_deltas([asked.delta], [f"{below}/delta"])
+    delta = read_delta(asked.delta, f"{below}/delta")
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     drawn = _drawn(mechanism, noisy, below)  # first: counts that have no meaning are told before the account is asked
     (prepared,) = charges.prepare(change.database, account, [new])

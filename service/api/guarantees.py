@@ -1,7 +1,7 @@
 """GUARANTEE, budgets and heads as they leave the service."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -11,12 +11,12 @@ from pydantic import BaseModel, Field
 from service.api.exact import Exact, Strict, number_down, number_up, short_exact, stated
 from service.errors import InvalidInput
 from service.ledger.accounts import AccountRecord
-from service.ledger.budgets import write_budget
+from service.ledger.budgets import read_budget, usual_delta, write_budget
 from service.ledger.journal import Head
 from service.privacy.filter import Definition, remaining
 from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
 from service.privacy.loss import Loss
-from service.privacy.numbers import parse_exact
+from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Condensed, Neighbouring, Plan, condense
 from service.privacy.pricing import MEMOISED_SIZE
 
@@ -117,6 +117,13 @@ class ApproximateBudget(Strict):
 
 
 BudgetModel = Annotated[PureBudget | ZcdpBudget | RdpBudget | ApproximateBudget, Field(discriminator="definition")]
+
+
+DELTA_SAID = (
+    "At which the release's cost is shown as (epsilon, delta). By default the account's: its budget's own where that is"
+    " an (epsilon, delta) budget, else 1e-10."
+)
+CostDelta = Annotated[Exact | None, Field(description=DELTA_SAID)]
 
 
 class Remaining(BaseModel):
@@ -239,6 +246,11 @@ def head_body(head: Head) -> dict[str, Any]:
     return {"seq": head.seq, "hash": head.hash}
 
 
+def usual_delta_text(budget: Mapping[str, Any]) -> str:
+    """The delta at which an account with this budget, as it is answered, shows its losses."""
+    return exact_text(usual_delta(read_budget(dict(budget))))
+
+
 def read_deltas(texts: Sequence[str], pointers: Sequence[str]) -> tuple[Fraction, ...]:
     """Deltas at which (epsilon, delta) is asked for.
 
@@ -250,3 +262,8 @@ def read_deltas(texts: Sequence[str], pointers: Sequence[str]) -> tuple[Fraction
         if not 0 < delta < 1:
             raise InvalidInput.at(pointer, "expected a number above 0 and below 1")
     return deltas
+
+
+def read_delta(text: str | None, pointer: str) -> Fraction | None:
+    """The same of one that may be left out."""
+    return None if text is None else read_deltas([text], [pointer])[0]

@@ -12,7 +12,7 @@ from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import CurrentDatabase, ok, prefers
 from service.api.exact import Exact
-from service.api.guarantees import read_deltas
+from service.api.guarantees import read_delta
 from service.api.metadata import (
     AccountingFields,
     AdministrativeFields,
@@ -30,6 +30,7 @@ from service.api.metadata import (
 from service.api.releases import ReleasePath
 from service.errors import Conflict, Incomplete
 from service.ledger import accounts, clock, releases, spending
+from service.ledger.budgets import usual_delta
 from service.ledger.metadata import Metadata
 from service.ledger.registry import count_draws, largest_budget
 from service.ledger.settling import present
@@ -201,9 +202,12 @@ def read_account_entry(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     delta: Annotated[
-        Exact,
-        Query(description="At which the budget is shown as (epsilon, delta); beside what may be declared, if no more."),
-    ] = "1e-10",
+        Exact | None,
+        Query(
+            description="At which the budget is shown as (epsilon, delta); beside what may be declared, if no more."
+            " By default 1e-10; an (epsilon, delta) budget is shown at its own."
+        ),
+    ] = None,
 ) -> Response:
     """An account as an entry of the Differential Privacy Deployments Registry.
 
@@ -212,7 +216,7 @@ def read_account_entry(
     account is over it, since releases were priced again, there is no entry: 409.
     """
     require(principal, "auditor", account)
-    deltas = read_deltas([delta], ["/query/delta"])
+    asked = read_delta(delta, "/query/delta")
     with database.read() as connection:
         found = accounts.read_account(connection, account)
         committed, held = spending.counts(connection, found.id)
@@ -225,7 +229,7 @@ def read_account_entry(
         "description": owner.description,
         "release_type": "Many releases" if owner.releases != 1 else "One release",
         "url_slug": texts.slug(account),
-        **texts.budget_parameters(owner, largest, deltas[0]),
+        **texts.budget_parameters(owner, largest, usual_delta(largest) if asked is None else asked),
         "composition": texts.of_account(owner),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }

@@ -14,15 +14,16 @@ from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
-from service.api.exact import Duration, Exact, Label, Reason, Strict, Tags, duration_of
+from service.api.exact import Duration, Label, Reason, Strict, Tags, duration_of
 from service.api.guarantees import (
+    CostDelta,
     GuaranteeBody,
     HeadBody,
     Remaining,
     cost_of,
     cost_text,
     head_body,
-    read_deltas,
+    read_delta,
     remaining_body,
 )
 from service.api.metadata import DescribeRelease, Metadata, patch_of
@@ -48,7 +49,7 @@ class RegisterRelease(Strict):
     name: Label = Field(description="A label; it need not be unique.")
     plan: BoundedPlan
     tags: Tags = Field(default_factory=list)
-    delta: Exact = Field("1e-10", description="At which the cost is shown as (epsilon, delta).")
+    delta: CostDelta = None
     reserve_for: Duration | None = Field(
         None, description="Only reserve it, for this long (ISO 8601, at most 366 days); null: it commits at once."
     )
@@ -265,7 +266,7 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
 
 def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> NewRelease:
     """A release as stated; ``plans`` are those seen so far by their text, so that equal ones are one object."""
-    (delta,) = read_deltas([body.delta], [f"{pointer}/delta"])
+    delta = read_delta(body.delta, f"{pointer}/delta")
     document = document_of(body.plan)
     text = json.dumps(document)
     if text not in plans:
@@ -278,10 +279,10 @@ def _costs(prepared: list[Prepared]) -> list[str]:
     """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
     known: dict[tuple[int, Fraction], str] = {}
     for one in prepared:
-        plan, delta = one.release.plan, one.release.delta
+        plan, delta = one.release.plan, one.delta
         if (id(plan), delta) not in known:
             known[id(plan), delta] = cost_text(plan, one.line.neighbouring, delta)
-    return [known[id(one.release.plan), one.release.delta] for one in prepared]
+    return [known[id(one.release.plan), one.delta] for one in prepared]
 
 
 def _text(body: dict[str, Any], cost: str) -> str:
@@ -296,7 +297,7 @@ def _registered_body(registered: Registered) -> dict[str, Any]:
         name=release.name,
         document=release.document,
         tags=release.tags,
-        delta=release.delta,
+        delta=registered.delta,
         state=registered.state,
         created_at=registered.created_at,
         head=registered.account.head,

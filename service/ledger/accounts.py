@@ -15,7 +15,7 @@ from service.ledger.database import Database, batch
 from service.ledger.journal import AccountHead, Head
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.tables import Account, Description
-from service.privacy.filter import Budget, Totals, Weights
+from service.privacy.filter import Budget, Definition, Totals, Weights
 from service.privacy.numbers import double_down, double_up
 from service.privacy.plan import Neighbouring
 
@@ -65,12 +65,14 @@ class Line:
 
     Attributes:
         name: the account's own, which is the last of the line.
+        definition: of its budget.
         orders: the RDP orders of each.
     """
 
     name: str
     ids: tuple[int, ...]
     neighbouring: Neighbouring
+    definition: Definition
     orders: tuple[tuple[Fraction, ...], ...]
 
     @property
@@ -134,7 +136,21 @@ def line_of(database: Database, name: str) -> Line:
     with database.read() as connection:
         line = line_above(connection, name)
     ids, orders = tuple(account.id for account in line), tuple(account.weights.orders for account in line)
-    return Line(name, ids, line[-1].neighbouring, orders)
+    return Line(name, ids, line[-1].neighbouring, line[-1].budget.definition, orders)
+
+
+def budget_of(database: Database, line: Line) -> Budget:
+    """The budget of a line's account as it is now.
+
+    Raises:
+        NotFound: the database was replaced by one without it.
+    """
+    with database.read() as connection:
+        text = connection.execute(_BUDGET, {"account": line.account_id}).scalar_one_or_none()
+    if text is None:
+        line_of.cache_clear()
+        raise NotFound("account", line.name)
+    return budgets.stored_budget(text)
 
 
 def lock_line(connection: Connection, line: Line, at: str | None) -> list[AccountRecord]:
@@ -242,6 +258,7 @@ _METADATA = (
 
 # Statements are built once: building one costs more than running it.
 _BY_NAME = select(*_COLUMNS, _METADATA).where(Account.name == bindparam("name"))
+_BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 

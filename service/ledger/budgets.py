@@ -13,6 +13,7 @@ from typing import Any
 
 from service.errors import InvalidInput
 from service.privacy.filter import Budget, Definition, Sum, Totals, Weights
+from service.privacy.guarantee import USUAL_DELTA
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.pricing import Price
 
@@ -47,6 +48,16 @@ def read_budget(document: dict[str, Any], pointer: str = "") -> Budget:
 def stored_budget(text: str) -> Budget:
     """The budget in an account's row; memoised, because every charge reads it."""
     return read_budget(json.loads(text))
+
+
+def usual_delta(budget: Budget | None) -> Fraction:
+    """At which losses are shown as (epsilon, delta) where nobody says: at the budget's own, if there is one and it has.
+
+    In other definitions than (epsilon, delta) a budget's delta is what mechanisms may declare, and none to convert at.
+    """
+    if budget is None or budget.definition is not Definition.APPROXIMATE:
+        return USUAL_DELTA
+    return budget.delta
 
 
 def write_budget(budget: Budget) -> dict[str, str]:

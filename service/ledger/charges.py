@@ -22,7 +22,7 @@ from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
 from service.ledger.spending import Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
-from service.privacy.filter import Totals, add, charged, shortfalls, stand_alone
+from service.privacy.filter import Definition, Totals, add, charged, shortfalls, stand_alone
 from service.privacy.notation import check_relation, walk
 from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan
@@ -36,7 +36,7 @@ class NewRelease:
     Attributes:
         plan: what is priced.
         document: the plan as it was stated, exact numbers as strings; what is stored and shown.
-        delta: at which its cost is shown as (epsilon, delta).
+        delta: at which its cost is shown as (epsilon, delta); None: the account's.
         pointer: where the plan is in the request, for faults.
         reserve_for: how long it is only reserved; None: it commits at once.
     """
@@ -45,7 +45,7 @@ class NewRelease:
     plan: Plan
     document: dict[str, Any]
     tags: tuple[str, ...]
-    delta: Fraction
+    delta: Fraction | None
     pointer: str
     reserve_for: timedelta | None = None
 
@@ -55,6 +55,7 @@ class Prepared:
     """A release with all that can be known about it before any account is locked.
 
     Attributes:
+        delta: at which its cost is shown, and which is stored.
         line: the account that it was prepared for, with those that it is under.
         prices: one for each account of the line.
         tags: those of the release and of every node of its plan.
@@ -63,6 +64,7 @@ class Prepared:
     """
 
     release: NewRelease
+    delta: Fraction
     line: Line
     prices: tuple[Price, ...]
     tags: tuple[str, ...]
@@ -76,6 +78,7 @@ class Registered:
 
     id: str
     release: NewRelease
+    delta: Fraction
     account: AccountRecord
     state: State
     created_at: str
@@ -97,23 +100,26 @@ def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> li
         InvalidInput: a plan has no meaning under the account's relation.
     """
     line = accounts.line_of(database, name)
+    asks = line.definition is Definition.APPROXIMATE and any(release.delta is None for release in releases)
+    usual = budgets.usual_delta(accounts.budget_of(database, line) if asks else None)  # its figures can change
     known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: in a batch equal ones are one object
     prepared: list[Prepared] = []
     for release in releases:
         key = id(release.plan), release.tags, release.reserve_for is None
         if key not in known:
-            known[key] = _prepared(line, release)
-        prepared.append(replace(known[key], release=release))
+            known[key] = _prepared(line, release, usual)
+        delta = usual if release.delta is None else release.delta
+        prepared.append(replace(known[key], release=release, delta=delta))
     return prepared
 
 
-def _prepared(line: Line, release: NewRelease) -> Prepared:
+def _prepared(line: Line, release: NewRelease, delta: Fraction) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
     subplans = spending.subplans_of(release.plan, release.tags)
     prices = tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
     ends = release.reserve_for is not None and expires(release.plan)
-    return Prepared(release, line, prices, tuple(sorted(tags)), subplans, ends)
+    return Prepared(release, delta, line, prices, tuple(sorted(tags)), subplans, ends)
 
 
 def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:
@@ -179,6 +185,7 @@ def charge(
         registered = Registered(
             id=str(uuid.uuid4()),
             release=prepared.release,
+            delta=prepared.delta,
             account=line[-1],
             state=_first_state(line, prepared),
             created_at=at,
@@ -240,7 +247,7 @@ class _Rows:
     ) -> list[Head]:
         """Take a release up, with an entry in each account's chain; return the heads that these make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
-        seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(release.delta)
+        seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(prepared.delta)
         prices = [budgets.write_price(amount) for amount in amounts]
         texts = [json.dumps(amount) for amount in (prices if held else prices[-1:])]
         self._releases.append(

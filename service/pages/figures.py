@@ -14,6 +14,9 @@ _RELATIONS = {"add_remove": "adding or removing one record", "replace_one": "rep
 _SYMBOLS = {"pure": "ε", "zcdp": "ρ", "rdp": "ε", "approximate": "ε"}
 
 
+_MOST_FITTING = 10**6  # no more are counted
+
+
 class Usage(NamedTuple):
     """How much of a budget is gone, spent or held.
 
@@ -43,6 +46,31 @@ def usage(account: dict[str, Any]) -> Usage:
     share = 100 * used / cap if cap else Fraction(0)
     tenths = min(1000, -(-share.numerator * 10 // share.denominator))
     return Usage(_SYMBOLS[budget["definition"]], budget[name], used, left, f"{tenths / 10:g}")
+
+
+class Growth(NamedTuple):
+    """How the figure of an (epsilon, delta) budget grows, by what still fits.
+
+    Attributes:
+        fitting: how many more releases with the mean loss of those counted fit, in words.
+        one: whether they are spoken of as one.
+        slower: they are more than there would be room for if each made the figure grow as those before did.
+    """
+
+    fitting: str
+    one: bool
+    slower: bool
+
+
+def growth(account: dict[str, Any], balance: dict[str, Any]) -> Growth | None:
+    """How the figure of an account's budget grows; None where it does so evenly, or both were not read as one."""
+    more, counted = balance["equal_more"], balance["releases"]
+    if more is None or account["head"] != balance["head"]:
+        return None
+    words = {0: "not one more", 1: "one more", _MOST_FITTING: "at least a million more"}
+    used = usage(account)
+    evenly = counted * (Fraction(used.cap) / used.used - 1) if used.used else None
+    return Growth(words.get(more, f"{more} more"), more < 2, evenly is not None and more > evenly)
 
 
 def budget_text(budget: dict[str, Any]) -> str:

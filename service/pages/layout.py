@@ -96,6 +96,7 @@ def _environment() -> Environment:
     made.globals |= {
         "may": may,
         "usage": figures.usage,
+        "growth": figures.growth,
         "share_of": figures.share_of,
         "best_epsilon": figures.best_epsilon,
     }

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.pages.figures import down, epsilon_of, rho_of, up
 from service.pages.planning import MECHANISMS, Form, Proposal, digest_of
@@ -13,75 +13,84 @@ def _cap_of(budget: Mapping[str, Any]) -> Fraction:
     return Fraction(repr(budget["rho" if budget["definition"] == "zcdp" else "epsilon"]))
 
 
-def charge_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> Fraction | float | None:
-    """A cost in a budget's definition, by itself; None is infinite. Its own order and delta are the last asked for."""
-    match budget["definition"]:
+class Charge(NamedTuple):
+    """What an account counts more once a plan is registered; ``nats`` is None where that is infinite."""
+
+    nats: Fraction | None
+
+
+def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
+    """What a plan adds in the account's definition; None where only the admission of an (epsilon, delta) account knows.
+
+    In other definitions that is the plan's own loss. An (epsilon, delta) account counts an epsilon of all its releases
+    together, which no analysis of one plan gives: the rehearsal says by how much it would grow, or nobody.
+    """
+    cost, rehearsal = dict(proposal.cost), proposal.rehearsal
+    match account["budget"]["definition"]:
         case "pure":
-            return epsilon_of(dict(cost))
+            return Charge(epsilon_of(cost))
         case "zcdp":
-            return rho_of(dict(cost))
+            return Charge(rho_of(cost))
         case "rdp":
-            return _float(cost["rdp"][-1]["epsilon"])
-        case _:
-            return _epsilon(cost["best"][-1]["adaptive"])
+            return Charge(_exact(cost["rdp"][-1]["epsilon"]))
+    if rehearsal is None:
+        return None
+    if "type" not in rehearsal:
+        return Charge(_cap_of(account["remaining"]) - _cap_of(rehearsal["remaining"]))
+    failure = _own_failure(rehearsal, account["name"])
+    return None if failure is None else Charge(_exact(failure["requested"]))
+
+
+def _own_failure(rehearsal: Mapping[str, Any], account: str) -> Mapping[str, Any] | None:
+    """By how much a plan is too large for the account itself, where it is."""
+    failures = rehearsal.get("failures", ())
+    return next((one for one in failures if one["account"] == account and one["cap"] in ("epsilon", "rho")), None)
+
+
+def _exact(figure: float | None) -> Fraction | None:
+    return None if figure is None else Fraction(repr(figure))
 
 
 def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
-    return None if statement is None else _float(statement["epsilon"])
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)
+    return None if statement is None else float(statement["epsilon"])
 
 
 def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The proposals beside each other, the cheapest marked where there is one."""
+    """The proposals beside each other, the one that is charged least marked where there is one and all are known."""
     shown = [_side(proposal, account) for proposal in proposals]
-    finite = [side["cost"] for side in shown if side["cost"] is not None]
-    cheapest = min(finite, default=None)
-    alone = len(shown) > 1 and finite.count(cheapest) == 1
-    return [side | {"cheaper": alone and side["cost"] == cheapest} for side in shown]
+    charges = [side["charge"] for side in shown]
+    finite = [charge.nats for charge in charges if charge is not None and charge.nats is not None]
+    alone = None not in charges and len(charges) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
+    return [side | {"cheaper": alone and side["charge"].nats == min(finite)} for side in shown]
 
 
 def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
-    best = proposal.cost["best"][0]
+    best, charge = proposal.cost["best"][0], charge_of(proposal, account)
+    nats = None if charge is None else charge.nats
     return {
         "mechanism": proposal.mechanism,
         "title": MECHANISMS[proposal.mechanism],
-        "cost": charge_in(account["budget"], proposal.cost),
+        "charge": charge,
+        "taken": None if nats is None else _percent(nats, _cap_of(account["remaining"])),
         "adaptive": _epsilon(best["adaptive"]),
         "fixed": _epsilon(best["fixed"]),
         "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),
         "digest": digest_of(account["name"], proposal.plan),
-    } | _fit(proposal.rehearsal, account["name"], _cap_of(account["remaining"]))
+    } | _fit(proposal.rehearsal)
 
 
-def _fit(rehearsal: Mapping[str, Any] | None, account: str, before: Fraction) -> dict[str, Any]:
-    """Whether it fits, what it takes of what is left, and what would make it fit."""
-    unknown: dict[str, Any] = {
-        "fits": None,
-        "taken": None,
-        "left": None,
-        "failures": [],
-        "multiplier": None,
-        "refusal": None,
-    }
+def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Whether it fits, what is left then, and what would make it fit."""
+    unknown: dict[str, Any] = {"fits": None, "left": None, "failures": [], "multiplier": None, "refusal": None}
     if rehearsal is None:
         return unknown
     if "type" not in rehearsal:
-        after = _cap_of(rehearsal["remaining"])
-        taken = _percent(before - after, before)
-        return unknown | {"fits": True, "left": after, "taken": taken, "state": rehearsal["state"]}
+        return unknown | {"fits": True, "left": _cap_of(rehearsal["remaining"]), "state": rehearsal["state"]}
     if rehearsal["type"] != "/problems/budget_exceeded":
         return unknown | {"fits": False, "refusal": rehearsal}
-    own = [one for one in rehearsal["failures"] if one["account"] == account and one["cap"] != "delta"]
-    taken = None
-    if own and own[0]["requested"] is not None:
-        taken = _percent(Fraction(repr(own[0]["requested"])), Fraction(repr(own[0]["remaining"])))
     return unknown | {
         "fits": False,
         "failures": rehearsal["failures"],
-        "taken": taken,
         "multiplier": rehearsal["noise_multiplier_that_fits"],
     }
 

@@ -33,10 +33,10 @@ from service.pages.proposals import (
     Wrong,
     ask_plan,
     choose,
+    delta_of,
     faults_of,
     open_accounts,
     propose,
-    with_delta,
 )
 
 router = APIRouter(include_in_schema=False)
@@ -67,7 +67,7 @@ async def start(visit: SignedIn) -> Response:
     query = visit.request.query_params
     form = empty_form(_kind(query.get("kind", "tables")), query.get("account", ""))
     chosen = await choose(visit, form["account"])
-    return await _show(_Desk(visit, with_delta(form, chosen), chosen))
+    return await _show(_Desk(visit, form, chosen))
 
 
 @router.get("/plan/account")
@@ -85,7 +85,7 @@ async def act(visit: SignedIn) -> Response:
         _kind(text_of(sent, "kind")), lambda name: [one for one in sent.getlist(name) if isinstance(one, str)]
     )
     chosen = await choose(visit, form["account"])
-    desk = _Desk(visit, with_delta(form, chosen), chosen)
+    desk = _Desk(visit, form, chosen)
     action, _, which = text_of(sent, "do").partition("-")
     try:
         match action:
@@ -131,6 +131,7 @@ async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
         "faults": {},
         "refusal": None,
         "notice": "",
+        "delta": "",
         **dict.fromkeys(("sides", "noise", "levels", "analyses"), ()),
         **shown,
     }
@@ -142,7 +143,7 @@ async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Respon
     """The page with a plan of each mechanism."""
     account = desk.account()
     proposals = [await propose(desk.visit, desk.form, account, mechanism) for mechanism in MECHANISMS]
-    found: dict[str, Any] = {"sides": sides_of(proposals, account)}
+    found: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(desk.form, account)}
     if desk.form.kind == "tables":
         found["noise"] = noise_rows(desk.form, proposals)
     else:

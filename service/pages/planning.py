@@ -132,10 +132,13 @@ class Question(NamedTuple):
     rows: tuple[int, ...]
 
 
-def questions(form: Form, mechanism: Mechanism, neighbouring: str) -> list[Question]:
-    """What is asked for the noise: of tables once for each confidence, since a request has one."""
+def questions(form: Form, mechanism: Mechanism, neighbouring: str, delta: str) -> list[Question]:
+    """What is asked for the noise: of tables once for each confidence, since a request has one.
+
+    What SafeTab costs is shown at ``delta``.
+    """
     if form.kind == "safetab":
-        return [_safetab(form, mechanism)]
+        return [_safetab(form, mechanism, delta)]
     by_confidence: dict[str, list[int]] = {}
     for number in filled(form):
         by_confidence.setdefault(form.rows[number]["confidence"], []).append(number)
@@ -160,7 +163,7 @@ def _query(row: Mapping[str, str], neighbouring: str) -> dict[str, Any]:
     return {"name": name, "moe": row["moe"], "cells": cells, "sensitivity": row["sensitivity"]}
 
 
-def _safetab(form: Form, mechanism: Mechanism) -> Question:
+def _safetab(form: Form, mechanism: Mechanism, delta: str) -> Question:
     rows = filled(form)
     levels = [{"name": form.rows[number]["level"], "moe": form.rows[number]["moe"]} for number in rows]
     body = {
@@ -169,7 +172,7 @@ def _safetab(form: Form, mechanism: Mechanism) -> Question:
         "stability": _whole(form["stability"]),
         "stage_1_fraction": form["stage_1_fraction"],
         "confidence": form["confidence"],
-        "delta": form["delta"],
+        "delta": delta,
         "method": form["method"],
     }
     return Question("/v1/plans/safetab", body, tuple(rows))
@@ -197,23 +200,18 @@ def _tags(geography: str) -> dict[str, Any]:
     return {"tags": [geography]} if geography else {}
 
 
-def composition_of(form: Form, plan: Mapping[str, Any], account: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for the cost under the account's relation, at its own order or delta where it has one."""
-    body = {"plan": plan, "neighbouring": account["neighbouring"], "deltas": [form["delta"]]}
-    match account["budget"]:
-        case {"definition": "rdp", "alpha": alpha}:
-            return body | {"orders": [alpha]}
-        case {"definition": "approximate", "delta": delta}:
-            return body if form["delta"] == delta else body | {"deltas": [form["delta"], delta]}
-        case _:
-            return body
+def composition_of(plan: Mapping[str, Any], account: Mapping[str, Any], delta: str) -> dict[str, Any]:
+    """What is asked for the cost under the account's relation, at its own order where it has one."""
+    body = {"plan": plan, "neighbouring": account["neighbouring"], "deltas": [delta]}
+    budget = account["budget"]
+    return body | ({"orders": [budget["alpha"]]} if budget["definition"] == "rdp" else {})
 
 
 def release_of(form: Form, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked to register it."""
+    """What is asked to register it, at the account's delta where none was typed."""
     tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
-    body = {"name": form["release"], "plan": plan, "tags": tags, "delta": form["delta"]}
-    return body | ({"reserve_for": form["reserve_for"]} if form["reserve_for"] else {})
+    body = {"name": form["release"], "plan": plan, "tags": tags}
+    return body | {name: form[name] for name in ("delta", "reserve_for") if form[name]}
 
 
 def digest_of(account: str, plan: Mapping[str, Any]) -> str:

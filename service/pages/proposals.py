@@ -1,10 +1,10 @@
 """What the planner asks ``/v1``: the account, noise for the targets, its cost, and whether it fits."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from service.api.guarantees import usual_delta_text
 from service.pages.calls import Refused, Visit, address, get, send
 from service.pages.layout import may
 from service.pages.planning import (
@@ -20,7 +20,6 @@ from service.pages.planning import (
 )
 
 Account = Mapping[str, Any]
-_USUAL_DELTA = "1e-10"
 _MOST_LISTED = 1000
 
 
@@ -57,13 +56,9 @@ async def choose(visit: Visit, name: str) -> Account | None:
     return account
 
 
-def with_delta(form: Form, account: Account | None) -> Form:
-    """The delta at which costs are shown: where none was typed the account's own, if it has one."""
-    if form["delta"]:
-        return form
-    budget = {} if account is None else account["budget"]
-    own = budget["delta"] if budget.get("definition") == "approximate" else _USUAL_DELTA
-    return replace(form, fields={**form.fields, "delta": own})
+def delta_of(form: Form, account: Account) -> str:
+    """At which costs are shown: where nothing was typed at the account's."""
+    return form["delta"] or usual_delta_text(account["budget"])
 
 
 async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> Proposal:
@@ -74,8 +69,9 @@ async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechani
     """
     asked, answers, plan = await ask_plan(visit, form, account, mechanism)
     try:
-        cost = await send(visit, "POST", address("compositions"), composition_of(form, plan, account))
-        rehearsal = await _rehearse(visit, account, {"name": "plan", "plan": plan, "delta": form["delta"]})
+        question = composition_of(plan, account, delta_of(form, account))
+        cost = await send(visit, "POST", address("compositions"), question)
+        rehearsal = await _rehearse(visit, account, {"name": "plan", "plan": plan})
     except Refused as refused:
         raise Wrong(faults_of(refused, partial(field_of_release, form))) from None
     return Proposal(mechanism, plan, asked, answers, cost, rehearsal)
@@ -89,7 +85,7 @@ async def ask_plan(
     Raises:
         Wrong: something typed has no meaning; all faults of all questions together.
     """
-    asked = questions(form, mechanism, account["neighbouring"])
+    asked = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
     answers: list[Mapping[str, Any]] = []
     faults: dict[str, str] = {}
     for question in asked:

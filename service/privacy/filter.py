@@ -19,6 +19,7 @@ from service.privacy.pricing import QUANTA, Price, fractions, integers
 FINE_DENOMINATOR = 10**60  # totals are exact below it
 COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
 COARSE_DELTA = 10**40
+MOST_COUNTED = 10**6  # how many more charges are looked for room for
 _STEPS = 250
 _TOGETHER = 64  # fractions that are added over one denominator
 
@@ -276,6 +277,42 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
     """What admission would count for a release in an account of its own: its size, whatever was charged before."""
     return spent(budget, weights, add(Totals(), amount))
+
+
+def mean(totals: Totals, number: int) -> Price:
+    """The price that so many charges of ``totals`` have on average, rounded up: its own where they were equal."""
+    infinite = totals.infinite or (0,) * len(totals.quanta)
+    quanta = totals.quanta or (0,) * len(infinite)
+    return charged(
+        totals,
+        Price(
+            epsilon=None if totals.epsilon.infinite else totals.epsilon.finite / number,
+            rho=None if totals.rho.infinite else totals.rho.finite / number,
+            delta=totals.delta / number,
+            linear=totals.linear / number,
+            quanta=tuple(None if many else -(-one // number) for one, many in zip(quanta, infinite, strict=True)),
+        ),
+    )
+
+
+def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
+    """How many more charges of an amount a budget admits, exactly; at most ``MOST_COUNTED``.
+
+    The amount is one that is added as it is, as ``charged`` makes it. What is spent grows with their number, so that
+    doubling it finds one too many, and halving the last that fits.
+    """
+
+    def fits(number: int) -> bool:
+        return not shortfalls(budget, weights, totals, add_all(totals, [(amount, number)]))
+
+    low, high = 0, 1
+    while high <= MOST_COUNTED and fits(high):
+        low, high = high, 2 * high
+    high = min(high, MOST_COUNTED + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:

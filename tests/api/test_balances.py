@@ -6,7 +6,18 @@ from typing import Any
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
-from tests.api.calls import Client, concentrated, head_of, json_of, open_account, pointers_of, pure, release
+from tests.api.calls import (
+    Client,
+    charge,
+    concentrated,
+    head_of,
+    json_of,
+    open_account,
+    pointers_of,
+    problem_of,
+    pure,
+    release,
+)
 
 _NAMES = ("hispanic", "state")
 _VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
@@ -43,6 +54,25 @@ def test_a_balance_composes_all_releases(client: Client) -> None:
     assert balance["remaining"] == {"definition": "pure", "epsilon": 8.75}
     assert {statement["via"] for statement in balance["spent"]["approximate"]} >= {"zcdp", "rdp", "pure"}
     assert {statement["delta"] for statement in balance["spent"]["approximate"]} == {1e-6}
+
+
+def test_how_many_more_releases_fit_is_said_of_epsilon_delta_budgets_alone(client: Client) -> None:
+    budget = {"definition": "approximate", "epsilon": "4", "delta": "1e-6"}
+    open_account(client, "people", budget)
+    open_account(client, "other")
+    release(client, concentrated("0.01"), "other")
+    assert _balance(client, account="other")["equal_more"] is None
+    assert _balance(client)["equal_more"] is None
+    release(client, concentrated("0.01"))
+    more = _balance(client)["equal_more"]
+    assert more > 10
+    for _ in range(more - 1):
+        release(client, concentrated("0.01"))
+    assert _balance(client)["equal_more"] == 1
+    assert _balance(client, "?as_of=2")["equal_more"] == more
+    release(client, concentrated("0.01"))
+    assert _balance(client)["equal_more"] == 0
+    assert problem_of(charge(client, concentrated("0.01")), "budget_exceeded")["failures"]
 
 
 def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) -> None:

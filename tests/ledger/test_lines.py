@@ -16,6 +16,7 @@ from service.ledger.accounts import MAX_DEPTH
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.opening import NewAccount
+from service.privacy.filter import Definition
 from service.privacy.plan import Neighbouring
 from tests.ledger.charging import (
     ANN,
@@ -284,7 +285,7 @@ def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database
     """As when a backup is restored under a running server, in which the account is under another one."""
     open_account(database, "agency", definition="pure", epsilon="0.05")
     open_account(database, "people", parent="agency", definition="pure", epsilon="1")
-    stale = accounts.Line("people", (account_of(database).id,), Neighbouring.ADD_REMOVE, ((),))
+    stale = accounts.Line("people", (account_of(database).id,), Neighbouring.ADD_REMOVE, Definition.ZCDP, ((),))
     before = [replace(release, line=stale) for release in prepared(database, _TENTH)]
     with pytest.raises(NotFound):
         charges.register(database, ANN, [replace(before[0], prices=before[0].prices[-1:])], lambda _: "")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from service.pages.figures import budget_text, down, share_of, up, usage
+from service.pages.figures import budget_text, down, growth, share_of, up, usage
 
 _SIZES = st.floats(min_value=1e-300, max_value=1e300)
 
@@ -50,6 +50,28 @@ def test_what_is_gone_is_never_too_little(
 ) -> None:
     found = usage({"budget": budget, "remaining": remaining, "counted_exact": exact})
     assert (found.percent, found.used, found.left) == (percent, Fraction(used), Fraction(left))
+
+
+@pytest.mark.parametrize(
+    ("releases", "more", "used", "said"),
+    [
+        (1, 30, "1.58", ("30 more", False, True)),
+        (1, 1, "2", ("one more", True, False)),
+        (1, 0, "3", ("not one more", True, False)),
+        (4, 12, "1", ("12 more", False, False)),
+        (4, 13, "1", ("13 more", False, True)),
+        (2, 10**6, "1", ("at least a million more", False, True)),
+        (2, 10**6, "0", ("at least a million more", False, False)),
+    ],
+)
+def test_what_still_fits_tells_how_a_figure_grows(releases: int, more: int, used: str, said: tuple[Any, ...]) -> None:
+    head = {"seq": 9, "hash": "a"}
+    account = {"budget": {"definition": "approximate", "epsilon": "4", "delta": "1e-6"}, "head": head}
+    account |= {"remaining": {"epsilon": 4 - float(used)}, "counted_exact": used}
+    balance = {"equal_more": more, "releases": releases, "head": head}
+    assert growth(account, balance) == said
+    assert growth(account, balance | {"head": {"seq": 10, "hash": "b"}}) is None
+    assert growth(account, balance | {"equal_more": None}) is None
 
 
 def test_budgets_in_words() -> None:

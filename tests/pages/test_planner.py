@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.api.calls import Answer, charge, json_of, make_key, open_account, pure
+from tests.api.calls import Answer, charge, concentrated, json_of, make_key, open_account, pure
 from tests.pages.forms import Form, form_of, signed_in
 
 _ROWS = {"table": ["Total", "Age"], "geography": ["State", ""], "moe": ["6", "50"]}
 _USUAL = {"confidence": ["0.95"] * 2, "cells": ["1"] * 2, "sensitivity": ["1"] * 2}
+_UNKNOWN = "\N{EN DASH}"
 _LEVELS = {"level": ["Nation", "County"], "moe": ["6", "11"]}
 
 
@@ -61,9 +62,17 @@ def _plans(page: Answer) -> dict[str, Any]:
 
 
 def _costs(page: Answer) -> list[str]:
-    row = re.search(r"<th [^>]*>Cost, .*?</tr>", page.text, re.DOTALL)
-    assert row is not None
-    return re.findall(r"<td[^>]*>(?:<strong>)?([^<\s]+)", row[0])
+    return _row(page, "Charge, ")
+
+
+def _row(page: Answer, named: str) -> list[str]:
+    """The figures of a row of the comparison."""
+    return re.findall(r"<td[^>]*>(?:<strong>)?([^<\s]+)", _whole_row(page, named))
+
+
+def _counted(client: TestClient, account: str) -> float:
+    counted: float = json_of(client.get(f"/v1/accounts/{account}"))["counted"]
+    return counted
 
 
 def _register(visit: TestClient, page: Answer, mechanism: str, **texts: Any) -> Answer:
@@ -93,19 +102,76 @@ def test_what_is_shown_is_what_the_account_is_charged(
     plans, costs = _plans(page), _costs(page)
     relation = "replace_one" if account == "replaced" else "add_remove"
     for (mechanism, plan), shown in zip(plans.items(), costs, strict=True):
-        question = {"plan": plan, "neighbouring": relation, "deltas": ["1e-6"], "orders": ["8"]}
-        cost = json_of(client.post("/v1/compositions", json=question))
-        truth = {
-            "pure": (cost["pure"] or {}).get("epsilon"),
-            "rdp": cost["rdp"][0]["epsilon"],
-            "approximate": cost["best"][0]["adaptive"]["epsilon"],
-        }.get(account, cost["zcdp"]["rho"])
+        before = _counted(client, account)
+        fits = charge(client, plan, account, name="x", reserve_for="P1D").status_code == 201
+        assert (f'value="register-{mechanism}"' in page.text) == fits
+        if fits:
+            truth: float | None = _counted(client, account) - before
+            _void(client, account)
+        else:
+            question = {"plan": plan, "neighbouring": relation}
+            cost = json_of(client.post("/v1/compositions", json=question))
+            truth = cost["zcdp"]["rho"] if account == "replaced" else (cost["pure"] or {}).get("epsilon")
         if truth is None:
             assert shown == "infinite"
         else:
-            assert truth <= float(shown) <= truth * 1.001
-        fits = charge(client, plan, account, name="x").status_code == 201
-        assert (f'value="register-{mechanism}"' in page.text) == fits
+            assert truth * (1 - 1e-12) <= float(shown) <= truth * 1.001
+
+
+def _void(client: TestClient, account: str) -> None:
+    """Take back what is held."""
+    for held in json_of(client.get(f"/v1/accounts/{account}/releases?state=reserved"))["items"]:
+        body = {"reason": "a trial", "attestation": "nothing was published"}
+        json_of(client.post(f"/v1/accounts/{account}/releases/{held['id']}/void", json=body))
+
+
+@pytest.mark.parametrize("account", ["zcdp", "rdp", "approximate", "spent"])
+def test_what_is_called_cheaper_leaves_more(client: TestClient, visit: TestClient, account: str) -> None:
+    open_account(client, "spent", {"definition": "approximate", "epsilon": "4", "delta": "1e-6"})
+    for _ in range(3):
+        json_of(charge(client, concentrated("0.01"), "spent"), 201)
+    page = _press(visit, "plan", account=account, moe=["30", "50"])
+    left = {}
+    for mechanism, plan in _plans(page).items():
+        json_of(charge(client, plan, account, name=mechanism, reserve_for="P1D"), 201)
+        left[mechanism] = -_counted(client, account)
+        _void(client, account)
+    badges = ["cheaper" in cell for cell in re.findall(r"<td[^>]*>.*?</td>", _whole_row(page, "Charge, "), re.DOTALL)]
+    assert badges == [left[mechanism] == max(left.values()) for mechanism in left]
+
+
+def _whole_row(page: Answer, named: str) -> str:
+    row = re.search(rf"<th [^>]*>{re.escape(named)}.*?</tr>", page.text, re.DOTALL)
+    assert row is not None
+    return row[0]
+
+
+def test_who_may_not_rehearse_is_told_no_charge_that_only_a_rehearsal_knows(client: TestClient) -> None:
+    token = make_key(client, "auditor", "an auditor")["Authorization"].removeprefix("Bearer ")
+    auditor = signed_in(client, token)
+    page = _press(auditor, "plan", account="approximate")
+    assert (_row(page, "Charge, "), _row(page, "Of what is left")) == ([_UNKNOWN] * 2, [_UNKNOWN] * 2)
+    assert "cheaper" not in page.text
+    assert _UNKNOWN not in _row(_press(auditor, "plan", account="zcdp"), "Of what is left")
+
+
+@pytest.mark.parametrize(("account", "delta"), [("approximate", "0.000001"), ("zcdp", "1e-10")])
+def test_a_blank_delta_is_that_of_the_account_that_is_chosen(
+    client: TestClient, visit: TestClient, account: str, delta: str
+) -> None:
+    form = form_of(
+        visit.get("/plan", params={"account": "zcdp" if account == "approximate" else "approximate"}), "/plan"
+    )
+    page = visit.post("/plan", data=form.with_texts(_ROWS | _USUAL | {"do": "plan", "account": account}))
+    assert f'ε at <span class="whole">δ = {delta}</span>' in page.text
+    assert form_of(page, "/plan").fields["delta"] == [""]
+    assert _register(visit, page, "discrete_gaussian").status_code == 303
+    (found,) = json_of(client.get(f"/v1/accounts/{account}/releases"))["items"]
+    assert found["delta"] == delta
+    typed = _press(visit, "plan", account=account, delta="1e-8")
+    assert "δ = 1e-8</span>" in typed.text
+    assert _register(visit, typed, "discrete_gaussian").status_code == 303
+    assert json_of(client.get(f"/v1/accounts/{account}/releases"))["items"][-1]["delta"] == "1e-8"
 
 
 def test_replaced_records_move_twice_as_many_cells(reader: TestClient) -> None:

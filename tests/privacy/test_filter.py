@@ -24,6 +24,8 @@ from service.privacy.filter import (
     Weights,
     add,
     charged,
+    count_fitting,
+    mean,
     open_weights,
     remaining,
     shortfalls,
@@ -461,3 +463,35 @@ def test_a_release_alone_is_as_large_as_admission_counts_it() -> None:
     account = Account(approximate)
     account.charge(of_rho("1/8"))
     assert alone == 9 - account.left
+
+
+def _fitting_one_by_one(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
+    number = 0
+    while True:
+        after = add(totals, charged(totals, amount))
+        if shortfalls(budget, weights, totals, after):
+            return number
+        totals, number = after, number + 1
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        [Gaussian(sigma_squared=Fraction(50))],
+        [Geometric(scale=Fraction(3))],
+        [Gaussian(sigma_squared=Fraction(50)), Geometric(scale=Fraction(7)), Laplace(scale=Fraction(5))],
+        [Gaussian(sigma_squared=Fraction(3)), *(Geometric(scale=Fraction(10**25 + k)) for k in range(3))],
+        [declared(epsilon=Fraction("0.01"), delta=Fraction("1e-9"))],
+        [declared(rho=Fraction("0.01")), at_order_2("0.1")],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("cap", "delta"), [("1", "1e-6"), ("4", "1e-10")])
+def test_room_for_releases_of_the_mean_loss_is_counted_exactly(plans: list[Plan], cap: str, delta: str) -> None:
+    budget = approximate(cap, delta, "1e-8") if delta == "1e-6" else approximate(cap, delta, "0.9e-10")
+    weights, totals = open_weights(budget), Totals()
+    for plan in plans:
+        totals = add(totals, charged(totals, price(plan, ADD, weights.orders)))
+    amount = mean(totals, len(plans))
+    if len(plans) == 1:
+        assert amount == price(plans[0], ADD, weights.orders)
+    assert count_fitting(budget, weights, totals, amount) == _fitting_one_by_one(budget, weights, totals, amount)
