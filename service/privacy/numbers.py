@@ -58,13 +58,20 @@ def parse_exact(text: str) -> Fraction:
     )
 
 
-@lru_cache(maxsize=4096)
 def exact_text(value: Fraction) -> str:
     """The shortest usual text of a rational: a decimal where it has a short one, else ``p/q``.
 
     ``parse_exact(exact_text(x)) == x`` for every x that ``parse_exact`` returns.
     """
-    top, bottom = value.numerator, value.denominator
+    top, bottom = value.as_integer_ratio()
+    return _shortest(f"{top:x}/{bottom:x}")
+
+
+@lru_cache(maxsize=4096)
+def _shortest(ratio: str) -> str:
+    """The same of a ratio in hexadecimal digits: what clients choose is looked up by its text (``keyed``)."""
+    top, bottom = (int(part, 16) for part in ratio.split("/"))
+    value = Fraction(top, bottom)
     for context in (_SHORT, _LONG):
         decimal = context.divide(Decimal(top), Decimal(bottom)).normalize(context)
         if Fraction(decimal) == value:
