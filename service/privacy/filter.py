@@ -17,6 +17,11 @@ from service.privacy.keyed import Figures, remembered
 from service.privacy.pricing import QUANTA, Price
 
 FINE_DENOMINATOR = 10**60  # totals are exact below it
+COMMON = 10**60 * math.lcm(*range(1, 2**13))
+"""What the denominators of exact amounts that can be taken away again divide; 3,611 digits, and Python reads 4,300.
+
+Such amounts can cancel, a/p + (1 - a/p), so that no bound on the denominator of their sum bounds that of what is left
+when some of them expire: only one multiple of all their denominators does."""
 COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
 COARSE_DELTA = 10**40
 _STEPS = 250
@@ -133,21 +138,23 @@ def open_weights(budget: Budget) -> Weights:
     return Weights(ORDERS, tuple(even + (Fraction(9, 10) if k == best else 0) for k in range(len(ORDERS))))
 
 
-def charged(totals: Totals, asked: Price) -> Price:
-    """The price as it is added: rounded up where the common denominator would pass 10^60."""
+def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
+    """The price as it is added: rounded up where the common denominator would pass 10^60.
+
+    ``held``: it can be taken away again; then also where its denominator does not divide ``COMMON``.
+    """
+
+    def manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
+        fine = math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR
+        return added if fine and not (held and COMMON % added.denominator) else _coarse(added, steps)
+
     return Price(
-        epsilon=None if asked.epsilon is None else _manageable(totals.epsilon.finite, asked.epsilon, COARSE),
-        rho=None if asked.rho is None else _manageable(totals.rho.finite, asked.rho, COARSE),
-        delta=_manageable(totals.delta, asked.delta, COARSE_DELTA),
-        linear=_manageable(totals.linear, asked.linear, COARSE),
+        epsilon=None if asked.epsilon is None else manageable(totals.epsilon.finite, asked.epsilon, COARSE),
+        rho=None if asked.rho is None else manageable(totals.rho.finite, asked.rho, COARSE),
+        delta=manageable(totals.delta, asked.delta, COARSE_DELTA),
+        linear=manageable(totals.linear, asked.linear, COARSE),
         quanta=asked.quanta,
     )
-
-
-def _manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
-    if math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR:
-        return added
-    return _coarse(added, steps)
 
 
 def _coarse(value: Fraction, steps: int) -> Fraction:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from fractions import Fraction
 from functools import cache, lru_cache, update_wrapper
 from operator import attrgetter
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +44,8 @@ class Keyed:
         try:
             return self._kept
         except AttributeError:
-            found = keyed(_compared(type(self))(self))
+            kind: Any = type(self)
+            found = keyed(_compared(kind)(self))
             object.__setattr__(self, "_kept", found)
             return found
 
@@ -92,8 +93,8 @@ class Remembered(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], maxsize: int) -> None:
         update_wrapper(self, function)
-        self.__wrapped__ = function
-        self._known = lru_cache(maxsize)(lambda key: function(*key.values))
+        self.__wrapped__ = find = cast("Callable[..., R]", function)
+        self._known = lru_cache(maxsize)(lambda key: find(*key.values))
 
     def __call__(self, *values: P.args, **named: P.kwargs) -> R:
         return self._known(Key(*values, **named))
