@@ -153,7 +153,7 @@ def _advice(failure: Failure) -> str:
     if failure.kind is Kind.UNREACHABLE:
         answered = "FATAL" in failure.reason or "no password supplied" in failure.reason
         if answered:
-            return "the server answers: check the user, the password and the database in SERVICE_DATABASE_URL"
+            return "the server answers: check user, password and database in SERVICE_DATABASE_URL, and the server's log"
         return "check that the server runs, and the host, the port and the options in SERVICE_DATABASE_URL"
     if failure.kind is Kind.LOST:
         return "check that the server runs; its log says why it ended the connection"
