@@ -7,12 +7,13 @@ whoever runs the service the words of errors that come of no values: no connecti
 import sqlite3
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 
 import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.errors import Conflict, ServiceError, Unavailable
-from service.ledger.place import Place
+from service.ledger.place import Place, place_of_file
 
 
 class Kind(Enum):
@@ -125,6 +126,11 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     if primary not in _SQLITE_UNAVAILABLE:
         return Failure(Kind.FAULT, name)
     return Failure(Kind.UNAVAILABLE, name, str(error))
+
+
+def out_of_reach(path: Path, error: OSError) -> ServiceError | RuntimeError:
+    """What is told of a file that this process cannot get at."""
+    return refusal(Failure(Kind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place_of_file(path))
 
 
 def refusal(failure: Failure, place: Place, *, unknown: bool = False) -> ServiceError | RuntimeError:

@@ -40,7 +40,7 @@ def place_of(url: URL) -> Place:
     secrets = [url.password, *(value for name in _SECRETS for value in url.normalized_query.get(name, ()))]
     shown = {str(value) for value in parts.values()}
     named = ", ".join(f"{name} {value}" if value else f"{name} by default" for name, value in parts.items())
-    # A password that is the user's name is not told by the name.
+    # A password that is the user's name is not told by the name. The longest is hidden first: it may hold another.
     return Place(
         f"PostgreSQL at {named}", tuple(sorted({secret for secret in secrets if secret} - shown, key=len, reverse=True))
     )
