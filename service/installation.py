@@ -6,6 +6,7 @@ from sqlalchemy import URL, make_url
 
 from service.errors import StartupRefused
 from service.ledger.database import Database, open_database
+from service.ledger.failures import out_of_reach
 from service.ledger.installation import Secret, check_secret, is_bound, load_secret
 from service.ledger.migrate import prepare
 from service.settings import Settings
@@ -55,6 +56,14 @@ def require_ledger(url: URL) -> None:
 
     Raises:
         StartupRefused: it is not.
+        Unavailable: this process cannot find out.
     """
-    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+    if url.get_backend_name() != "sqlite":
+        return
+    path = Path(str(url.database))
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise out_of_reach(path, error) from None
+    if not there:
         raise StartupRefused(f"there is no ledger at {url.database}: SERVICE_DATA_DIR or SERVICE_DATABASE_URL names it")

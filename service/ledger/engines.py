@@ -11,7 +11,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.errors import StartupRefused
-from service.ledger.failures import Failure, Kind, refusal, sqlite_failure
+from service.ledger.failures import out_of_reach, refusal, sqlite_failure
 from service.ledger.place import place_of_file
 
 # Unless the URL says otherwise: a server that vanished is noticed in half a minute and not in hours.
@@ -36,7 +36,7 @@ def make_sqlite_file(path: Path, timeout: float) -> None:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no part in it
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     except OSError as error:
-        raise refusal(Failure(Kind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place) from None
+        raise out_of_reach(path, error) from None
     except sqlite3.Error as error:
         failure = sqlite_failure(error)
         raise refusal(replace(failure, reason="it is a directory") if path.is_dir() else failure, place) from None

@@ -7,12 +7,13 @@ whoever runs the service the words of errors that come of no values: no connecti
 import sqlite3
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 
 import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.errors import Conflict, ServiceError, Unavailable
-from service.ledger.place import Place
+from service.ledger.place import Place, place_of_file
 
 
 class Kind(Enum):
@@ -127,6 +128,11 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     return Failure(Kind.UNAVAILABLE, name, str(error))
 
 
+def out_of_reach(path: Path, error: OSError) -> ServiceError | RuntimeError:
+    """What is told of a file that this process cannot get at."""
+    return refusal(Failure(Kind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place_of_file(path))
+
+
 def refusal(failure: Failure, place: Place, *, unknown: bool = False) -> ServiceError | RuntimeError:
     """What the caller is told; where the database is and the driver's reason only whoever runs the service."""
     if unknown:
@@ -153,7 +159,7 @@ def _advice(failure: Failure) -> str:
     if failure.kind is Kind.UNREACHABLE:
         answered = "FATAL" in failure.reason or "no password supplied" in failure.reason
         if answered:
-            return "the server answers: check the user, the password and the database in SERVICE_DATABASE_URL"
+            return "the server answers: check user, password and database in SERVICE_DATABASE_URL, and the server's log"
         return "check that the server runs, and the host, the port and the options in SERVICE_DATABASE_URL"
     if failure.kind is Kind.LOST:
         return "check that the server runs; its log says why it ended the connection"

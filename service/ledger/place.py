@@ -7,7 +7,6 @@ from urllib.parse import quote, quote_plus
 from sqlalchemy import URL
 
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")  # options of libpq that a URL's query may hold
-
 _OPTIONS = {"host": "host", "port": "port", "database": "dbname", "user": "user"}  # what else there overrides the URL
 
 
@@ -23,7 +22,7 @@ class Place(NamedTuple):
         for secret in self.hidden:
             for form in (secret, quote(secret, safe=""), quote_plus(secret)):
                 shown = re.sub(re.escape(form), "***", shown, flags=re.IGNORECASE)
-        return "".join([f"{detail}: {self.name}", f": {shown}" * bool(shown), f"; {advice}" * bool(advice)])
+        return "; ".join(filter(None, (": ".join(filter(None, (detail, self.name, shown))), advice)))
 
 
 def place_of_file(path: object) -> Place:
@@ -41,5 +40,7 @@ def place_of(url: URL) -> Place:
     secrets = [url.password, *(value for name in _SECRETS for value in url.normalized_query.get(name, ()))]
     shown = {str(value) for value in parts.values()}
     named = ", ".join(f"{name} {value}" if value else f"{name} by default" for name, value in parts.items())
-    # A password that is the user's name is not told by the name.
-    return Place(f"PostgreSQL at {named}", tuple({secret for secret in secrets if secret} - shown))
+    # A password that is the user's name is not told by the name. The longest is hidden first: it may hold another.
+    return Place(
+        f"PostgreSQL at {named}", tuple(sorted({secret for secret in secrets if secret} - shown, key=len, reverse=True))
+    )
