@@ -75,7 +75,11 @@ _ALSO = {
     "already_drawn": {"draw_mechanism"},
 }
 _STREAM = {
-    "schema": {"type": "string", "format": "binary", "description": "An Arrow IPC stream: bytes, shown nowhere here."}
+    "schema": {
+        "type": "string",
+        "format": "binary",
+        "description": "An Arrow IPC stream: binary, so there is no example to show.",
+    }
 }
 _IDENTITY = {
     "X-Release": {"description": "The release's id, of an Arrow stream.", "schema": {"type": "string"}},
