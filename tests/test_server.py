@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from service.errors import StartupRefused
-from service.server import bound_socket
+from service.server import bound_socket, require_random_hashes
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
@@ -38,3 +38,14 @@ def test_an_address_that_is_taken_is_refused() -> None:
             bound_socket("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(StartupRefused, match="cannot listen at no such host"):
         bound_socket("no such host", 0)
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4294967295", " "])
+def test_hashes_that_can_be_foreseen_are_refused(seed: str) -> None:
+    with pytest.raises(StartupRefused, match="expected PYTHONHASHSEED unset, or random"):
+        require_random_hashes({"PYTHONHASHSEED": seed})
+
+
+@pytest.mark.parametrize("environment", [{}, {"PYTHONHASHSEED": ""}, {"PYTHONHASHSEED": "random"}])
+def test_hashes_under_a_key_of_the_process_are_not(environment: dict[str, str]) -> None:
+    require_random_hashes(environment)

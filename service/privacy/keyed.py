@@ -44,14 +44,14 @@ class Keyed:
         try:
             return self._kept
         except AttributeError:
-            kind: Any = type(self)
+            kind: type = type(self)
             found = keyed(_compared(kind)(self))
             object.__setattr__(self, "_kept", found)
             return found
 
 
 @cache
-def _compared(kind: Any) -> Callable[[object], tuple[object, ...]]:
+def _compared(kind: type) -> Callable[[object], tuple[object, ...]]:
     """What two values of a dataclass are compared by; the class too, so that there is more than one figure."""
     return attrgetter("__class__", *(field.name for field in fields(kind) if field.compare))
 
