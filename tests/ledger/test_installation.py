@@ -51,7 +51,7 @@ def test_a_secret_that_every_user_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "service.secret"
     path.write_text(KEY.hex())
     path.chmod(0o604)
-    with pytest.raises(StartupRefused, match="can be read by every user of this machine.*chmod o-r") as refused:
+    with pytest.raises(StartupRefused, match=r"every user of this machine: .* chmod o-r") as refused:
         load_secret(path)
     assert KEY.hex() not in str(refused.value)
 
