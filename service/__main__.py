@@ -12,6 +12,7 @@ from service.configuration import reference
 from service.errors import ServiceError
 from service.installation import open_place
 from service.ledger.migrate import migrate as migrate_database
+from service.memory_privacy import forbid_dumps
 from service.settings import Settings, read_settings, shown
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
@@ -136,6 +137,7 @@ def _settings() -> Settings:
 
 def main() -> None:
     """Run a command; what it refuses is one line and exit status 1."""
+    forbid_dumps()
     try:
         app()
     except ServiceError as error:

@@ -149,10 +149,10 @@ def export(
 
 
 def _write(lines: Iterable[str], path: Path) -> None:
-    """All of it or nothing: an earlier export of this name stays until the new one is whole."""
+    """Write all of it or nothing, for this user alone: an earlier export stays until the new one is whole."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as file:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,7 @@ def test_what_is_no_receipt_is_refused(home: Path, tmp_path: Path, said: Command
 def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Path, said: Command) -> None:
     file, head = tmp_path / "export.jsonl", (home / "head").read_text()
     assert said(home, "export", "--output", str(file)) == ""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "it tells what is not yet published"
     assert said(home, "export", "--account", "people").splitlines()[1:] == file.read_text().splitlines()[1:]
     key = (home / "key").read_text()
     assert said(tmp_path, "verify", str(file), "--public-key", key) == f"people: 4 entries, all valid, head {head}\n"

@@ -86,6 +86,7 @@ def test_a_database_of_another_secret_is_refused(tmp_path: Path) -> None:
     assert refused.stderr.startswith(f"error: the secret file {secret} is missing")
     assert not secret.exists(), "a second one would only hide that the first is lost"
     secret.write_text("00" * 32)
+    secret.chmod(0o600)
     refused = run(tmp_path, "serve")
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: the secret file is not the one")
@@ -104,6 +105,7 @@ def test_a_question_about_a_ledger_that_is_not_there_is_refused(tmp_path: Path, 
 
 def test_a_question_about_an_empty_database_is_refused(tmp_path: Path, empty_database_url: str) -> None:
     (tmp_path / "service.secret").write_text("00" * 32)
+    (tmp_path / "service.secret").chmod(0o600)
     given = {"database_url": empty_database_url, "secret_file": str(tmp_path / "service.secret")}
     refused = run(tmp_path, "verify", **given)
     assert refused.returncode == 1

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, Row, Select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from service.errors import StartupRefused
+from service.errors import StartupRefused, Unavailable
 from service.ledger.company import TALLY, Company, Parted, Tally
 from service.ledger.engines import make_sqlite_file, postgresql_engine, sqlite_engine
 from service.ledger.failures import RETRIED, Kind, failure_of, refusal
@@ -50,6 +50,11 @@ SET LOCAL lock_timeout = {wait};
 SET LOCAL idle_in_transaction_session_timeout = 60000;
 SELECT pg_advisory_xact_lock({lock}),
        CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+# Tables of another version than this server's fail the cast. Reading the version also locks its table for the
+# transaction, so that a migration waits for it, and it for a migration.
+_OF_VERSION_POSTGRESQL = """,
+       CAST((SELECT CASE version_num WHEN '{version}' THEN '1' ELSE 'another' END FROM alembic_version) AS integer)"""
+_VERSION_SQLITE = "SELECT version_num FROM alembic_version"
 _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connection's present wait is noted
@@ -100,6 +105,7 @@ class Database:
     ) -> None:
         self.place = place_of(writer.url)
         self.kind = kind  # "sqlite" or "postgresql"
+        self.version: str | None = None  # of the tables: write transactions are refused on any other; None: on none
         self.lock_timeout = lock_timeout  # seconds that a transaction waits in all, in the queue and for locks
         self.writers = Queue(writers)
         self.readers = Queue(_READERS)
@@ -245,8 +251,16 @@ class Database:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait}")
                 connection.info[_WAIT_SET] = wait
             connection.exec_driver_sql(_WRITE_SQLITE)
-        else:
-            connection.exec_driver_sql(_WRITE_POSTGRESQL.format(wait=wait, lock=lock))
+            if self.version is not None and connection.exec_driver_sql(_VERSION_SQLITE).scalar() != self.version:
+                raise _other_version()
+            return
+        begin = _WRITE_POSTGRESQL.format(wait=wait, lock=lock)
+        if self.version is not None:
+            begin += _OF_VERSION_POSTGRESQL.format(version=self.version)
+        try:
+            connection.exec_driver_sql(begin)
+        except DataError:
+            raise _other_version() from None
 
     def _commit(self, connection: Connection) -> None:
         raw = connection.connection.driver_connection  # now: of one that broke SQLAlchemy gives none
@@ -283,6 +297,14 @@ def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> N
 def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:
     """Rows for one statement; a single one is not a batch, which costs both drivers more."""
     return rows[0] if len(rows) == 1 else rows
+
+
+def _other_version() -> Unavailable:
+    return Unavailable(
+        "the database is of another version of the service than this server, which changes nothing in it",
+        retry_after=60,
+        for_operator="the database was migrated to another version of the service: replace this server by one of that",
+    )
 
 
 def _persistent(attempt: Callable[[], T], place: Place) -> T:

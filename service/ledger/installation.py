@@ -11,6 +11,7 @@ import hmac
 import os
 import re
 import secrets
+import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +56,8 @@ def load_secret(path: Path, *, make: bool = True) -> Secret:
     """Read the secret, or make it where there is none; processes that start together get the same.
 
     Raises:
-        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, cannot be read or made, or is not
-            there and must not be made. The message never quotes the file.
+        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, can be read by every user, cannot be
+            read or made, or is not there and must not be made. The message never quotes the file.
     """
     try:
         if not path.exists():
@@ -65,9 +66,14 @@ def load_secret(path: Path, *, make: bool = True) -> Secret:
                     f"the secret file {path} is missing: restore the one this database was set up with"
                 )
             _make_secret(path)
+        readable_by_all = path.stat().st_mode & stat.S_IROTH
         text = path.read_bytes()
     except OSError as error:
         raise StartupRefused(f"the secret file {path} cannot be read or made: {error.strerror}") from error
+    if readable_by_all:
+        raise StartupRefused(
+            f"the secret file {path} can be read by every user of this machine: take that away with chmod o-r {path}"
+        )
     return Secret(_decoded(text, path))
 
 

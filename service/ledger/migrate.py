@@ -36,11 +36,13 @@ def migrate(database_or_url: Database | str) -> None:
 
     def upgrade(connection: Connection) -> None:
         _exclude_others(connection)
+        _wait_for_writers(connection)
         try:
             command.upgrade(_config(connection), "head")
         except CommandError as error:
             raise StartupRefused(_NEWER) from error
 
+    database_or_url.version = None
     database_or_url.write(upgrade, landed=lambda connection, _: _is_at_head(connection))
 
 
@@ -53,11 +55,13 @@ def downgrade(database: Database, revision: str) -> None:
 
     def step_back(connection: Connection) -> None:
         _exclude_others(connection)
+        _wait_for_writers(connection)
         command.downgrade(_config(connection), revision)
 
     def landed(connection: Connection, _: None) -> bool:
         return (_revision(connection) or "base") == revision
 
+    database.version = None
     database.write(step_back, landed=landed)
 
 
@@ -74,27 +78,36 @@ def is_migrated(database: Database) -> bool:
 def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
     """At start: migrate where nobody else can be using the database, or where it is empty and a ledger may begin.
 
+    From here on the database is only written while its tables are of this version.
+
     Raises:
         StartupRefused: a shared database is not of this version; an operator decides when it changes. Or it is empty.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
-        if _is_at_head(connection):
-            return
-        if not _is_known(connection):
+        ready = _is_at_head(connection)
+        if not (ready or _is_known(connection)):
             raise StartupRefused(_NEWER)
         empty = not inspect(connection).get_table_names()
     if empty and not begin:
         raise StartupRefused("the database is empty: there is no ledger in it")
-    if not (embedded or empty):
+    if not (ready or embedded or empty):
         raise StartupRefused("the database is not of this version of the service: run python -m service migrate")
-    migrate(database)
+    if not ready:
+        migrate(database)
+    database.version = _head()
 
 
 def _exclude_others(connection: Connection) -> None:
     """SQLite's write transaction excludes everybody already."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+
+
+def _wait_for_writers(connection: Connection) -> None:
+    """Let no server of another version write beside the migration: each reads the version in its transaction."""
+    if connection.dialect.name == "postgresql" and inspect(connection).has_table("alembic_version"):
+        connection.execute(text("LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE"))
 
 
 def _config(connection: Connection | None = None) -> Config:

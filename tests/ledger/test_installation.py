@@ -43,7 +43,17 @@ def test_a_secret_is_made_where_there_is_none_and_read_from_then_on(tmp_path: Pa
 def test_a_secret_may_be_hexadecimal_or_base64(tmp_path: Path, text_of_file: str) -> None:
     path = tmp_path / "service.secret"
     path.write_text(text_of_file)
+    path.chmod(0o640)  # a group of its own is how containers are given it
     assert load_secret(path).key == KEY
+
+
+def test_a_secret_that_every_user_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "service.secret"
+    path.write_text(KEY.hex())
+    path.chmod(0o604)
+    with pytest.raises(StartupRefused, match=r"every user of this machine: .* chmod o-r") as refused:
+        load_secret(path)
+    assert KEY.hex() not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,23 @@
 import contextlib
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, make_url, text
+from sqlalchemy import Connection, inspect, make_url, text
 from sqlalchemy.schema import CheckConstraint
 
 from service.errors import StartupRefused, Unavailable
 from service.ledger.database import Database, open_database
 from service.ledger.migrate import MIGRATION_LOCK, downgrade, is_migrated, migrate, prepare
 from service.ledger.tables import Base
-from tests.processes import together
+from tests.processes import PATIENCE, together
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -162,3 +164,48 @@ def test_a_database_of_a_newer_version_is_refused(database: Database, embedded: 
         prepare(database, embedded)
     with database.read() as connection:
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == "9999"
+
+
+def test_a_server_of_another_version_writes_nothing_after_a_migration(database: Database, database_url: str) -> None:
+    """What an older server would write by its own rules, the newer tables may mean otherwise."""
+    prepare(database, embedded=True)
+    _run(database, "DELETE FROM jobs")
+    with contextlib.closing(open_database(database_url)) as newer:
+        _run(newer, "UPDATE alembic_version SET version_num = '9999'")
+        with pytest.raises(Unavailable, match="of another version of the service") as refused:
+            _run(database, "DELETE FROM jobs")
+        assert "replace this server" in (refused.value.for_operator or "")
+        assert not is_migrated(database)  # so a proxy sends no more requests
+        with database.read() as connection:
+            assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == "9999"
+        _run(newer, f"UPDATE alembic_version SET version_num = '{database.version}'")
+    _run(database, "DELETE FROM jobs")  # and nothing is left open
+
+
+def test_a_migration_waits_for_transactions_of_the_version_before(postgresql_url: str) -> None:
+    older = open_database(postgresql_url)
+    prepare(older, embedded=True)
+    started, done = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow(connection: Connection) -> None:
+        started.set()
+        assert done.wait(PATIENCE)
+        order.append("write")
+
+    def move() -> None:
+        with contextlib.closing(open_database(postgresql_url)) as newer:
+            migrate(newer)
+            order.append("migration")
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(older.write, slow, landed=lambda *_: False)
+        assert started.wait(PATIENCE)
+        moving = pool.submit(move)
+        with pytest.raises(TimeoutError):
+            moving.result(timeout=1)
+        done.set()
+        writing.result(PATIENCE)
+        moving.result(PATIENCE)
+    older.close()
+    assert order == ["write", "migration"]
