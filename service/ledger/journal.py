@@ -83,6 +83,14 @@ class AccountHead:
     head: Head
 
 
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does something: a principal, and the key that they do it with."""
+
+    name: str
+    key: str | None = None  # its id; None: an identity provider vouches for them, or it is no person
+
+
 class JournalEntry(NamedTuple):
     """One entry as it is stored; ``body`` is the canonical JSON that was hashed."""
 
@@ -159,6 +167,13 @@ def utf_16_units(name: str) -> bytes:
 def entry_hash(previous: str, body: str) -> str:
     """SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON."""
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
+
+
+def acted(actor: Actor | None) -> dict[str, object]:
+    """What an entry says of its actor. Entries that are older than the key's id have the principal alone."""
+    if actor is None or actor.key is None:
+        return {"actor": None if actor is None else actor.name}
+    return {"actor": actor.name, "key": actor.key}
 
 
 def following(

@@ -46,6 +46,17 @@ class Installation(Base):
     created_at: Mapped[str]
 
 
+class InstallationEntry(Base):
+    """One entry of the installation's journal: what happened to it that belongs to no account."""
+
+    __tablename__ = "installation_journal"
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    body: Mapped[str]  # RFC 8785 canonical JSON
+    hash: Mapped[str]
+    seal: Mapped[str]  # HMAC of number and hash with the installation's secret
+
+
 class ApiKey(Base):
     """A bearer key; the token itself is never stored."""
 

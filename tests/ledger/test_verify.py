@@ -33,7 +33,8 @@ from tests.ledger.charging import (
 )
 from tests.ledger.ledgers import NAMES, A, B, Clock, draw_what_is_held, everything
 
-_NOT_OF_AN_ACCOUNT = {"installation", "api_keys", "jobs", "stored_answers"}  # nothing that a journal says
+# Nothing that an account's journal says.
+_NOT_OF_AN_ACCOUNT = {"installation", "installation_journal", "api_keys", "jobs", "stored_answers"}
 _TABLES = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_OF_AN_ACCOUNT]
 _COLUMNS = [(table.name, column.name) for table in _TABLES for column in table.columns]
 
