@@ -72,8 +72,11 @@ def rotate(
 @app.command("revoke")
 def revoke(key_id: KeyArgument) -> None:
     """Revoke a key by its id; it is refused from then on."""
-    database, _ = _open()
-    database.write(lambda connection: keys.revoke_key(connection, key_id, clock.now()), landed=lambda *_: False)
+    database, secret = _open()
+    database.write(
+        lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
+        landed=lambda *_: False,
+    )
     database.close()
     typer.echo(f"revoked {key_id}")
 
@@ -92,6 +95,8 @@ def list_all() -> None:
 
 
 def _state(record: keys.KeyRecord, now: str) -> str:
+    if not record.sealed:
+        return "serves nobody: older than seals and not adopted"
     if record.revoked_at:
         return f"revoked {record.revoked_at}"
     if record.expires_at is None:

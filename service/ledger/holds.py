@@ -11,7 +11,7 @@ from service.ledger import accounts
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
-from service.ledger.journal import has_entry
+from service.ledger.journal import Actor, has_entry
 from service.ledger.once import Answer, once
 from service.ledger.releases import ReleaseRecord, State, expires, read_release, state_of
 from service.ledger.settling import Held, Kind, held_of, settle
@@ -102,7 +102,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
     return _step(database, request, name, release_id, choose, render)
 
 
-def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: str, at: str) -> AccountRecord:
+def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: Actor, at: str) -> AccountRecord:
     """Commit a reservation in the transaction of its first draw, and return the account, locked.
 
     Raises:
@@ -157,7 +157,7 @@ def _step(
         step = choose(connection, release)
         if step is None:
             return Settled(release, locked[-1])
-        after = settle(connection, locked, held, step.state, step.kind, step.content, request.principal, at)
+        after = settle(connection, locked, held, step.state, step.kind, step.content, request.actor, at)
         return Settled(replace(release, state=step.state), after[-1])
 
     return once(database, request, work, status=200, render=render, landed=_landed)

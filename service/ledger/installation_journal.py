@@ -5,7 +5,6 @@ writes the database can neither add one nor change one: all that is left to them
 restore an older state of everything, which only somebody who kept a head can tell.
 """
 
-import hmac
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from service.ledger.journal import (
 )
 from service.ledger.tables import InstallationEntry
 
-Kind = Literal["key_adopted", "key_made", "key_rotated", "key_revoked"]
+Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "rows_sealed"]
 
 _ENTRY = select(
     InstallationEntry.seq,
@@ -36,6 +35,7 @@ _ENTRY = select(
     InstallationEntry.hash,
     InstallationEntry.seal,
 ).order_by(InstallationEntry.seq)
+_PURPOSE = "installation-journal"
 _AT_ONCE = 500  # entries that a reader holds
 
 
@@ -51,7 +51,8 @@ def append(
     last = head(connection)
     body = canonical({"seq": last.seq + 1, "kind": kind, "content": content, "time": at} | acted(actor))
     new = Head(last.seq + 1, entry_hash(last.hash, body))
-    row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash, "seal": _seal(secret, new)}
+    row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
+    row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
     connection.execute(insert(InstallationEntry).values(row))
     return new
 
@@ -61,6 +62,14 @@ def head(connection: Connection) -> Head:
     last = select(InstallationEntry.seq, InstallationEntry.hash).order_by(InstallationEntry.seq.desc()).limit(1)
     row = connection.execute(last).one_or_none()
     return BEFORE_FIRST if row is None else Head(*row)
+
+
+def has_kind(connection: Connection, *kinds: Kind) -> bool:
+    """Whether there is an entry of one of these kinds."""
+    return (
+        connection.execute(select(InstallationEntry.seq).where(InstallationEntry.kind.in_(kinds)).limit(1)).first()
+        is not None
+    )
 
 
 def has_entry(connection: Connection, entry: Head) -> bool:
@@ -90,14 +99,9 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
 
 def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:
     check_link(previous, entry)
-    if not hmac.compare_digest(_seal(secret, Head(entry.seq, entry.hash)), seal):
+    if not secret.is_seal(seal, _PURPOSE, entry.seq, entry.hash):
         raise Broken("the entry was not written with the installation's secret")
     said = read_body(entry.body)
     if (said.get("seq"), said.get("kind")) != (entry.seq, entry.kind):
         raise Broken(MISFILED)
     return said
-
-
-def _seal(secret: Secret, entry: Head) -> str:
-    """The hash stands for the entry and for all before it."""
-    return secret.hmac("installation-journal", entry.seq.to_bytes(8, "big"), bytes.fromhex(entry.hash)).hex()

@@ -181,7 +181,7 @@ def following(
     kind: Kind,
     content: dict[str, object],
     *,
-    actor: str | None,
+    actor: Actor | None,
     release_id: str | None = None,
     at: str,
 ) -> tuple[Row, Head]:
@@ -194,9 +194,9 @@ def following(
             "kind": kind,
             "release": release_id,
             "content": content,
-            "actor": actor,
             "time": at,
         }
+        | acted(actor)
     )
     head = Head(seq, entry_hash(account.head.hash, body))
     row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
@@ -219,7 +219,7 @@ def append(
     kind: Kind,
     content: dict[str, object],
     *,
-    actor: str,
+    actor: Actor,
     release_id: str | None = None,
     at: str,
 ) -> Head:

@@ -72,7 +72,7 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         content |= {"budget": budgets.write_budget(new.budget), "admission": json.loads(admission)}
         content |= {"parent": new.parent, "approval_above": approval_above}
         chain = AccountHead(account_id, new.name, BEFORE_FIRST)
-        head = journal.append(connection, chain, "account_opened", content, actor=request.principal, at=at)
+        head = journal.append(connection, chain, "account_opened", content, actor=request.actor, at=at)
         accounts.save_head(connection, account_id, head)
         return accounts.read_account(connection, new.name)
 
@@ -133,7 +133,7 @@ def change_account(
         else:
             kind, content = "account_closed" if change == "closed" else "account_reopened", {}
             columns = {"state": change}
-        head = journal.append(connection, account.chain, kind, content, actor=request.principal, at=at)
+        head = journal.append(connection, account.chain, kind, content, actor=request.actor, at=at)
         accounts.save_head(connection, account.id, head, **columns)
         return accounts.read_account(connection, name)
 

@@ -65,13 +65,14 @@ class ApiKey(Base):
     name: Mapped[str]  # the principal
     role: Mapped[str]
     accounts: Mapped[str | None]  # JSON array of account names; null: all
-    token_hash: Mapped[str] = mapped_column(unique=True)
+    token_hash: Mapped[str] = mapped_column(unique=True)  # HMAC with the secret; SHA-256 where there is no seal
     created_at: Mapped[str]
     expires_at: Mapped[str | None]
     revoked_at: Mapped[str | None]
     created_by: Mapped[str | None]  # the principal who made it; null: the operator, at a start or by a command
     rotated_from: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))  # the key that it takes the place of
     last_used_at: Mapped[str | None]  # as `uses` has it: to the hour
+    seal: Mapped[str | None]  # HMAC of all but the last use, with the secret; null: older, and not adopted
     __table_args__ = (
         CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),
         # Those are an issuer's to give; an older version may have left some that are revoked.
@@ -273,6 +274,7 @@ class StoredAnswer(Base):
     draw_id: Mapped[str | None] = mapped_column(ForeignKey("draws.id"))
     api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     created_at: Mapped[str]
+    seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: no answer to give again
 
 
 class Job(Base):
@@ -294,6 +296,7 @@ class Job(Base):
     leased_until: Mapped[str | None]  # when others may take it from that worker
     created_at: Mapped[str]
     ended_at: Mapped[str | None]
+    seal: Mapped[str | None]  # HMAC of a result and of what was asked, with the installation's secret
     __table_args__ = (
         CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name="jobs_state"),
         Index("jobs_by_state", "state", "created_at"),

@@ -90,7 +90,7 @@ def test_reading_goes_beyond_one_batch(database: Database, secret: Secret, monke
     [
         (["UPDATE {table} SET body = replace(body, 'ann', 'bob') WHERE seq = 2"], 2, "the hash is not"),
         (["UPDATE {table} SET kind = 'key_revoked' WHERE seq = 2"], 2, "filed under another"),
-        (["UPDATE {table} SET seal = 'é' WHERE seq = 2"], 2, "cannot stand there"),
+        (["UPDATE {table} SET seal = 'é' WHERE seq = 2"], 2, "not written"),
         (
             ["UPDATE {table} SET seal = (SELECT seal FROM {table} WHERE seq = 1) WHERE seq = 2"],
             2,
