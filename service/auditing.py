@@ -53,9 +53,10 @@ def verify(
     bad, verified = False, 0
     if not account:
         with database.read() as connection:
-            for fault in verify_installation(connection, secret):
-                bad = True
-                typer.echo(f"the installation: {fault}")
+            faults = list(verify_installation(connection, secret))
+        bad = bool(faults)
+        for fault in faults or ["all valid"]:
+            typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
         verified += 1
         with database.read() as connection:

@@ -24,6 +24,7 @@ Kind = Literal[
     "budget_changed",
     "account_closed",
     "account_reopened",
+    "change_proposed",
     "metadata_changed",
     "described",
     "proposed",

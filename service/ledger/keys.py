@@ -329,7 +329,7 @@ def fixed(record: KeyRecord) -> dict[str, object]:
 def stored_keys(connection: Connection, secret: Secret) -> Iterator[tuple[KeyRecord, bool]]:
     """All keys, oldest first, each with whether its row is as the service wrote it; it is not where it has no seal."""
     for row in connection.execute(select(*_COLUMNS, ApiKey.token_hash, ApiKey.seal.label("given")).order_by(*_ORDER)):
-        yield _record(row[:-2]), secret.is_seal(row.given, _PURPOSE, *(row._mapping[column] for column in _SEALED))
+        yield _record(row[:-2]), secret.is_seal(row.given, _PURPOSE, *(row._mapping[column.key] for column in _SEALED))
 
 
 def unsealed_keys(connection: Connection) -> list[tuple[KeyRecord, str]]:

@@ -181,6 +181,9 @@ class Spending(Base):
     )
 
 
+_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
+
+
 class Entry(Base):
     """One journal entry. ``body`` is what was hashed; the columns beside it only find it."""
 
@@ -199,6 +202,7 @@ class Entry(Base):
             postgresql_where=text("kind IN ('account_opened', 'budget_changed')"),
             sqlite_where=text("kind IN ('account_opened', 'budget_changed')"),
         ),
+        Index("journal_changes", "account_id", "seq", postgresql_where=_CHANGES, sqlite_where=_CHANGES),
     )
 
 
