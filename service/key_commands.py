@@ -1,5 +1,6 @@
 """The commands about API keys: ``python -m service keys``."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
@@ -8,9 +9,10 @@ from sqlalchemy import Connection
 
 from service import logs
 from service.installation import open_installation
-from service.ledger import clock, keys
+from service.ledger import clock, installation_journal, keys
 from service.ledger.database import Database
 from service.ledger.installation import Secret
+from service.ledger.journal import Broken
 from service.settings import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="API keys.")
@@ -91,6 +93,23 @@ def list_all() -> None:
         made = f"made by {record.created_by or 'the operator'}"
         used = f"last used {record.last_used_at or 'never'}"
         typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {made}, {used}")
+    database.close()
+
+
+@app.command("history")
+def history() -> None:
+    """Print what happened to keys, oldest first: when, by whom, and with which key."""
+    database, secret = _open()
+    try:
+        with database.read() as connection:
+            for said in installation_journal.read(connection, secret):
+                if said["kind"].startswith("key_"):
+                    by = "the operator" if said["actor"] is None else " ".join([said["actor"], said.get("key", "")])
+                    what = said["kind"].replace("_", " ")
+                    typer.echo(f"{said['seq']}  {said['time']}  {what} by {by.strip()}: {json.dumps(said['content'])}")
+    except Broken as broken:
+        typer.echo(f"error: the installation's journal: {broken}", err=True)
+        raise typer.Exit(1) from None
     database.close()
 
 

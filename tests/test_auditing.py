@@ -80,7 +80,8 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
     for arguments in (["--head", "9:" + "0" * 64], ["--account", "people", "--head", "9"], ["no-such-file"]):
         assert "Invalid value" in said(home, "verify", *arguments, code=2)
     changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
-    assert said(changed, "verify", code=1) == "people: the first bad entry is 4: the draw is not what its entry says\n"
+    bad = "people: the first bad entry is 4: the draw is not what its entry says\n"
+    assert said(changed, "verify", code=1) == f"the installation: all valid\n{bad}"
 
 
 def test_a_key_that_somebody_put_into_the_database_is_found(home: Path, tmp_path: Path, said: Command) -> None:

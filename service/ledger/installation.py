@@ -48,7 +48,7 @@ class Secret:
 
     def seal(self, purpose: str, *values: object) -> str:
         """A code of a row's values, for one purpose: whoever writes the database cannot make it, nor change them."""
-        return self.hmac(purpose, *(_part(value) for value in values)).hex()
+        return self.hmac(purpose, b"".join(map(_part, values))).hex()
 
     def is_seal(self, given: object, purpose: str, *values: object) -> bool:
         """Whether this is the code of these values."""
@@ -60,8 +60,9 @@ class Secret:
 
 
 def _part(value: object) -> bytes:
-    """Text, or what cannot be taken for one."""
-    return b"'" + value.encode() if isinstance(value, str) else repr(value).encode()
+    """A value's length and its text, or what cannot be taken for one."""
+    part = b"'" + value.encode() if isinstance(value, str) else repr(value).encode()
+    return len(part).to_bytes(8, "big") + part
 
 
 def load_secret(path: Path, *, make: bool = True) -> Secret:

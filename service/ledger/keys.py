@@ -385,7 +385,10 @@ def token_code(secret: Secret, token: str) -> str:
 
 
 def _accounts(stored: str | None) -> tuple[str, ...] | None:
-    return None if stored is None else tuple(json.loads(stored))
+    try:
+        return None if stored is None else tuple(json.loads(stored))
+    except (TypeError, ValueError):  # nothing that the service wrote: it reaches nothing
+        return ()
 
 
 def _role(stored: str) -> Role:

@@ -301,6 +301,7 @@ def test_a_row_that_somebody_inserted_is_nobody(database: Database, how: str) ->
         "name = 'bob'",
         "accounts = NULL",
         "accounts = '[]'",
+        "accounts = 'x'",
         "expires_at = NULL",
         "expires_at = '2036-01-01T00:00:00.000000Z'",
         "created_by = 'bob'",

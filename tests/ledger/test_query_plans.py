@@ -17,6 +17,7 @@ from service.ledger.retention import remove_noisy
 from service.ledger.settling import present
 from tests.ledger.charging import (
     ANN,
+    BOB,
     SECRET,
     account_of,
     approve,
@@ -57,8 +58,8 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
     """Each operation of the ledger, each way of reading it."""
     open_account(database, "agency")
     open_account(database, parent="agency", approval_above="0.001")
-    for change in ("closed", "open"):
-        opening.change_account(database, ANN, "people", change, lambda _: "", "/budget")
+    for change, who in (("closed", ANN), ("open", ANN), ("open", BOB)):
+        opening.change_account(database, who, "people", change, lambda _: "", "/budget")
     (registered,) = charge(database, _PLAN, request=asking("ann", "key", "digest"))
     charge(database, _PLAN, request=asking("ann", "key", "digest"))
     draw(database, registered.id, _PLAN)
