@@ -54,7 +54,7 @@ def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None) -
     found: list[tuple[KeyRecord, bool]] = []
     for record, stored in unsealed_keys(connection):
         token = _token(secret, record, stored, bootstrap)
-        noted = record.id in known and fixed(known[record.id].record) == fixed(record)
+        noted = record.id in known and fixed(known[record.id]) == fixed(record)
         if token is not None and (not known or (token == bootstrap and noted)):
             seal_key(connection, secret, record.id, token)
             installation_journal.append(connection, secret, "key_adopted", fixed(record), actor=None, at=at)

@@ -34,17 +34,17 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         yield f"jobs: the result of {job_id} is not as the service wrote it"
 
 
-def _keys(connection: Connection, secret: Secret, known: dict[str, Known]) -> Iterator[str]:
+def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]:
     missing = dict(known)
     for record, sealed in stored_keys(connection, secret):
         entered = missing.pop(record.id, None)
         if entered is None:
             yield f"api_keys: no entry made the key {record.id} of {record.name!r}"
-        elif sealed != entered.record.sealed:
+        elif sealed != entered.sealed:
             yield f"api_keys: the row of {record.id} of {record.name!r} is not as the service wrote it"
-        elif fixed(record) != fixed(entered.record):
-            stored, journalled = fixed(record), fixed(entered.record)
+        elif fixed(record) != fixed(entered):
+            stored, journalled = fixed(record), fixed(entered)
             columns = ", ".join(name for name in stored if stored[name] != journalled[name])
             yield f"api_keys: {columns} of {record.id} of {record.name!r} is not what the journal makes it"
     for key_id, entered in missing.items():
-        yield f"api_keys: the key {key_id} of {entered.record.name!r} is missing"
+        yield f"api_keys: the key {key_id} of {entered.name!r} is missing"

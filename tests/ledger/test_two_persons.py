@@ -103,6 +103,16 @@ def test_one_who_made_both_keys_is_one_person(ledger: Database) -> None:
     assert not _approved(ledger, _make(ledger, "ann", by=first), _make(ledger, "bob", by=first))
 
 
+def test_whoever_has_another_key_of_the_one_who_made_a_key_could_have_been_shown_it(ledger: Database) -> None:
+    """A repeated request shows the token again, to any key of its principal."""
+    ann, bob, carol = _make(ledger, "ann"), _make(ledger, "bob"), _make(ledger, "carol")
+    _make(ledger, "bob", by=ann)
+    made = _make(ledger, "made", by=bob)
+    assert not _approved(ledger, ann, made)
+    assert _approved(ledger, ann, bob)
+    assert _approved(ledger, carol, made)
+
+
 def test_a_person_of_an_issuer_is_not_the_second_person_by_a_key_that_they_made(ledger: Database) -> None:
     ann, bob = Actor("oidc:ann"), Actor("oidc:bob")
     puppet = _make(ledger, "puppet", by=ann)

@@ -60,6 +60,25 @@ def test_a_second_steward_approves(api: Client, steward: Client) -> None:
     assert json_of(api.get(f"/v1{page}"))["state"] == "committed"
 
 
+def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client) -> None:
+    page = "/accounts/persons"
+    answer = submit(steward, page, f"{page}/budget", cap="0.75", declared="")
+    assert answer.headers["Location"] == f"{page}?done=proposed"
+    shown = steward.get(answer.headers["Location"]).text
+    assert "The change waits for a second steward." in shown
+    assert "first-steward proposed the budget" in shown
+    assert "Approve the change" not in shown
+    assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "0.5"
+    sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
+    assert "Approve the change" in steward.get(page).text
+    proposed = json_of(api.get(f"/v1{page}"))["proposed_change"]["budget"]
+    submit(steward, page, f"{page}/budget", cap=proposed["rho"], declared="")
+    found = json_of(api.get(f"/v1{page}"))
+    assert (found["budget"]["rho"], found["proposed_change"]) == ("0.75", None)
+    assert "Approve the change" not in steward.get(page).text
+    assert "by the key" in steward.get(f"{page}/journal").text
+
+
 def test_closing_and_opening(api: Client, steward: Client) -> None:
     answer = submit(steward, "/accounts/empty", "/accounts/empty/state", state="closed")
     assert answer.headers["Location"] == "/accounts/empty?done=closed"
