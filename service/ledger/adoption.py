@@ -87,8 +87,8 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
     said = {"key": record.id, "principal": record.name, "role": record.role, "accounts": accounts}
     if adopted:
         _log.warning("key adopted; make sure that it may do this", **said)
-    else:
-        advice = "make another: python -m service keys create; or start once with its token in SERVICE_BOOTSTRAP_KEY"
+    elif record.revoked_at is None:
+        advice = "make another (keys create), or start once with its token in SERVICE_BOOTSTRAP_KEY; or revoke it"
         _log.warning("key without a seal; it serves nobody", **said, advice=advice)
 
 

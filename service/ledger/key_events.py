@@ -36,10 +36,11 @@ def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any]) -> No
             reach = None if content["accounts"] is None else tuple(content["accounts"])
             record = KeyRecord(**{**content, "accounts": reach}, sealed=kind != "key_left")
             known[record.id] = record
-        case "key_rotated":
-            known[content["id"]] = replace(known[content["id"]], expires_at=content["expires_at"])
-        case "key_revoked" if content["id"] in known:  # somebody may revoke a row that the service did not write
-            known[content["id"]] = replace(known[content["id"]], revoked_at=content["revoked_at"])
+        case "key_rotated" | "key_revoked":
+            column = "expires_at" if kind == "key_rotated" else "revoked_at"
+            value = content[column]
+            if content["id"] in known:  # somebody may revoke a row that the service did not write
+                known[content["id"]] = replace(known[content["id"]], **{column: value})
 
 
 def people_behind(known: Known, actor: Actor) -> frozenset[str]:

@@ -395,8 +395,6 @@ def _role(stored: str) -> Role:
     return cast("Role", stored)  # the table's check admits no other
 
 
-def _record(
-    row: Sequence[Any],
-) -> KeyRecord:
+def _record(row: Sequence[Any]) -> KeyRecord:
     key_id, name, role, accounts, created_at, *rest = row
     return KeyRecord(key_id, name, _role(role), _accounts(accounts), created_at, *rest)
