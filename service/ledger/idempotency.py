@@ -72,6 +72,11 @@ _ROW = (
     _stored.api_key_id,
     _stored.created_at,
 )
+_SEAL = (
+    update(_stored)
+    .where(_stored.principal == bindparam("whose"), _stored.key == bindparam("which"))
+    .values(seal=bindparam("code"))
+)
 Place = tuple[str, str]
 """Where an answer is: its principal and Idempotency-Key."""
 
@@ -128,9 +133,12 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
     """Seal some answers that are older than seals; where they are, which is after ``after``."""
     query = select(*_ROW).where(_stored.seal.is_(None), tuple_(_stored.principal, _stored.key) > tuple_(*after))
     rows = connection.execute(query.order_by(_stored.principal, _stored.key).limit(limit)).all()
-    for principal, key, *values in rows:
-        seal = secret.seal(_PURPOSE, principal, key, *values)
-        connection.execute(update(_stored).where(_stored.principal == principal, _stored.key == key).values(seal=seal))
+    sealed = [
+        {"whose": principal, "which": key, "code": secret.seal(_PURPOSE, principal, key, *values)}
+        for principal, key, *values in rows
+    ]
+    if sealed:
+        connection.execute(_SEAL, sealed)
     return [(row.principal, row.key) for row in rows]
 
 
