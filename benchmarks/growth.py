@@ -105,7 +105,7 @@ def _fill(database: Database, account: str) -> None:
     def work(connection: Connection) -> None:
         at = clock.now()
         line = accounts.lock_line(connection, batch[0].line, at)
-        charges.charge(connection, line, batch, CALLER.principal, at)
+        charges.charge(connection, line, batch, CALLER.actor, at)
         full = accounts.read_account(connection, account)
         given = {"account": full.id, "batch": _BATCH, "copies": _RELEASES // _BATCH}
         for statement in _COPIES:

@@ -21,13 +21,14 @@ from sqlalchemy import make_url
 from service.ledger import opening
 from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
+from service.ledger.installation import Secret
 from service.ledger.migrate import migrate
 from service.ledger.opening import NewAccount
 from service.privacy.filter import Budget, Definition
 from service.privacy.plan import Neighbouring
 
 KEY = "a-key-of-the-benchmarks-" + uuid4().hex
-CALLER = Request("benchmark", None, "")
+CALLER = Request("benchmark", None, "", Secret(bytes(32)))
 _ROOT = Path(__file__).resolve().parents[1]
 _running: dict[str, int] = {}  # addresses of servers, and their processes
 

@@ -107,6 +107,6 @@ def _fill(database: Database, name: str, distinct: int) -> None:
 
         def work(connection: Connection, batch: list[Prepared] = batch) -> None:
             line = accounts.lock_line(connection, batch[0].line, clock.now())
-            charges.charge(connection, line, batch, CALLER.principal, clock.now())
+            charges.charge(connection, line, batch, CALLER.actor, clock.now())
 
         database.write(work, landed=lambda *_: False)

@@ -117,6 +117,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.state.writers = Threads(settings.writer_threads, "writer")
     app.state.workers = Workers(
         database,
+        secret,
         settings.job_workers,
         timedelta(days=settings.job_retention_days),
         None if settings.draw_retention_days is None else timedelta(days=settings.draw_retention_days),
@@ -166,6 +167,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     app.add_middleware(
         Authentication,
         database=database,
+        secret=app.state.secret,
         uses=app.state.uses,
         tokens=app.state.tokens,
         throttle=Throttle(settings.key_rate, settings.failure_rate),

@@ -23,6 +23,7 @@ from service.ledger.recompute import Repriced, recompute as price_again
 from service.ledger.signing import signer_of
 from service.ledger.texts import Amount, price_of
 from service.ledger.verify import verify as verify_account
+from service.ledger.verify_installation import verify_installation
 from service.settings import read_settings
 
 _BAD, _OVER = 1, 3  # exit codes
@@ -48,8 +49,14 @@ def verify(
     if head is not None and len(account or []) != 1:
         raise typer.BadParameter("expected one --account with --head")
     kept = None if head is None else _head(head)
-    database, _ = _open()
+    database, secret = _open()
     bad, verified = False, 0
+    if not account:
+        with database.read() as connection:
+            faults = list(verify_installation(connection, secret))
+        bad = bool(faults)
+        for fault in faults or ["all valid"]:
+            typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
         verified += 1
         with database.read() as connection:

@@ -5,6 +5,7 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 
 from service.errors import StartupRefused
+from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.failures import out_of_reach
 from service.ledger.installation import Secret, check_secret, is_bound, load_secret
@@ -26,6 +27,7 @@ def open_installation(settings: Settings, *, begin: bool = False) -> tuple[Datab
     prepare(database, embedded=database.kind == "sqlite", begin=begin)
     secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
     check_secret(database, secret)
+    adopt(database, secret, settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None)
     return database, secret
 
 

@@ -25,6 +25,7 @@ import structlog
 from service.errors import ServiceError
 from service.ledger import clock, jobs
 from service.ledger.database import Database
+from service.ledger.installation import Secret
 from service.ledger.jobs import JobRecord
 from service.ledger.retention import remove_noisy
 
@@ -41,8 +42,10 @@ _log = structlog.get_logger("service.jobs")
 class Workers:
     """Threads that wait on processes; as many jobs run at once."""
 
-    def __init__(self, database: Database, number: int, kept: timedelta, noisy_kept: timedelta | None = None) -> None:
-        self._database, self._number = database, number
+    def __init__(
+        self, database: Database, secret: Secret, number: int, kept: timedelta, noisy_kept: timedelta | None = None
+    ) -> None:
+        self._database, self._secret, self._number = database, secret, number
         self._kept, self._noisy_kept = kept, noisy_kept  # jobs that ended; noisy counts (None: for ever)
         self._arrivals = 0  # of jobs, as far as this server knows
         self._changed = threading.Condition()
@@ -111,7 +114,7 @@ class Workers:
                 process.kill()
         match end:
             case {"result": result}:
-                jobs.finish(self._database, job.id, name, result)
+                jobs.finish(self._database, self._secret, job, name, result)
             case {"refused": reason}:
                 jobs.fail(self._database, job.id, name, "validation", reason)
             case {"died": status}:

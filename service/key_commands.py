@@ -1,5 +1,6 @@
 """The commands about API keys: ``python -m service keys``."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
@@ -8,9 +9,10 @@ from sqlalchemy import Connection
 
 from service import logs
 from service.installation import open_installation
-from service.ledger import clock, keys
+from service.ledger import clock, installation_journal, keys
 from service.ledger.database import Database
 from service.ledger.installation import Secret
+from service.ledger.journal import Broken
 from service.settings import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="API keys.")
@@ -72,8 +74,11 @@ def rotate(
 @app.command("revoke")
 def revoke(key_id: KeyArgument) -> None:
     """Revoke a key by its id; it is refused from then on."""
-    database, _ = _open()
-    database.write(lambda connection: keys.revoke_key(connection, key_id, clock.now()), landed=lambda *_: False)
+    database, secret = _open()
+    database.write(
+        lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
+        landed=lambda *_: False,
+    )
     database.close()
     typer.echo(f"revoked {key_id}")
 
@@ -91,7 +96,26 @@ def list_all() -> None:
     database.close()
 
 
+@app.command("history")
+def history() -> None:
+    """Print what happened to keys, oldest first: when, by whom, and with which key."""
+    database, secret = _open()
+    try:
+        with database.read() as connection:
+            for said in installation_journal.read(connection, secret):
+                if said["kind"].startswith("key_"):
+                    by = "the operator" if said["actor"] is None else " ".join([said["actor"], said.get("key", "")])
+                    what = said["kind"].replace("_", " ")
+                    typer.echo(f"{said['seq']}  {said['time']}  {what} by {by.strip()}: {json.dumps(said['content'])}")
+    except Broken as broken:
+        typer.echo(f"error: the installation's journal: {broken}", err=True)
+        raise typer.Exit(1) from None
+    database.close()
+
+
 def _state(record: keys.KeyRecord, now: str) -> str:
+    if not record.sealed:
+        return "serves nobody: older than seals and not adopted"
     if record.revoked_at:
         return f"revoked {record.revoked_at}"
     if record.expires_at is None:

@@ -48,7 +48,8 @@ class Settings(BaseSettings):
     )
     bootstrap_key: SecretStr | None = Field(
         None,
-        description="The first steward key, at least 32 characters; used only while the database has no key.",
+        description="The first steward key, at least 32 characters; used only while the database has no key, and to"
+        " know it again at the upgrade to keys with seals.",
     )
     lock_timeout_seconds: float = Field(
         30.0,

@@ -73,6 +73,7 @@ class Served:
     process: subprocess.Popen[str]
     address: str
     client: Client
+    home: Path
     said: list[str] = field(default_factory=list)  # the lines on its standard output and error so far
 
     def stop(self) -> int:
@@ -99,7 +100,7 @@ def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Itera
         text=True,
     )
     with caller as client, started as process:
-        served = Served(process, address, client)
+        served = Served(process, address, client, home)
         reader = threading.Thread(target=lambda: served.said.extend(process.stdout or ()))
         reader.start()
         try:

@@ -72,7 +72,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None:
-    assert said(home, "verify") == "people: 4 entries, all valid\n"
+    assert said(home, "verify") == "the installation: all valid\npeople: 4 entries, all valid\n"
     assert "all valid" in said(home, "verify", "--account", "people", "--head", (home / "head").read_text())
     assert said(home, "verify", "--account", "people", "--head", "9:" + "0" * 64, code=1) == (
         "people: the first bad entry is 5: the entry is missing\n"
@@ -81,7 +81,15 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
     for arguments in (["--head", "9:" + "0" * 64], ["--account", "people", "--head", "9"], ["no-such-file"]):
         assert "Invalid value" in said(home, "verify", *arguments, code=2)
     changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
-    assert said(changed, "verify", code=1) == "people: the first bad entry is 4: the draw is not what its entry says\n"
+    bad = "people: the first bad entry is 4: the draw is not what its entry says\n"
+    assert said(changed, "verify", code=1) == f"the installation: all valid\n{bad}"
+
+
+def test_a_key_that_somebody_put_into_the_database_is_found(home: Path, tmp_path: Path, said: Command) -> None:
+    minted = "INSERT INTO api_keys (id, name, role, token_hash, created_at) VALUES ('k', 'm', 'steward', 'h', 'now')"
+    copy = _tampered(home, tmp_path / "minted", minted)
+    assert "the installation: api_keys: no entry made the key k of 'm'" in said(copy, "verify", code=1)
+    assert "all valid" in said(copy, "verify", "--account", "people")
 
 
 def test_a_receipt_is_verified_in_a_process_without_an_installation(home: Path, tmp_path: Path) -> None:
@@ -121,7 +129,7 @@ def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Pat
     cut = said(copy, "import", str(copy / "cut.jsonl"), "--public-key", key, code=1)
     assert cut == "error: line 6: the file ends before the noisy counts of a draw\n"
     assert said(copy, "import", str(file), "--public-key", key) == f"people: 4 entries, head {head}\n"
-    assert said(copy, "verify") == "people: 4 entries, all valid\n"
+    assert said(copy, "verify").endswith("people: 4 entries, all valid\n")
     assert "without accounts" in said(copy, "import", str(file), "--public-key", key, code=1)
 
 

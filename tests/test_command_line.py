@@ -73,6 +73,10 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
     assert new.endswith(", made by the operator, last used never")
     refused = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "c", "--expires-at", "2020-01-01")
     assert (refused.returncode, refused.stderr) == (1, "error: /expires_at: expected a moment in the future\n")
+    history = run(tmp_path, "keys", "history").stdout.splitlines()
+    assert all(kind in line for kind, line in zip(("revoked", "made", "made", "rotated"), history[-4:], strict=True))
+    assert 'by the operator: {"accounts": null, "created_at": "' in history[-2]
+    assert successor in history[-1]
     again = run(tmp_path, "keys", "revoke", "no-such-key")
     assert (again.returncode, again.stderr) == (1, "error: there is no key 'no-such-key'\n")
 

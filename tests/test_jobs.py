@@ -20,9 +20,8 @@ from service.empirical.notation import experiment_of
 from service.jobs import Workers
 from service.ledger import jobs
 from service.ledger.database import Database, open_database
-from service.ledger.idempotency import Request
 from service.ledger.jobs import JobRecord
-from tests.ledger.charging import charge, draw, open_account
+from tests.ledger.charging import SECRET, asking, charge, draw, open_account
 from tests.processes import PATIENCE
 
 _PARAMETERS = {
@@ -64,13 +63,13 @@ def embedded(_sqlite_template: Path, tmp_path: Path) -> Iterator[Database]:
 
 @contextmanager
 def _working(database: Database, retention: timedelta = timedelta(days=1)) -> Iterator[Workers]:
-    running = Workers(database, 1, retention)
+    running = Workers(database, SECRET, 1, retention)
     with running.working():
         yield running
 
 
 def _submit(database: Database, **changes: Any) -> str:
-    request = Request("ann", None, "")
+    request = asking("ann")
     return jobs.submit(database, request, _PARAMETERS | changes, lambda job: job.id).body
 
 
@@ -167,7 +166,7 @@ def test_old_noisy_counts_are_removed_by_the_workers(embedded: Database, program
         draw(embedded, release, plan, turn)
     kept = text("SELECT count(*) FROM draws WHERE noisy_removed_at IS NULL")
     for days, left in ((None, 2), (timedelta(days=1), 2), (timedelta(), 0)):
-        running = Workers(embedded, 2, timedelta(days=1), days)
+        running = Workers(embedded, SECRET, 2, timedelta(days=1), days)
         with running.working():
             job_id = _submit(embedded)
             running.wake()

@@ -92,6 +92,16 @@ class Admission(BaseModel):
     weights: list[str]
 
 
+class ProposedChangeBody(BaseModel):
+    """A change after which more can be spent, which a second steward makes by stating the same."""
+
+    budget: BudgetModel | None
+    state: Literal["open"] | None
+    seq: int = Field(description="Of its journal entry.")
+    proposed_by: str
+    proposed_at: str
+
+
 class AccountBody(BaseModel):
     """An account."""
 
@@ -106,6 +116,7 @@ class AccountBody(BaseModel):
     description: str
     parent: str | None
     approval_above: str | None
+    proposed_change: ProposedChangeBody | None = Field(description="What waits for a second steward.")
     metadata: Metadata
     admission: Admission | None
     created_at: str
@@ -168,11 +179,20 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "description": account.description,
         "parent": account.parent,
         "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
+        "proposed_change": _proposed_body(account),
         "metadata": account.metadata,
         "admission": admission if weights.shares else None,
         "created_at": account.created_at,
         "head": head_body(account.head),
     }
+
+
+def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
+    proposed = account.proposed
+    if proposed is None:
+        return None
+    what = {"budget": proposed.change.get("budget"), "state": proposed.change.get("state")}
+    return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
 
 
 def _rendered(account: AccountRecord) -> str:
@@ -236,14 +256,21 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
         return ok(account_body(present(connection, found, clock.now()).account))
 
 
-@router.patch("/{account}", response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT_CHANGE))
+@router.patch(
+    "/{account}",
+    response_model=AccountBody,
+    responses={202: {"description": "The account as it was: the change is proposed.", "model": AccountBody}},
+    openapi_extra=examples.body(examples.ACCOUNT_CHANGE),
+)
 @in_writers
 def change_account(account: AccountPath, body: ChangeAccount, change: Changing) -> Response:
     """Change an account's budget, its metadata, or when it needs approval, or close or reopen it.
 
     Of a budget the figures may change, not the definition, the order or declared_delta; it cannot go below
     what is spent and held. A closed account takes no charges, neither its own nor those of accounts under it;
-    what it holds can still be committed, voided and drawn from. approval_above can only be set or lowered.
+    what it holds can still be committed, voided and drawn from. approval_above can only be set or lowered. Where it is
+    set, here or above, a change after which more can be spent (greater figures, or opening the account again) is
+    answered with 202 and waits until another steward, whose key none of the first one's made, asks for the same.
     metadata are what only people know, for the deployments registry. Each change is a journal entry.
     """
     require(change.principal, "steward", account)

@@ -13,6 +13,7 @@ from service.api.throttle import PAGE, Throttle
 from service.errors import Forbidden, ServiceError, Unauthenticated
 from service.ledger import clock
 from service.ledger.database import Database
+from service.ledger.installation import Secret
 from service.ledger.keys import Principal, Role, authenticate
 from service.ledger.uses import Uses
 
@@ -22,8 +23,16 @@ _THREADS = 8  # a pool of their own: a request is authenticated although all oth
 class Authentication:
     """ASGI middleware: below /v1 nothing is routed, parsed or validated without a valid key."""
 
-    def __init__(self, app: ASGIApp, database: Database, uses: Uses, tokens: Tokens | None, throttle: Throttle) -> None:
-        self.app, self.database, self.uses = app, database, uses
+    def __init__(
+        self,
+        app: ASGIApp,
+        database: Database,
+        secret: Secret,
+        uses: Uses,
+        tokens: Tokens | None,
+        throttle: Throttle,
+    ) -> None:
+        self.app, self.database, self.secret, self.uses = app, database, secret, uses
         self.tokens, self.throttle = tokens, throttle
         self.threads = ThreadPoolExecutor(_THREADS, "authentication")
         # SQLite answers from memory in a tenth of the time that a thread takes to be woken twice.
@@ -66,7 +75,7 @@ class Authentication:
 
     def _keeper(self, key: str) -> Principal:
         now = clock.now()
-        principal = authenticate(self.database, key, now)
+        principal = authenticate(self.database, self.secret, key, now)
         if principal is None:
             raise Unauthenticated("the key is unknown, expired or revoked")
         if principal.key_id is not None:

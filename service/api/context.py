@@ -35,6 +35,14 @@ async def _database(request: Request) -> Database:  # async, as FastAPI would gi
 CurrentDatabase = Annotated[Database, Depends(_database)]
 
 
+async def _secret(request: Request) -> Secret:
+    secret: Secret = request.app.state.secret
+    return secret
+
+
+CurrentSecret = Annotated[Secret, Depends(_secret)]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A request that changes the ledger."""
@@ -69,7 +77,8 @@ async def _change(
         parts = (secret, request.method, path, await request.body())
         large = len(parts[-1]) > _LARGE
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
-    identity = idempotency.Request(principal.name, idempotency_key, digest, getattr(request.state, "kept", None))
+    kept = getattr(request.state, "kept", None)
+    identity = idempotency.Request(principal.name, idempotency_key, digest, secret, kept, principal.key_id)
     return Change(state.database, secret, principal, identity, state.writers)
 
 

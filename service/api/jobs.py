@@ -4,6 +4,7 @@ import json
 import secrets
 from dataclasses import asdict
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field
 from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.context import Changing, CurrentDatabase, CurrentSecret, in_writers, ok, respond
 from service.api.empirical import BiasBody, EventBody, Point, Smoothing, read_confidence, setting_of
 from service.api.empirical_figures import loss_picture
 from service.api.exact import LARGEST_INTEGER, Exact
@@ -20,9 +21,10 @@ from service.api.paging import Cursor, Limit, page, read_cursor
 from service.api.problems import KINDS
 from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, Algorithm, Measurement
 from service.empirical.notation import experiment_of
-from service.errors import InvalidInput
+from service.errors import Forbidden, InvalidInput
 from service.ledger import jobs
 from service.ledger.jobs import JobRecord, State
+from service.ledger.keys import Principal
 from service.privacy.numbers import parse_exact
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute)
@@ -201,6 +203,7 @@ def run_experiment(body: RunExperiment, change: Changing, request: Request) -> R
 @router.get("/jobs", response_model=JobPage)
 def list_jobs(
     database: CurrentDatabase,
+    secret: CurrentSecret,
     principal: CurrentPrincipal,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -215,6 +218,7 @@ def list_jobs(
     after, _, last_id = read_cursor(cursor).partition(" ")
     with database.read() as connection:
         found = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state)
+    found = [jobs.checked(secret, job) for job in found]
     last = f"{found[-1].created_at} {found[-1].id}" if found else None
     return ok(page([_outline(job) for job in found], limit, last))
 
@@ -224,14 +228,18 @@ def list_jobs(
     response_model=JobBody,
     responses=pictures.responses("The job; a result as SVG or PNG in the form of figure SA2."),
 )
-def read_job(job: JobPath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
+def read_job(
+    job: JobPath, request: Request, database: CurrentDatabase, secret: CurrentSecret, principal: CurrentPrincipal
+) -> Response:
     """Read a job.
 
-    Its state and progress, and its result once it has succeeded.
+    Its state and progress, and its result once it has succeeded. A key that is limited to accounts reads its
+    principal's own jobs.
     """
     require(principal, "steward")
     with database.read() as connection:
-        found = jobs.read_job(connection, job)
+        found = jobs.checked(secret, jobs.read_job(connection, job))
+    _require_reach(principal, found)
     kind = pictures.wanted(request)
     if found.result is not None and kind is not None:
         return loss_picture(found.result, None, kind)
@@ -244,15 +252,22 @@ def end_job(job: JobPath, change: Changing) -> Response:
     """Cancel a job, or delete it.
 
     One that waits or runs is cancelled, and can be read still. One that has ended is deleted with its result, and
-    answered for the last time.
+    answered for the last time. A key that is limited to accounts reaches its principal's own jobs.
     """
     require(change.principal, "steward")
-    return ok(job_body(jobs.end(change.database, job)))
+    ended = jobs.end(change.database, job, partial(_require_reach, change.principal))
+    return ok(job_body(jobs.checked(change.secret, ended)))
+
+
+def _require_reach(principal: Principal, job: JobRecord) -> None:
+    if principal.accounts is not None and job.principal != principal.name:
+        raise Forbidden("the key is limited to accounts: it reaches its principal's own jobs")
 
 
 def job_body(job: JobRecord) -> dict[str, Any]:
     """A job as JSON."""
     body = asdict(job)
+    del body["principal"], body["seal"]
     if job.problem is not None:
         kind = KINDS[job.problem["code"]]
         body["problem"] = {

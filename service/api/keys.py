@@ -115,7 +115,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
             accounts=body.accounts,
             expires_at=None if body.expires_at is None else clock.stamp(body.expires_at),
             at=at,
-            created_by=change.principal.name,
+            by=change.request.actor,
         )
         return new[0]
 
@@ -135,7 +135,7 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
 
     def work(connection: Connection, at: str) -> KeyRecord:
         overlap = duration_of(body.overlap)
-        new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=change.principal.name)
+        new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=change.request.actor)
         return new[0]
 
     return _made(change, work)
@@ -163,7 +163,11 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
     From now on it is refused; what was done with it stays.
     """
     _require_keeper(change.principal)
-    change.database.write(lambda connection: keys.revoke_key(connection, key, clock.now()), landed=lambda *_: False)
+
+    def work(connection: Connection) -> None:
+        keys.revoke_key(connection, change.secret, key, at=clock.now(), by=change.request.actor)
+
+    change.database.write(work, landed=lambda *_: False)
     return Response(status_code=204)
 
 

@@ -1,26 +1,48 @@
 """Accounts as they are read, and the lock on an account's line that every charge takes."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, text, update
 from sqlalchemy.orm import aliased
 
 from service.errors import NotFound, Overrun
 from service.ledger import budgets
 from service.ledger.database import Database, batch
-from service.ledger.journal import AccountHead, Head
+from service.ledger.journal import AccountHead, Actor, Head
 from service.ledger.metadata import Metadata, read_metadata
-from service.ledger.tables import Account, Description
+from service.ledger.tables import Account, Description, Entry
 from service.privacy.filter import Budget, Definition, Totals, Weights
 from service.privacy.numbers import double_down, double_up
 from service.privacy.plan import Neighbouring
 
 MAX_DEPTH = 8
 """How many accounts a line may have, from the root down."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedChange:
+    """A change of an account that waits for a second steward.
+
+    Attributes:
+        seq: of its entry.
+        change: the budget, or the state, that the account is to have; as the entry says it.
+        by: who proposed it.
+    """
+
+    seq: int
+    change: dict[str, Any]
+    by: Actor
+    at: str
+
+    @classmethod
+    def said(cls, entry: dict[str, Any]) -> "ProposedChange":
+        """What an entry proposes."""
+        return cls(entry["seq"], entry["content"], Actor(entry["actor"], entry.get("key")), entry["time"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +56,7 @@ class AccountRecord:
         next_expiry: when the first of its holds expires.
         releases: how many are committed or held.
         metadata: what people say of it, as it was read; not looked up where an account is locked, as no charge asks.
+        proposed: the change that waits for a second steward; likewise.
     """
 
     id: int
@@ -52,6 +75,7 @@ class AccountRecord:
     next_expiry: str | None = None
     releases: int = 0
     metadata: Metadata = field(default_factory=dict)
+    proposed: ProposedChange | None = None
 
     @property
     def chain(self) -> AccountHead:
@@ -105,7 +129,7 @@ def list_accounts(
     connection: Connection, after: str, limit: int, only: frozenset[str] | None, parent: str | None = None
 ) -> list[AccountRecord]:
     """A page of accounts by name, those named in ``only`` and directly under ``parent`` where these are given."""
-    query = select(*_COLUMNS, _METADATA).where(Account.name > after).order_by(Account.name).limit(limit)
+    query = select(*_COLUMNS, _METADATA, _PROPOSED).where(Account.name > after).order_by(Account.name).limit(limit)
     if only is not None:
         query = query.where(Account.name.in_(only))
     if parent is not None:
@@ -254,10 +278,21 @@ _METADATA = (
     .scalar_subquery()
     .label("metadata")
 )
+_PROPOSED = (  # or the entry that ended the last proposal, in the words of the index of these few
+    select(Entry.body)
+    .where(
+        Entry.account_id == Account.id,
+        text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')"),
+    )
+    .order_by(Entry.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+    .label("proposed")
+)
 
 
 # Statements are built once: building one costs more than running it.
-_BY_NAME = select(*_COLUMNS, _METADATA).where(Account.name == bindparam("name"))
+_BY_NAME = select(*_COLUMNS, _METADATA, _PROPOSED).where(Account.name == bindparam("name"))
 _BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
@@ -275,6 +310,11 @@ def _lock(connection: Connection, name: str, ids: tuple[int, ...]) -> list[Accou
         line_of.cache_clear()
         raise NotFound("account", name)
     return [_record(row) for row in rows]
+
+
+def _proposed(body: str | None) -> ProposedChange | None:
+    entry = None if body is None else json.loads(body)
+    return None if entry is None or entry["kind"] != "change_proposed" else ProposedChange.said(entry)
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
@@ -295,4 +335,5 @@ def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
         next_expiry=row.next_expiry,
         releases=row.releases,
         metadata=read_metadata(row._mapping.get("metadata")),
+        proposed=_proposed(row._mapping.get("proposed")),
     )

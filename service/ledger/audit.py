@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from service.errors import ServiceError
 from service.ledger import texts
+from service.ledger.accounts import ProposedChange
 from service.ledger.history import Chain, Said
 from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_body, read_entry
 from service.ledger.texts import Amount, Subject
@@ -18,6 +19,16 @@ UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, 
 """What reading a price, a plan or a list of tags can end in where somebody else wrote it."""
 
 _REMEMBERED = 4096  # distinct plans at their prices
+
+
+def _check_second(said: Said, proposed: ProposedChange | None) -> None:
+    """Whether a change that says that somebody else proposed it is the one that was."""
+    budget = said["content"].get("budget")
+    change = {"state": "open"} if said["kind"] == "account_reopened" else {"budget": budget}
+    if proposed is None or (proposed.seq, proposed.change) != (said["content"]["proposal"], change):
+        raise Broken("the change is not the one that was proposed")
+    if proposed.by.name == said["actor"]:
+        raise Broken("the change was proposed and approved by one principal")
 
 
 class Audit:
@@ -52,7 +63,10 @@ class Audit:
 
     def _take(self, said: Said, said_hash: str) -> tuple[Said, str | None]:
         chain = self.chain
+        proposed = chain.proposed
         state = chain.follow(said, Head(said["seq"], said_hash))
+        if said["kind"] in ("budget_changed", "account_reopened") and "proposal" in said["content"]:
+            _check_second(said, proposed)
         if state is not None and "plan" in said["content"]:
             self._check_price(said["content"]["accountant"], chain.subject, chain.amount)
         return said, state

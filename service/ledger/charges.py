@@ -16,7 +16,7 @@ from service.ledger import accounts, budgets, clock, journal, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, tally
 from service.ledger.idempotency import Request
-from service.ledger.journal import Head, has_entry
+from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.once import Answer, once, rehearse
 from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
@@ -131,7 +131,7 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
     line = releases[0].line
 
     def work(connection: Connection, at: str) -> list[Registered]:
-        return charge(connection, accounts.lock_line(connection, line, at), releases, request.principal, at)
+        return charge(connection, accounts.lock_line(connection, line, at), releases, request.actor, at)
 
     return noted(
         database,
@@ -146,13 +146,13 @@ def dry_run(database: Database, request: Request, releases: Sequence[Prepared]) 
     line = releases[0].line
 
     def work(connection: Connection, at: str) -> list[Registered]:
-        return charge(connection, accounts.lock_line(connection, line, at), releases, request.principal, at)
+        return charge(connection, accounts.lock_line(connection, line, at), releases, request.actor, at)
 
     return rehearse(database, work)
 
 
 def charge(
-    connection: Connection, line: Sequence[AccountRecord], releases: Sequence[Prepared], actor: str, at: str
+    connection: Connection, line: Sequence[AccountRecord], releases: Sequence[Prepared], actor: Actor, at: str
 ) -> list[Registered]:
     """Admit and write releases one after the other, in the caller's transaction, on a locked line.
 
@@ -247,7 +247,7 @@ class _Rows:
         prepared: Prepared,
         line: Sequence[AccountRecord],
         amounts: Sequence[Price],
-        actor: str,
+        actor: Actor,
     ) -> list[Head]:
         """Take a release up, with an entry in each account's chain; return the heads that these make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"

@@ -14,7 +14,7 @@ from service.ledger.accounts import AccountRecord
 from service.ledger.database import Database
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
-from service.ledger.journal import has_entry
+from service.ledger.journal import Actor, has_entry
 from service.ledger.metadata import LARGEST, Metadata, merged, write_metadata
 from service.ledger.once import Answer, once
 from service.ledger.releases import read_release
@@ -38,7 +38,7 @@ def describe_account(
     def work(connection: Connection, at: str) -> AccountRecord:
         locked = accounts.lock_account(connection, line)
         old = accounts.read_account(connection, name).metadata
-        _write(connection, locked, None, old, patch, request.principal, at)
+        _write(connection, locked, None, old, patch, request.actor, at)
         return accounts.read_account(connection, name)
 
     def landed(connection: Connection, account: AccountRecord) -> bool:
@@ -61,7 +61,7 @@ def describe_release(
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_account(connection, line)
         old = read_release(connection, locked.id, release_id).metadata
-        _write(connection, locked, release_id, old, patch, request.principal, at)
+        _write(connection, locked, release_id, old, patch, request.actor, at)
         account = present(connection, accounts.read_account(connection, name), at).account
         return Settled(read_release(connection, locked.id, release_id).seen(at), account)
 
@@ -77,7 +77,7 @@ def _write(
     release_id: str | None,
     old: Metadata,
     patch: Patch,
-    actor: str,
+    actor: Actor,
     at: str,
 ) -> None:
     new = merged(old, patch)

@@ -22,6 +22,7 @@ from service.ledger.database import Database, tally
 from service.ledger.drawn import RELOAD, DrawRecord, Turn, landed
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request
+from service.ledger.journal import Actor
 from service.ledger.once import Outcome, once_reloaded
 from service.ledger.refusals import noted
 from service.ledger.releases import state_of
@@ -87,13 +88,13 @@ def draw(
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        account = lock_for_draw(connection, line, release_id, request.principal, at)
-        return store(connection, account, release_id, sealed, request.principal, at)
+        account = lock_for_draw(connection, line, release_id, request.actor, at)
+        return store(connection, account, release_id, sealed, request.actor, at)
 
     return once_reloaded(database, request, work, status=201, landed=landed, reload=RELOAD)
 
 
-def lock_for_draw(connection: Connection, line: Line, release_id: str, actor: str, at: str) -> AccountRecord:
+def lock_for_draw(connection: Connection, line: Line, release_id: str, actor: Actor, at: str) -> AccountRecord:
     """The account of a release that is to be drawn, locked; a reservation is committed.
 
     Raises:
@@ -124,10 +125,10 @@ def register_and_draw(
 
     def work(connection: Connection, at: str) -> DrawRecord:
         locked = accounts.lock_line(connection, line, at)
-        (registered,) = charge(connection, locked, [prepared], request.principal, at)
+        (registered,) = charge(connection, locked, [prepared], request.actor, at)
         if registered.state == "proposed":
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
-        return store(connection, registered.account, registered.id, sealed, request.principal, at)
+        return store(connection, registered.account, registered.id, sealed, request.actor, at)
 
     return noted(
         database,
@@ -158,7 +159,7 @@ def store(
     account: AccountRecord,
     release_id: str,
     sealed: Sealed,
-    actor: str,
+    actor: Actor,
     at: str,
     more: Mapping[str, object] = MappingProxyType({}),
 ) -> DrawRecord:

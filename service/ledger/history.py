@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from service.ledger import budgets, journal
-from service.ledger.accounts import AccountRecord
+from service.ledger.accounts import AccountRecord, ProposedChange
 from service.ledger.journal import BEFORE_FIRST, Broken, Head, JournalEntry
 from service.ledger.metadata import Metadata, check_metadata
 from service.ledger.releases import expires
@@ -101,6 +101,7 @@ class Chain:
         self.state = "open"
         self.approval_above: str | None = None
         self.metadata: Metadata = {}  # the account's own
+        self.proposed: ProposedChange | None = None
         self.committed = 0  # releases, with those of the accounts under it
         self.own_committed = 0  # its own
         self.held: dict[str, Held] = {}
@@ -146,6 +147,8 @@ class Chain:
                 self._open(said)
             case "budget_changed" | "account_closed" | "account_reopened" | "metadata_changed" | "described":
                 self._change(kind, content, said["release"])
+            case "change_proposed":
+                self._propose(said)
             case "drawn":
                 if said["release"] in self.held:
                     raise Broken("the release is drawn from before it is committed")
@@ -163,7 +166,16 @@ class Chain:
         self.budget = budgets.read_budget(content["budget"])
         self.approval_above = content.get("approval_above")
 
+    def _propose(self, said: Said) -> None:
+        if "budget" in said["content"]:
+            budgets.read_budget(said["content"]["budget"])
+        elif said["content"] != {"state": "open"}:
+            raise Broken("the entry does not say what one of its kind says")
+        self.proposed = ProposedChange.said(said)
+
     def _change(self, kind: str, content: Said, release: str | None) -> None:
+        if kind in ("budget_changed", "account_closed", "account_reopened"):
+            self.proposed = None
         match kind:
             case "budget_changed":
                 self.budget = budgets.read_budget(content["budget"])
@@ -337,5 +349,6 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Moment
         next_expiry=chain.next_expiry,
         releases=chain.releases,
         metadata=chain.metadata,
+        proposed=chain.proposed,
     )
     return Moment(moment, chain.spent, chain.reserved)

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
-from service.errors import Conflict, Forbidden, InvalidInput
+from service.errors import Conflict, InvalidInput
 from service.ledger import accounts
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
-from service.ledger.journal import has_entry
+from service.ledger.journal import Actor, has_entry
 from service.ledger.once import Answer, once
 from service.ledger.releases import ReleaseRecord, State, expires, read_release, state_of
 from service.ledger.settling import Held, Kind, held_of, settle
 from service.ledger.tables import Entry
+from service.ledger.two_persons import require_other_person
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
 
     Raises:
         NotFound: the account has no such release.
-        Forbidden: the one who proposed it would approve it too.
+        Forbidden: the one who proposed it would approve it too, or somebody who made one of the keys could have.
         Conflict: it was not proposed, or is voided or expired.
     """
 
@@ -90,8 +91,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
         kind, proposer = _origin(connection, line, release)
         if kind != "proposed":
             raise Conflict("the release was not proposed: it needs no approval")
-        if proposer == request.principal:
-            raise Forbidden("expected another principal than the one who proposed the release")
+        require_other_person(connection, request, proposer, "the release")
         if release.state in ("reserved", "committed"):
             return None
         if release.state != "proposed":
@@ -102,7 +102,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
     return _step(database, request, name, release_id, choose, render)
 
 
-def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: str, at: str) -> AccountRecord:
+def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: Actor, at: str) -> AccountRecord:
     """Commit a reservation in the transaction of its first draw, and return the account, locked.
 
     Raises:
@@ -157,17 +157,18 @@ def _step(
         step = choose(connection, release)
         if step is None:
             return Settled(release, locked[-1])
-        after = settle(connection, locked, held, step.state, step.kind, step.content, request.principal, at)
+        after = settle(connection, locked, held, step.state, step.kind, step.content, request.actor, at)
         return Settled(replace(release, state=step.state), after[-1])
 
     return once(database, request, work, status=200, render=render, landed=_landed)
 
 
-def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, str]:
+def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, Actor]:
     """The kind of the entry that charged a release, and who was its actor."""
     query = select(Entry.kind, Entry.body).where(Entry.account_id == line.account_id, Entry.seq == release.head.seq)
     row = connection.execute(query).one()
-    return row.kind, json.loads(row.body)["actor"]
+    said = json.loads(row.body)
+    return row.kind, Actor(said["actor"], said.get("key"))
 
 
 def _landed(connection: Connection, settled: Settled) -> bool:

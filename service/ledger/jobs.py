@@ -7,8 +7,8 @@ worker that lost its lease changes nothing any more.
 
 import json
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast, get_args
 
@@ -18,6 +18,7 @@ from service.errors import NotFound, Unavailable
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
+from service.ledger.installation import Secret
 from service.ledger.once import Answer, once
 from service.ledger.tables import Job
 
@@ -27,9 +28,22 @@ STATES: tuple[State, ...] = get_args(State)
 LEASE = timedelta(seconds=30)
 MOST_ATTEMPTS = 3  # a job that takes its server down with it is not run for ever
 MOST_WAITING = 100
+_PURPOSE = "job-result"
 _FORGOTTEN_AT_ONCE = 100
 
-_COLUMNS = (Job.id, Job.parameters, Job.state, Job.permille, Job.result, Job.problem, Job.created_at, Job.ended_at)
+_COLUMNS = (
+    Job.id,
+    Job.principal,
+    Job.parameters,
+    Job.state,
+    Job.permille,
+    Job.result,
+    Job.problem,
+    Job.created_at,
+    Job.ended_at,
+    Job.seal,
+)
+_ALTERED = {"code": "internal", "detail": "the stored result is not as this service wrote it; run the job again"}
 _BROKEN_OFF = json.dumps({"code": "internal", "detail": f"the server ended {MOST_ATTEMPTS} times while the job ran"})
 
 
@@ -42,9 +56,11 @@ class JobRecord:
         progress: the part done, from 0 to 1.
         result: of a job that succeeded.
         problem: why it failed: a code and a detail.
+        seal: of a result, with the job that it is of.
     """
 
     id: str
+    principal: str
     parameters: dict[str, Any]
     state: State
     progress: float
@@ -52,6 +68,21 @@ class JobRecord:
     problem: dict[str, str] | None
     created_at: str
     ended_at: str | None
+    seal: str | None
+
+
+def is_sealed(secret: Secret, job: JobRecord) -> bool:
+    """Whether what a job has for its result is what the service found for these parameters."""
+    return job.state != "succeeded" or secret.is_seal(job.seal, _PURPOSE, *_sealed(job, job.result))
+
+
+def checked(secret: Secret, job: JobRecord) -> JobRecord:
+    """The job as it may be shown: a result that somebody put into the database is none."""
+    return job if is_sealed(secret, job) else replace(job, state="failed", result=None, problem=_ALTERED)
+
+
+def _sealed(job: JobRecord, result: dict[str, Any] | None) -> tuple[str, ...]:
+    return job.id, job.principal, json.dumps(job.parameters), job.created_at, json.dumps(result)
 
 
 def submit(
@@ -113,17 +144,19 @@ def list_jobs(
     return [_record(row) for row in connection.execute(query)]
 
 
-def end(database: Database, job_id: str) -> JobRecord:
+def end(database: Database, job_id: str, check: Callable[[JobRecord], None] = lambda _: None) -> JobRecord:
     """Cancel a job that waits or runs; forget one that has ended. It is returned as it is, or last was.
 
     Raises:
         NotFound: there is no such job.
+        Whatever ``check`` raises of the job; nothing is changed then.
     """
 
     def work(connection: Connection) -> tuple[JobRecord, bool]:
         row = connection.execute(_selected(job_id).with_for_update()).one_or_none()
         if row is None:
             raise NotFound("job", job_id)
+        check(_record(row))
         if row.ended_at is not None:
             connection.execute(delete(Job).where(Job.id == job_id))
             return _record(row), True
@@ -189,9 +222,31 @@ def renew(database: Database, job_id: str, worker: str, progress: float) -> bool
     return _changed(database, _held(job_id, worker).values(**values))
 
 
-def finish(database: Database, job_id: str, worker: str, result: dict[str, Any]) -> bool:
+def finish(database: Database, secret: Secret, job: JobRecord, worker: str, result: dict[str, Any]) -> bool:
     """Keep the result; False, and nothing done, where the job was taken away."""
-    return _changed(database, _ended(job_id, worker, "succeeded", permille=1000, result=json.dumps(result)))
+    values = {"result": json.dumps(result), "seal": secret.seal(_PURPOSE, *_sealed(job, result))}
+    return _changed(database, _ended(job.id, worker, "succeeded", permille=1000, **values))
+
+
+def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> list[str]:
+    """Seal some results that are older than seals; the ids of their jobs, which follow ``after``."""
+    query = select(*_COLUMNS).where(Job.state == "succeeded", Job.seal.is_(None), Job.id > after).order_by(Job.id)
+    found = [_record(row) for row in connection.execute(query.limit(limit))]
+    for job in found:
+        seal = secret.seal(_PURPOSE, *_sealed(job, job.result))
+        connection.execute(update(Job).where(Job.id == job.id).values(seal=seal))
+    return [job.id for job in found]
+
+
+def altered(connection: Connection, secret: Secret) -> Iterator[str]:
+    """The ids of jobs whose results are not as the service wrote them."""
+    for row in connection.execute(select(*_COLUMNS).where(Job.state == "succeeded").order_by(Job.id)):
+        try:
+            sealed = is_sealed(secret, _record(row))
+        except ValueError:  # no JSON
+            sealed = False
+        if not sealed:
+            yield row.id
 
 
 def fail(database: Database, job_id: str, worker: str, code: str, detail: str) -> bool:
@@ -274,6 +329,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
     result, problem = (None if text is None else json.loads(text) for text in (row.result, row.problem))
     return JobRecord(
         row.id,
+        row.principal,
         json.loads(row.parameters),
         cast("State", row.state),  # the table's check admits no other
         row.permille / 1000,
@@ -281,4 +337,5 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
         problem,
         row.created_at,
         row.ended_at,
+        row.seal,
     )

@@ -24,6 +24,7 @@ Kind = Literal[
     "budget_changed",
     "account_closed",
     "account_reopened",
+    "change_proposed",
     "metadata_changed",
     "described",
     "proposed",
@@ -81,6 +82,14 @@ class AccountHead:
     id: int
     name: str
     head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does something: a principal, and the key that they do it with."""
+
+    name: str
+    key: str | None = None  # its id; None: an identity provider vouches for them, or it is no person
 
 
 class JournalEntry(NamedTuple):
@@ -161,12 +170,19 @@ def entry_hash(previous: str, body: str) -> str:
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 
+def acted(actor: Actor | None) -> dict[str, object]:
+    """What an entry says of its actor. Entries that are older than the key's id have the principal alone."""
+    if actor is None or actor.key is None:
+        return {"actor": None if actor is None else actor.name}
+    return {"actor": actor.name, "key": actor.key}
+
+
 def following(
     account: AccountHead,
     kind: Kind,
     content: dict[str, object],
     *,
-    actor: str | None,
+    actor: Actor | None,
     release_id: str | None = None,
     at: str,
 ) -> tuple[Row, Head]:
@@ -179,9 +195,9 @@ def following(
             "kind": kind,
             "release": release_id,
             "content": content,
-            "actor": actor,
             "time": at,
         }
+        | acted(actor)
     )
     head = Head(seq, entry_hash(account.head.hash, body))
     row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
@@ -204,7 +220,7 @@ def append(
     kind: Kind,
     content: dict[str, object],
     *,
-    actor: str,
+    actor: Actor,
     release_id: str | None = None,
     at: str,
 ) -> Head:

@@ -1,26 +1,29 @@
 """API keys: who may call, as what, and for which accounts.
 
-A token is derived from the installation's secret and the key's id, so that the answer to a
-repeated request can show it again; the database holds only its SHA-256, which nobody can reverse
-because a token has 256 bits (an operator's own bootstrap key: at least 32 characters).
+A token is derived from the installation's secret and the key's id, so that the answer to a repeated request can show
+it again. The database holds a code of it that takes the secret to make, and each row is sealed with the secret: whoever
+writes the database can neither add a key nor change what one may do. What happens to keys is told by the
+installation's journal.
 """
 
 import base64
-import hashlib
 import json
 import unicodedata
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+import structlog
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select, tuple_, update
 from sqlalchemy.orm import aliased
 
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
-from service.ledger import clock
+from service.ledger import clock, installation_journal
 from service.ledger.database import Database
 from service.ledger.installation import Secret, check_secret, lock_installation
+from service.ledger.journal import Actor
 from service.ledger.tables import ApiKey
 
 Role = Literal["auditor", "pipeline", "steward"]
@@ -29,12 +32,19 @@ ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each may do all 
 FIRST_PRINCIPAL = "first-steward"
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
 ISSUED = "oidc:"  # begins the names of principals that an identity provider vouches for, and those of no keys
+_PURPOSE = "api-key-row"
 _PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
+_log = structlog.get_logger("service.keys")
 _Successor = aliased(ApiKey)
+_ORDER = (ApiKey.created_at, ApiKey.id)
+_SEALED = (
+    ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts, ApiKey.created_at, ApiKey.expires_at, ApiKey.revoked_at,
+    ApiKey.created_by, ApiKey.rotated_from, ApiKey.token_hash,
+)  # fmt: skip
 _COLUMNS = (
     ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts, ApiKey.created_at, ApiKey.expires_at, ApiKey.revoked_at,
     ApiKey.created_by, ApiKey.rotated_from, ApiKey.last_used_at,
-    select(_Successor.id).where(_Successor.rotated_from == ApiKey.id).scalar_subquery(),
+    select(_Successor.id).where(_Successor.rotated_from == ApiKey.id).scalar_subquery(), ApiKey.seal.is_not(None),
 )  # fmt: skip
 
 
@@ -53,6 +63,7 @@ class KeyRecord:
     rotated_from: str | None = None  # the id of the key that it takes the place of
     last_used_at: str | None = None  # to the hour
     rotated_to: str | None = None  # the id of the key that took its place
+    sealed: bool = True  # it serves nobody otherwise: it is older than seals, and was not adopted
 
 
 def includes(role: Role, other: Role) -> bool:
@@ -101,10 +112,10 @@ def create_key(
     accounts: list[str] | None,
     expires_at: str | None,
     at: str,
-    created_by: str | None = None,
+    by: Actor | None = None,
     rotated_from: str | None = None,
 ) -> tuple[KeyRecord, str]:
-    """Add a key for a principal and return it with its token, which is not stored.
+    """Add a key for a principal and return it with its token, which is not stored; without ``by`` it is the operator's.
 
     Raises:
         InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
@@ -124,25 +135,26 @@ def create_key(
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
     reach = None if accounts is None else tuple(accounts)
-    record = KeyRecord(key_id, name, role, reach, at, expires_at, created_by=created_by, rotated_from=rotated_from)
-    _insert(connection, record, token)
+    maker = None if by is None else by.name
+    record = KeyRecord(key_id, name, role, reach, at, expires_at, created_by=maker, rotated_from=rotated_from)
+    _insert(connection, secret, record, token, by)
     return record, token
 
 
 def rotate_key(
-    connection: Connection, secret: Secret, key_id: str, *, overlap: timedelta, at: str, by: str | None
+    connection: Connection, secret: Secret, key_id: str, *, overlap: timedelta, at: str, by: Actor | None
 ) -> tuple[KeyRecord, str]:
     """Give a key's principal a new one with the same role, reach and lifetime; the old one ends after the overlap.
 
     Raises:
         NotFound: there is no such key.
-        Conflict: it is revoked, expired, or rotated already.
+        Conflict: it is revoked, expired, or rotated already, or its row is not as the service wrote it.
     """
     # Locked, so that a key which somebody revokes at this moment has no successor afterwards.
-    row = connection.execute(select(*_COLUMNS).where(ApiKey.id == key_id).with_for_update()).one_or_none()
-    if row is None:
-        raise NotFound("key", key_id)
-    old = _record(row)
+    stored = _locked(connection, key_id)
+    old = read_key(connection, key_id)
+    if not _is_sealed(secret, stored):
+        raise Conflict("the key's row is not as this service wrote it: make a new key")
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= at):
         raise Conflict("expected a valid key; it is revoked or expired")
     if connection.execute(select(ApiKey.id).where(ApiKey.rotated_from == key_id)).first() is not None:
@@ -156,40 +168,45 @@ def rotate_key(
         accounts=None if old.accounts is None else list(old.accounts),
         expires_at=None if lifetime is None else clock.later(at, lifetime),
         at=at,
-        created_by=by,
+        by=by,
         rotated_from=key_id,
     )
     end = clock.later(at, overlap)
     end = end if old.expires_at is None else min(end, old.expires_at)
-    connection.execute(update(ApiKey).where(ApiKey.id == key_id).values(expires_at=end))
+    _change(connection, secret, stored, expires_at=end)
+    said: dict[str, object] = {"id": key_id, "to": new[0].id, "expires_at": end}
+    installation_journal.append(connection, secret, "key_rotated", said, actor=by, at=at)
     return new
 
 
-def add_bootstrap_key(connection: Connection, token: str, at: str) -> KeyRecord | None:
+def add_bootstrap_key(connection: Connection, secret: Secret, token: str, at: str) -> KeyRecord | None:
     """Make the operator's own token the first steward key; None, and nothing done, where there is a key already."""
     if _any_key(connection):
         return None
     record = KeyRecord(str(uuid.uuid4()), FIRST_PRINCIPAL, "steward", None, created_at=at, expires_at=None)
-    _insert(connection, record, token)
+    _insert(connection, secret, record, token, None)
     return record
 
 
 # Built once: every request runs it, and building it costs more than running it.
-_VALID = select(ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts).where(
+_VALID = select(*_SEALED, ApiKey.seal).where(
     ApiKey.token_hash == bindparam("token_hash"),
     ApiKey.revoked_at.is_(None),
     or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > bindparam("at")),
 )
 
 
-def authenticate(database: Database, token: str, at: str) -> Principal | None:
-    """Who holds this token; None where it is unknown, expired or revoked at that moment.
+def authenticate(database: Database, secret: Secret, token: str, at: str) -> Principal | None:
+    """Who holds this token; None where it is unknown, expired or revoked at that moment, or its row was changed.
 
-    The token is looked up by its hash, so the time that it takes says nothing about other tokens. The
+    The token is looked up by its code, so the time that it takes says nothing about other tokens. The
     database is asked every time: a revocation holds at once, whichever server it was made on.
     """
-    row = database.ask(_VALID, {"token_hash": _hash(token), "at": at})
+    row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
     if row is None:
+        return None
+    if not _is_sealed(secret, row):
+        _log.warning("the row of a key is not as this service wrote it", key=str(row.id))
         return None
     accounts = _accounts(row.accounts)
     return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
@@ -218,23 +235,26 @@ def list_keys(connection: Connection, after: str | None, limit: int) -> list[Key
     Raises:
         InvalidInput: no key has the id ``after``.
     """
-    order = tuple_(ApiKey.created_at, ApiKey.id)
-    query = select(*_COLUMNS).order_by(ApiKey.created_at, ApiKey.id).limit(limit)
+    query = select(*_COLUMNS).order_by(*_ORDER).limit(limit)
     if after is not None:
         last = connection.execute(select(ApiKey.created_at).where(ApiKey.id == after)).scalar_one_or_none()
         if last is None:
             raise InvalidInput.at("/query/cursor", "expected a cursor that an earlier page gave")
-        query = query.where(order > tuple_(last, after))
+        query = query.where(tuple_(*_ORDER) > tuple_(last, after))
     return [_record(row) for row in connection.execute(query)]
 
 
-def revoke_key(connection: Connection, key_id: str, at: str) -> KeyRecord:
+def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, by: Actor | None) -> KeyRecord:
     """Make a key useless from now on. A key that is revoked already keeps its first moment.
 
     Raises:
         NotFound: there is no such key.
     """
-    connection.execute(update(ApiKey).where(ApiKey.id == key_id, ApiKey.revoked_at.is_(None)).values(revoked_at=at))
+    stored = _locked(connection, key_id)
+    if stored.revoked_at is None:
+        _change(connection, secret, stored, revoked_at=at)
+        said: dict[str, object] = {"id": key_id, "revoked_at": at}
+        installation_journal.append(connection, secret, "key_revoked", said, actor=by, at=at)
     return read_key(connection, key_id)
 
 
@@ -253,10 +273,11 @@ def ensure_first_key(database: Database, secret: Secret, bootstrap: str | None) 
 
     def add_first(connection: Connection) -> str | None:
         lock_installation(connection)  # replicas that start together add one key between them
-        if _any_key(connection):
+        # Whoever takes the rows away gets the operator's token no second life.
+        if _any_key(connection) or installation_journal.has_kind(connection, "key_made", "key_adopted", "key_left"):
             return None
         if bootstrap is not None:
-            add_bootstrap_key(connection, bootstrap, clock.now())
+            add_bootstrap_key(connection, secret, bootstrap, clock.now())
             return None
         _, token = create_key(
             connection, secret, name=FIRST_PRINCIPAL, role="steward", accounts=None, expires_at=None, at=clock.now()
@@ -266,45 +287,114 @@ def ensure_first_key(database: Database, secret: Secret, bootstrap: str | None) 
     def has_landed(connection: Connection, token: str | None) -> bool:
         if token is None:
             return _any_key(connection)
-        return connection.execute(select(ApiKey.id).where(ApiKey.token_hash == _hash(token))).first() is not None
+        made = select(ApiKey.id).where(ApiKey.token_hash == token_code(secret, token))
+        return connection.execute(made).first() is not None
 
     return database.write(add_first, landed=has_landed)
 
 
-def _insert(connection: Connection, record: KeyRecord, token: str) -> None:
-    connection.execute(
-        insert(ApiKey).values(
-            id=record.id,
-            name=record.name,
-            role=record.role,
-            accounts=None if record.accounts is None else json.dumps(record.accounts),
-            token_hash=_hash(token),
-            created_at=record.created_at,
-            expires_at=record.expires_at,
-            created_by=record.created_by,
-            rotated_from=record.rotated_from,
-        )
-    )
+def _insert(connection: Connection, secret: Secret, record: KeyRecord, token: str, by: Actor | None) -> None:
+    row = {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "accounts": None if record.accounts is None else json.dumps(record.accounts),
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "revoked_at": record.revoked_at,
+        "created_by": record.created_by,
+        "rotated_from": record.rotated_from,
+        "token_hash": token_code(secret, token),
+    }
+    connection.execute(insert(ApiKey).values(row | {"seal": _seal(secret, row)}))
+    installation_journal.append(connection, secret, "key_made", fixed(record), actor=by, at=record.created_at)
+
+
+def fixed(record: KeyRecord) -> dict[str, object]:
+    """What the installation's journal says of a key when it is made, or found at an upgrade."""
+    accounts = None if record.accounts is None else list(record.accounts)
+    return {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "accounts": accounts,
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "revoked_at": record.revoked_at,
+        "created_by": record.created_by,
+        "rotated_from": record.rotated_from,
+    }
+
+
+def stored_keys(connection: Connection, secret: Secret) -> Iterator[tuple[KeyRecord, bool]]:
+    """All keys, oldest first, each with whether its row is as the service wrote it; it is not where it has no seal."""
+    for row in connection.execute(select(*_COLUMNS, ApiKey.token_hash, ApiKey.seal.label("given")).order_by(*_ORDER)):
+        yield _record(row[:-2]), secret.is_seal(row.given, _PURPOSE, *(row._mapping[column.key] for column in _SEALED))
+
+
+def unsealed_keys(connection: Connection) -> list[tuple[KeyRecord, str]]:
+    """Keys without a seal, oldest first, each with what is stored of its token."""
+    query = select(*_COLUMNS, ApiKey.token_hash).where(ApiKey.seal.is_(None)).order_by(*_ORDER)
+    return [(_record(row[:-1]), row.token_hash) for row in connection.execute(query)]
+
+
+def seal_key(connection: Connection, secret: Secret, key_id: str, token: str) -> None:
+    """Take a key's row as it is for one that the service wrote."""
+    row = _locked(connection, key_id)._asdict() | {"token_hash": token_code(secret, token)}
+    values = {"token_hash": row["token_hash"], "seal": _seal(secret, row)}
+    connection.execute(update(ApiKey).where(ApiKey.id == key_id).values(values))
+
+
+def _locked(connection: Connection, key_id: str) -> Row[*tuple[Any, ...]]:
+    """A key's row with its seal, held until the transaction ends.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    row = connection.execute(select(*_SEALED, ApiKey.seal).where(ApiKey.id == key_id).with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound("key", key_id)
+    return row
+
+
+def _change(connection: Connection, secret: Secret, row: Row[*tuple[Any, ...]], **values: str) -> None:
+    """Change a key's row. One that somebody else wrote gets no seal by that."""
+    changed: dict[str, Any] = row._asdict() | values
+    if _is_sealed(secret, row):
+        values["seal"] = _seal(secret, changed)
+    connection.execute(update(ApiKey).where(ApiKey.id == row.id).values(values))
+
+
+def _seal(secret: Secret, row: Mapping[str, Any]) -> str:
+    return secret.seal(_PURPOSE, *(row[column.key] for column in _SEALED))
+
+
+def _is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
+    """Whether a row, whose last column is its seal, is as the service wrote it."""
+    *values, seal = row
+    return secret.is_seal(seal, _PURPOSE, *values)
 
 
 def _any_key(connection: Connection) -> bool:
     return connection.execute(select(ApiKey.id).limit(1)).first() is not None
 
 
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+def token_code(secret: Secret, token: str) -> str:
+    """What is stored of a token."""
+    return secret.hmac("api-key-token", token.encode()).hex()
 
 
 def _accounts(stored: str | None) -> tuple[str, ...] | None:
-    return None if stored is None else tuple(json.loads(stored))
+    try:
+        return None if stored is None else tuple(json.loads(stored))
+    except (TypeError, ValueError):  # nothing that the service wrote: it reaches nothing
+        return ()
 
 
 def _role(stored: str) -> Role:
     return cast("Role", stored)  # the table's check admits no other
 
 
-def _record(
-    row: Row[str, str, str, str | None, str, str | None, str | None, str | None, str | None, str | None, str | None],
-) -> KeyRecord:
+def _record(row: Sequence[Any]) -> KeyRecord:
     key_id, name, role, accounts, created_at, *rest = row
     return KeyRecord(key_id, name, _role(role), _accounts(accounts), created_at, *rest)

@@ -70,7 +70,7 @@ def once(
     request: Request,
     work: Callable[[Connection, str], R],
     *,
-    status: int,
+    status: int | Callable[[R], int],
     render: Callable[[R], str],
     landed: Callable[[Connection, R], bool],
 ) -> Answer:
@@ -86,16 +86,17 @@ def once(
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
 
+    status_of: Callable[[R], int] = (lambda _: status) if isinstance(status, int) else status
     kept: list[tuple[R, str]] = []  # one for each attempt
 
     def keep(connection: Connection, result: R, at: str) -> None:
         kept.append((result, render(result)))
-        idempotency.store(connection, request, status=status, body=kept[-1][1], at=at)
+        idempotency.store(connection, request, status=status_of(result), body=kept[-1][1], at=at)
 
     try:
         result = _write(database, request, work, landed, keep)
         body = next((text for made, text in kept if made is result), None)
-        return Answer(status, render(result) if body is None else body)
+        return Answer(status_of(result), render(result) if body is None else body)
     except _Answered as answered:
         return Answer(answered.stored.status, answered.stored.body or "", replayed=True)
 

@@ -15,6 +15,7 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import BEFORE_FIRST, AccountHead, has_entry
 from service.ledger.once import Answer, once
 from service.ledger.tables import Account
+from service.ledger.two_persons import require_other_person
 from service.privacy.filter import Budget, Definition, Totals, open_weights, spent
 from service.privacy.numbers import exact_text
 from service.privacy.plan import Neighbouring
@@ -72,7 +73,7 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         content |= {"budget": budgets.write_budget(new.budget), "admission": json.loads(admission)}
         content |= {"parent": new.parent, "approval_above": approval_above}
         chain = AccountHead(account_id, new.name, BEFORE_FIRST)
-        head = journal.append(connection, chain, "account_opened", content, actor=request.principal, at=at)
+        head = journal.append(connection, chain, "account_opened", content, actor=request.actor, at=at)
         accounts.save_head(connection, account_id, head)
         return accounts.read_account(connection, new.name)
 
@@ -110,11 +111,17 @@ def change_account(
         BudgetExceeded: the new cap is below what is spent.
         InvalidInput: the change is not of figures only.
         Conflict: more would pass without approval than before.
+        Forbidden: it needs a second steward, and the one who proposed it, or made one of the keys, is this one.
+
+    Where the account, or one that it is under, asks for approval, a change after which more can be spent is only
+    proposed until another steward says the same: the answer's status is then 202.
     """
     line = accounts.line_of(database, name)
+    stated: dict[str, object] = {}  # what is proposed, where it is
 
     def work(connection: Connection, at: str) -> AccountRecord:
         account = accounts.lock_account(connection, line)
+        stated.clear()
         if isinstance(change, Budget):
             accounts.refuse_due([account], at)
             _check_change(account, change, pointer)
@@ -133,11 +140,37 @@ def change_account(
         else:
             kind, content = "account_closed" if change == "closed" else "account_reopened", {}
             columns = {"state": change}
-        head = journal.append(connection, account.chain, kind, content, actor=request.principal, at=at)
+        if _frees(account, change) and _asks_approval(connection, name):
+            stated.update(content or columns)
+            proposed = accounts.read_account(connection, name).proposed
+            if proposed is None or proposed.change != stated:
+                kind, content, columns = "change_proposed", dict(stated), {}
+            elif proposed.by.name == request.principal:
+                return accounts.read_account(connection, name)  # said twice: it waits still
+            else:
+                require_other_person(connection, request, proposed.by, "the change")
+                content["proposal"] = proposed.seq
+        head = journal.append(connection, account.chain, kind, content, actor=request.actor, at=at)
         accounts.save_head(connection, account.id, head, **columns)
         return accounts.read_account(connection, name)
 
-    return once(database, request, work, status=200, render=render, landed=_landed)
+    def status(account: AccountRecord) -> int:
+        return 202 if account.proposed is not None and account.proposed.change == stated else 200
+
+    return once(database, request, work, status=status, render=render, landed=_landed)
+
+
+def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
+    """Whether more can be spent after the change than before it."""
+    if isinstance(change, Budget):
+        old = account.budget
+        return change.cap > old.cap or change.delta > old.delta or change.declared_delta > old.declared_delta
+    return change == "open"
+
+
+def _asks_approval(connection: Connection, name: str) -> bool:
+    """Whether releases of the account may need approval, its own or that of an account above; that never ends."""
+    return any(account.approval_above is not None for account in accounts.line_above(connection, name))
 
 
 def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:

@@ -15,14 +15,14 @@ from service.ledger import accounts, budgets, clock, journal, texts
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.audit import Audit
 from service.ledger.database import Database
-from service.ledger.journal import Head, has_entry
+from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.releases import HELD
 from service.ledger.tables import Entry, Hold, Release
 from service.ledger.texts import Amount, read_amount
 from service.privacy.filter import Shortfall, Totals, add, charged, shortfalls, subtract
 from service.privacy.pricing import ACCOUNTANT, Price
 
-ACTOR = "recompute"
+ACTOR = Actor("recompute")
 _PAGE = 500
 _AT_ONCE = 500  # releases that are priced again in one transaction
 

@@ -39,7 +39,7 @@ def noted(database: Database, request: Request, line: Line, act: Callable[[], T]
 def _note(database: Database, request: Request, line: Line, content: dict[str, object]) -> None:
     def work(connection: Connection) -> tuple[int, Head]:
         account = accounts.lock_account(connection, line)
-        head = journal.append(connection, account.chain, "refused", content, actor=request.principal, at=clock.now())
+        head = journal.append(connection, account.chain, "refused", content, actor=request.actor, at=clock.now())
         accounts.save_head(connection, account.id, head)
         return account.id, head
 

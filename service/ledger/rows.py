@@ -21,6 +21,7 @@ from service.privacy.levels import find_level
 from service.privacy.pricing import ACCOUNTANT
 
 _REMEMBERED = 4096  # distinct prices and names
+_KEY = ',"key":'
 
 _Priced = tuple[Amount | None, str]
 """A price with the version of the accountant that made it."""
@@ -86,13 +87,15 @@ class OwnRows:
             f',"content":{{"accountant":{quoted(accountant)},"delta":{quoted(delta)},"name":{quoted(name)},'
             f'{origin}"plan":{plan},"price":'
         )
-        after = (
-            f',"tags":{tags}}},"kind":"committed","release":{quoted(release)},"seq":{entry.seq}'
-            f',"time":{quoted(created_at)}}}'
-        )
+        between = f',"tags":{tags}}}'
+        after = f',"kind":"committed","release":{quoted(release)},"seq":{entry.seq},"time":{quoted(created_at)}}}'
         body, at = entry.body, entry.body.find(before)
-        actor, price = body[len(self._start) : at], body[at + len(before) : -len(after)]
-        if at < 0 or body != f"{self._start}{actor}{before}{price}{after}" or not _is_name(actor):
+        tags_at = body.rfind(between)
+        actor, price = body[len(self._start) : at], body[at + len(before) : tags_at]
+        key = body[tags_at + len(between) : -len(after)]  # of older entries nothing
+        if at < 0 or body != f"{self._start}{actor}{before}{price}{between}{key}{after}":
+            return False
+        if not _is_name(actor) or (key and not (key.startswith(_KEY) and _is_name(key.removeprefix(_KEY)))):
             return False
         amount = _amount_of(price)
         if amount is None or expires_at is not None:

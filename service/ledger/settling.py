@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, delete, func, select, update
 from service.ledger import accounts, budgets, clock, journal, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch
-from service.ledger.journal import has_entry
+from service.ledger.journal import Actor, has_entry
 from service.ledger.releases import HELD, ReleaseRecord, State, read_release
 from service.ledger.spending import Subplans
 from service.ledger.tables import Account, Hold, Release
@@ -50,7 +50,7 @@ def settle(
     state: State,
     kind: Kind,
     content: dict[str, object],
-    actor: str | None,
+    actor: Actor | None,
     at: str,
 ) -> list[AccountRecord]:
     """Take held releases of a locked line's account to another state, with an entry in each chain of the line."""

@@ -46,6 +46,17 @@ class Installation(Base):
     created_at: Mapped[str]
 
 
+class InstallationEntry(Base):
+    """One entry of the installation's journal: what happened to it that belongs to no account."""
+
+    __tablename__ = "installation_journal"
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    body: Mapped[str]  # RFC 8785 canonical JSON
+    hash: Mapped[str]
+    seal: Mapped[str]  # HMAC of number and hash with the installation's secret
+
+
 class ApiKey(Base):
     """A bearer key; the token itself is never stored."""
 
@@ -54,13 +65,14 @@ class ApiKey(Base):
     name: Mapped[str]  # the principal
     role: Mapped[str]
     accounts: Mapped[str | None]  # JSON array of account names; null: all
-    token_hash: Mapped[str] = mapped_column(unique=True)
+    token_hash: Mapped[str] = mapped_column(unique=True)  # HMAC with the secret; SHA-256 where there is no seal
     created_at: Mapped[str]
     expires_at: Mapped[str | None]
     revoked_at: Mapped[str | None]
     created_by: Mapped[str | None]  # the principal who made it; null: the operator, at a start or by a command
     rotated_from: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))  # the key that it takes the place of
     last_used_at: Mapped[str | None]  # as `uses` has it: to the hour
+    seal: Mapped[str | None]  # HMAC of all but the last use, with the secret; null: older, and not adopted
     __table_args__ = (
         CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),
         # Those are an issuer's to give; an older version may have left some that are revoked.
@@ -169,6 +181,9 @@ class Spending(Base):
     )
 
 
+_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
+
+
 class Entry(Base):
     """One journal entry. ``body`` is what was hashed; the columns beside it only find it."""
 
@@ -187,6 +202,7 @@ class Entry(Base):
             postgresql_where=text("kind IN ('account_opened', 'budget_changed')"),
             sqlite_where=text("kind IN ('account_opened', 'budget_changed')"),
         ),
+        Index("journal_changes", "account_id", "seq", postgresql_where=_CHANGES, sqlite_where=_CHANGES),
     )
 
 
@@ -262,6 +278,7 @@ class StoredAnswer(Base):
     draw_id: Mapped[str | None] = mapped_column(ForeignKey("draws.id"))
     api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     created_at: Mapped[str]
+    seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: no answer to give again
 
 
 class Job(Base):
@@ -283,6 +300,7 @@ class Job(Base):
     leased_until: Mapped[str | None]  # when others may take it from that worker
     created_at: Mapped[str]
     ended_at: Mapped[str | None]
+    seal: Mapped[str | None]  # HMAC of a result and of what was asked, with the installation's secret
     __table_args__ = (
         CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name="jobs_state"),
         Index("jobs_by_state", "state", "created_at"),

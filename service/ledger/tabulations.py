@@ -47,14 +47,14 @@ def tabulate(
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        account = draws.lock_for_draw(connection, line, release_id, request.principal, at)
+        account = draws.lock_for_draw(connection, line, release_id, request.actor, at)
         branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
         more: dict[str, object] = {
             "level": layout.level,
             "groups": len(layout.groups),
             "layout_hash": sealed_layout.digest,
         }
-        record = draws.store(connection, account, release_id, sealed, request.principal, at, more)
+        record = draws.store(connection, account, release_id, sealed, request.actor, at, more)
         write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
         return replace(record, layout=layout)
 

@@ -127,7 +127,9 @@ def registered(body: str) -> Registered | None:
     start, at = _UP_TO_PLAN.match(body), body.rfind(_PRICE)
     if start is None or at < start.end():
         return None
-    tags_at, end = body.find(_TAGS, at), body.rfind(_COMMITTED)
+    tags_at, committed = body.find(_TAGS, at), body.rfind(_COMMITTED)
+    named = body.rfind(_KEY, max(tags_at, 0), max(committed, 0))
+    end = committed - 1 if named < 0 else named  # older entries, and those of an issuer's principals, name no key
     if not at < tags_at < end:
         return None
     amount = amount_in(body[at + len(_PRICE) - 1 : tags_at + 1])
@@ -142,7 +144,7 @@ _UP_TO_PLAN = re.compile(
     rf'\{{"account":{_TEXT},"actor":{_TEXT},"content":\{{"accountant":{_TEXT},"delta":{_TEXT},"name":{_TEXT},'
     rf'("origin":\{{"account":{_TEXT},"seq":[0-9]+\}},)?"plan":'
 )
-_PRICE, _TAGS, _COMMITTED = ',"price":{', '},"tags":[', '},"kind":"committed","release":"'
+_PRICE, _TAGS, _KEY, _COMMITTED = ',"price":{', '},"tags":[', '},"key":"', ',"kind":"committed","release":"'
 
 
 @lru_cache(maxsize=_REMEMBERED)

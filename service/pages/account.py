@@ -40,11 +40,7 @@ async def change_state(account: AccountStep, visit: SignedIn) -> Response:
     """Close or reopen it."""
     form = await read_form(visit)
     body = {"state": text_of(form, "state")}
-    try:
-        await send(visit, "PATCH", address("accounts", account), body, once=text_of(form, "once"))
-    except Refused as refused:
-        return await _overview(visit, account, refused)
-    return RedirectResponse(f"/accounts/{account}?done={body['state']}", 303)
+    return await _changed(visit, account, {}, body, text_of(form, "once"), body["state"])
 
 
 @router.post("/budget")
@@ -66,12 +62,15 @@ async def change_approval(account: AccountStep, visit: SignedIn) -> Response:
     return await _changed(visit, account, typed, typed, text_of(form, "once"))
 
 
-async def _changed(visit: Visit, account: str, typed: dict[str, str], body: dict[str, Any], once: str) -> Response:
+async def _changed(
+    visit: Visit, account: str, typed: dict[str, str], body: dict[str, Any], once: str, done: str = "changed"
+) -> Response:
     try:
-        await send(visit, "PATCH", address("accounts", account), body, once=once)
+        found = await send(visit, "PATCH", address("accounts", account), body, once=once)
     except Refused as refused:
         return await _overview(visit, account, refused, typed)
-    return RedirectResponse(f"/accounts/{account}?done=changed", 303)
+    waits = found.get("proposed_change") is not None and "approval_above" not in body
+    return RedirectResponse(f"/accounts/{account}?done={'proposed' if waits else done}", 303)
 
 
 async def _overview(
@@ -86,6 +85,7 @@ async def _overview(
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
     )
+    proposed_budget = (found["proposed_change"] or {}).get("budget")
     shown = {
         "account": found,
         "balance": balance,
@@ -93,6 +93,7 @@ async def _overview(
         "below": below["items"],
         "more_below": below["next_cursor"],
         "typed": fields_of(found["budget"]) | {"approval_above": found["approval_above"] or ""} | (typed or {}),
+        "proposed": None if proposed_budget is None else fields_of(proposed_budget),
         "waiting": [*proposed["items"], *reserved["items"]],
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "faults": {},

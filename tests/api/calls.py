@@ -1,15 +1,16 @@
 """What the tests of the HTTP interface have in common: calls that must succeed, in few words."""
 
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.app import create_app
+from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.installation import Secret, check_secret
-from service.ledger.keys import ensure_first_key
+from service.ledger.keys import Role, create_key, ensure_first_key
 from service.settings import Settings
 
 STEWARD = "the-first-steward's-key-of-the-tests"  # the bootstrap key
@@ -83,6 +84,18 @@ def make_key(client: Client, role: str, name: str = "somebody", **fields: Any) -
     """The headers of a new key."""
     body = {"name": name, "role": role} | fields
     return bearer(json_of(client.post("/v1/keys", json=body), 201)["key"])
+
+
+def operators_key(client: Client, role: Role, name: str, accounts: list[str] | None = None) -> dict[str, str]:
+    """The headers of a key that the operator makes by a command, so that no steward has seen it."""
+    state = cast("TestClient", client).app.state  # type: ignore[attr-defined]
+    made = state.database.write(
+        lambda connection: create_key(
+            connection, state.secret, name=name, role=role, accounts=accounts, expires_at=None, at=clock.now()
+        ),
+        landed=lambda *_: False,
+    )
+    return bearer(made[1])
 
 
 def pure(epsilon: Any, **fields: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tests.api.calls import (
     json_of,
     make_key,
     open_account,
+    operators_key,
     pointers_of,
     problem_of,
     pure,
@@ -285,3 +286,24 @@ def test_a_limited_key_sees_its_accounts_only(client: Client) -> None:
     assert [account["name"] for account in page["items"]] == ["a"]
     page = json_of(client.get(f"/v1/accounts?cursor={page['next_cursor']}", headers=headers))
     assert [account["name"] for account in page["items"]] == ["c"]
+
+
+def test_a_greater_budget_waits_for_a_second_steward(client: Client) -> None:
+    opened = open_account(client, approval_above="0.1")
+    assert opened["proposed_change"] is None
+    greater = {"budget": {"definition": "zcdp", "rho": 2}}
+    waits = json_of(client.patch("/v1/accounts/people", json=greater), 202)
+    assert waits["budget"]["rho"] == "1"
+    proposed = waits["proposed_change"]
+    assert (proposed["budget"], proposed["state"]) == ({"definition": "zcdp", "rho": "2"}, None)
+    assert (proposed["seq"], proposed["proposed_by"]) == (2, "first-steward")
+    assert json_of(client.get("/v1/accounts/people"))["proposed_change"] == proposed
+    assert json_of(client.get("/v1/accounts"))["items"][0]["proposed_change"] == proposed
+    puppet = make_key(client, "steward", "puppet")
+    problem_of(client.patch("/v1/accounts/people", json=greater, headers=puppet), "forbidden")
+    second = operators_key(client, "steward", "second")
+    done = json_of(client.patch("/v1/accounts/people", json=greater, headers=second))
+    assert (done["budget"]["rho"], done["proposed_change"]) == ("2", None)
+    entries = [item["entry"] for item in json_of(client.get("/v1/accounts/people/journal"))["items"]]
+    assert [entry["kind"] for entry in entries] == ["account_opened", "change_proposed", "budget_changed"]
+    assert entries[-1]["content"] == {"budget": {"definition": "zcdp", "rho": "2"}, "proposal": 2}

@@ -439,3 +439,18 @@ def test_a_job_that_is_not_there(still: Client) -> None:
 )
 def test_what_is_no_experiment(still: Client, fields: Any, pointer: str) -> None:
     assert pointers_of(still.post(_EXPERIMENTS, json=_SMALL | fields)) == [pointer]
+
+
+def test_a_limited_steward_reaches_only_jobs_of_their_own(client: Client) -> None:
+    limited = make_key(client, "steward", "ann", accounts=["people"])
+    unlimited = make_key(client, "steward", "bob")
+    theirs = json_of(client.post(_EXPERIMENTS, json=_SMALL), 202)["id"]
+    own = json_of(client.post(_EXPERIMENTS, json=_SMALL, headers=limited), 202)["id"]
+    for method in ("GET", "DELETE"):
+        problem_of(client.request(method, f"/v1/jobs/{theirs}", headers=limited), "forbidden")
+    json_of(client.get(f"/v1/jobs/{theirs}"))
+    for job in (theirs, own):
+        json_of(client.get(f"/v1/jobs/{job}", headers=unlimited))
+    json_of(client.get(f"/v1/jobs/{own}", headers=limited))
+    json_of(client.delete(f"/v1/jobs/{own}", headers=limited))
+    json_of(client.delete(f"/v1/jobs/{theirs}", headers=unlimited))

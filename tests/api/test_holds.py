@@ -16,6 +16,7 @@ from tests.api.calls import (
     json_of,
     make_key,
     open_account,
+    operators_key,
     pointers_of,
     problem_of,
     pure,
@@ -161,7 +162,7 @@ def test_a_batch_of_several_kinds(client: Client) -> None:
 
 def test_the_second_steward_is_another_principal_not_another_key(client: Client) -> None:
     open_account(client, budget=_PURE, approval_above=0)
-    first, again, second = (make_key(client, "steward", name) for name in ("ann", "ann", "bob"))
+    first, again, second = (operators_key(client, "steward", name) for name in ("ann", "ann", "bob"))
     body = {"name": "r", "plan": pure("0.5")}
     proposed = json_of(client.post("/v1/accounts/people/releases", json=body, headers=first), 201)
     assert (proposed["state"], proposed["expires_at"]) == ("proposed", None)
@@ -201,7 +202,7 @@ def test_a_threshold_is_only_lowered(client: Client) -> None:
 
 def test_the_answer_to_a_key_is_that_of_the_first_time(client: Client) -> None:
     open_account(client)
-    second = make_key(client, "steward", "bob")
+    second = operators_key(client, "steward", "bob")
     for act, body, headers in (
         ("commit", None, bearer(STEWARD)),
         ("void", {"reason": "r"}, bearer(STEWARD)),
@@ -290,7 +291,7 @@ def test_what_an_account_above_asks_to_be_approved_is_not_for_a_key_that_does_no
     proposed = release(client, pure("0.3"), "product")
     assert proposed["state"] == "proposed"
     approve = f"/v1/accounts/product/releases/{proposed['id']}/approve"
-    below = make_key(client, "steward", "second", accounts=["product"])
+    below = operators_key(client, "steward", "second", accounts=["product"])
     problem_of(client.post(approve, headers=below), "forbidden")
-    both = make_key(client, "steward", "second", accounts=["product", "agency"])
+    both = operators_key(client, "steward", "second", accounts=["product", "agency"])
     assert json_of(client.post(approve, headers=both))["state"] == "committed"

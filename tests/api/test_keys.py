@@ -1,5 +1,6 @@
 """API keys over HTTP: made, shown once, listed, expired, revoked."""
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +9,9 @@ from fastapi import FastAPI
 from sqlalchemy import text
 
 from service.ledger import clock
+from service.ledger.adoption import adopt
 from service.ledger.database import Database
+from service.ledger.installation import Secret
 from tests.api.calls import Client, bearer, json_of, make_key, pointers_of, problem_of
 
 
@@ -23,16 +26,12 @@ def test_a_revoked_key_is_none(client: Client) -> None:
     problem_of(client.delete("/v1/keys/unknown"), "not_found")
 
 
-def test_a_key_ends_when_it_expires(client: Client, database: Database) -> None:
+def test_a_key_ends_when_it_expires(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     until = clock.stamp(datetime.now(UTC) + timedelta(hours=1))
     made = json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor", "expires_at": until}), 201)
     assert made["expires_at"] == until
     json_of(client.get("/v1/accounts", headers=bearer(made["key"])))
-    past = {"past": clock.stamp(datetime.now(UTC) - timedelta(seconds=1)), "id": made["id"]}
-    database.write(
-        lambda connection: connection.execute(text("UPDATE api_keys SET expires_at = :past WHERE id = :id"), past),
-        landed=lambda *_: False,
-    )
+    monkeypatch.setattr(clock, "now", lambda: until)
     problem_of(client.get("/v1/accounts", headers=bearer(made["key"])), "unauthenticated")
 
 
@@ -82,12 +81,13 @@ def test_a_rotated_key_works_beside_the_new_one_and_is_shown_again_to_the_same_r
 
 
 def test_a_replay_shows_a_key_whose_answer_an_older_version_kept_without_its_body(
-    client: Client, database: Database
+    client: Client, database: Database, secret: Secret
 ) -> None:
     once = {"Idempotency-Key": "make"}
     made = json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201)
-    statement = text("UPDATE stored_answers SET body = NULL")
+    statement = text("UPDATE stored_answers SET body = NULL, seal = NULL")
     database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
+    adopt(database, secret, None)
     assert json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201) == made
 
 
@@ -158,3 +158,45 @@ def test_keys_are_listed_page_by_page(client: Client) -> None:
 def test_keys_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
     answer = still.post("/v1/keys", json={"name": "n", "role": "auditor"} | fields)
     assert pointers_of(answer) == [pointer]
+
+
+_MINTED = "INSERT INTO api_keys (id, name, role, token_hash, created_at) VALUES ('minted', 'm', 'steward', :hash, :at)"
+
+
+def test_a_key_that_somebody_puts_into_the_database_is_none(client: Client, database: Database) -> None:
+    """The attack: a row with the SHA-256 of a chosen token was a steward."""
+    token = "chosen by whoever writes the database"
+    row = {"hash": hashlib.sha256(token.encode()).hexdigest(), "at": clock.now()}
+    database.write(lambda connection: connection.execute(text(_MINTED), row), landed=lambda *_: False)
+    problem_of(client.get("/v1/keys", headers=bearer(token)), "unauthenticated")
+
+
+def test_an_auditor_whose_row_is_changed_is_no_steward(client: Client, database: Database) -> None:
+    auditor = make_key(client, "auditor", "ann")
+    json_of(client.get("/v1/accounts", headers=auditor))
+    statement = text("UPDATE api_keys SET role = 'steward' WHERE name = 'ann'")
+    database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
+    problem_of(client.get("/v1/keys", headers=auditor), "unauthenticated")
+    problem_of(client.get("/v1/accounts", headers=auditor), "unauthenticated")
+    json_of(client.get("/v1/accounts"))
+
+
+def test_an_answer_that_somebody_changed_is_not_given_again(client: Client, database: Database) -> None:
+    once = {"Idempotency-Key": "open"}
+    body = {"name": "people", "unit": "person", "neighbouring": "add_remove"}
+    body["budget"] = {"definition": "zcdp", "rho": 1}  # type: ignore[assignment]
+    json_of(client.post("/v1/accounts", json=body, headers=once), 201)
+    statement = text("UPDATE stored_answers SET body = replace(body, 'add_remove', 'replace_one')")
+    database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
+    refused = problem_of(client.post("/v1/accounts", json=body, headers=once), "conflict")
+    assert "not as it was stored" in refused["detail"]
+
+
+def test_entries_name_the_key_beside_the_principal(client: Client) -> None:
+    made = json_of(client.post("/v1/keys", json={"name": "ann", "role": "steward"}), 201)
+    body = {"name": "people", "unit": "person", "neighbouring": "add_remove"}
+    body["budget"] = {"definition": "zcdp", "rho": 1}  # type: ignore[assignment]
+    json_of(client.post("/v1/accounts", json=body, headers=bearer(made["key"])), 201)
+    (opened,) = json_of(client.get("/v1/accounts/people/journal"))["items"]
+    assert (opened["entry"]["actor"], opened["entry"]["key"]) == ("ann", made["id"])
+    assert json_of(client.get("/v1/accounts/people/verify"))["valid"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.api.calls import Client, concentrated, json_of, make_key, pure, release
+from tests.api.calls import Client, concentrated, json_of, pure, release
 from tests.browser.steps import assert_accessible, assert_fits, assert_tables_fit, screenshot, sign_in
 from tests.processes import Served, run
 
@@ -136,7 +136,8 @@ def test_a_second_steward_approves(steward: Page, new_context: Callable[..., Bro
     steward.get_by_role("button", name="Approve").click()
     expect(steward.get_by_role("alert")).to_contain_text("The key may not do this")
     second = new_context(java_script_enabled=False).new_page()
-    sign_in(second, make_key(served.client, "steward", "second")["Authorization"].removeprefix("Bearer "))
+    made = run(served.home, "keys", "create", "--role", "steward", "--name", "second")
+    sign_in(second, made.stdout.split()[1])
     second.goto("/accounts/persons")
     second.get_by_role("button", name="Approve proposed").click()
     expect(second.get_by_role("status")).to_have_text("The release was approved.")

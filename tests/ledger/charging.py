@@ -16,7 +16,8 @@ from service.ledger.drawn import Turn
 from service.ledger.history import replay
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
-from service.ledger.journal import JournalEntry
+from service.ledger.installation import Secret
+from service.ledger.journal import JournalEntry, Kept
 from service.ledger.opening import NewAccount
 from service.ledger.releases import ReleaseRecord
 from service.ledger.settling import present
@@ -25,8 +26,18 @@ from service.privacy.filter import remaining
 from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring, mechanisms_of
 
-ANN = Request("ann", None, "")  # principals who send no Idempotency-Key
-BOB = Request("bob", None, "")
+SECRET = Secret(bytes(range(32)))
+
+
+def asking(
+    principal: str, key: str | None = None, digest: str = "", kept: Kept | None = None, key_id: str | None = None
+) -> Request:
+    """A principal's request; without an Idempotency-Key unless it is given."""
+    return Request(principal, key, digest, SECRET, kept, key_id)
+
+
+ANN = asking("ann", key_id="key-of-ann")
+BOB = asking("bob")  # of an identity provider
 
 
 def open_account(

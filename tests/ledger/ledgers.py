@@ -16,13 +16,14 @@ from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease
 from service.ledger.database import Database
 from service.ledger.drawn import Turn
+from service.ledger.idempotency import Request
 from service.ledger.layouts import Layout
 from service.ledger.signing import Signer
 from service.noise.tabulation import SIZES
 from service.privacy.levels import find_level
 from service.privacy.notation import read_plan
 from service.privacy.plan import mechanisms_of
-from tests.ledger.charging import ANN, approve, commit, draw as draw_first, open_account, reserve, void
+from tests.ledger.charging import ANN, BOB, approve, commit, draw as draw_first, open_account, reserve, void
 
 A = {"type": "geometric", "epsilon": "1/7", "name": "a", "tags": ["state"]}
 B = {"type": "discrete_gaussian", "rho": "1/90", "name": "b", "tags": ["hispanic", "état"]}
@@ -111,9 +112,9 @@ def tabulate(database: Database, name: str, release: str, groups: Sequence[str],
     return tabulations.tabulate(database, ANN, name, release, plan, level, layout, noisy).result.id
 
 
-def change(database: Database, name: str, what: Any) -> None:
+def change(database: Database, name: str, what: Any, steward: Request = ANN) -> None:
     """A change of an account: a budget, a state, or the price that needs approval."""
-    opening.change_account(database, ANN, name, what, lambda account: account.name, "/budget")
+    opening.change_account(database, steward, name, what, lambda account: account.name, "/budget")
 
 
 def describe(database: Database, account: str, release: str | None = None, /, **patch: Any) -> None:
@@ -158,6 +159,9 @@ def everything(database: Database, time: Clock) -> None:
     change(database, "alone", "closed")
     change(database, "alone", "open")
     change(database, "product", Fraction(1, 50))
+    for steward in (ANN, BOB):
+        greater = read_budget({"definition": "zcdp", "rho": "2", "delta": "1e-9"})
+        change(database, "product", greater, steward)
 
 
 def releases_in(database: Database, name: str) -> dict[str, str]:

@@ -107,7 +107,7 @@ def test_an_entry_that_says_no_metadata_is_refused_although_it_is_signed(
 ) -> None:
     open_account(database)
     opened = account_of(database)
-    row, head = journal.following(opened.chain, "described", content, actor="ann", at=clock.now())
+    row, head = journal.following(opened.chain, "described", content, actor=journal.Actor("ann"), at=clock.now())
     first = signer.sign("export", {"version": 1, "accounts": [{"account": "people", "seq": 2, "hash": head.hash}]})
     entries = [(entries_of(database)[0].body, opened.head), (str(row["body"]), Head(2, head.hash))]
     lines = [first, *({"entry": body, "hash": head.hash} for body, head in entries)]

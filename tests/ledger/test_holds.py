@@ -16,7 +16,6 @@ from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, No
 from service.ledger import accounts, budgets, clock, draws, holds, opening, packing, releases, spending
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
-from service.ledger.idempotency import Request
 from service.ledger.releases import State
 from service.ledger.settling import expire, present
 from service.privacy.filter import Totals
@@ -25,6 +24,7 @@ from tests.ledger.charging import (
     ANN,
     account_of,
     approve,
+    asking,
     charge,
     commit,
     draw,
@@ -481,7 +481,7 @@ def test_a_reservation_is_settled_once_by_threads_that_disagree(database: Databa
 def test_a_request_with_a_key_is_answered_as_the_first_time(database: Database) -> None:
     open_account(database)
     (release,) = reserve(database, _DRAWN)
-    request = Request("ann", "k", "digest")
+    request = asking("ann", "k", "digest")
     first = holds.commit(database, request, "people", release, lambda settled: f'"{settled.release.state}"')
     again = holds.commit(database, request, "people", release, lambda _: "other")
     assert (first.body, first.replayed, again.body, again.replayed) == ('"committed"', False, '"committed"', True)

@@ -10,9 +10,10 @@ from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer, find, request_digest, store
 from service.ledger.installation import Secret
 from service.ledger.keys import create_key
+from tests.ledger.charging import asking
 
 AT = "2026-01-02T03:04:05.678901Z"
-REQUEST = Request("ann", "key-1", "digest-1")
+REQUEST = asking("ann", "key-1", "digest-1")
 
 
 def _never(_: Connection, __: object) -> bool:
@@ -40,10 +41,10 @@ def test_the_first_answer_is_found_again(database: Database) -> None:
 def test_the_same_key_with_another_request_is_a_conflict(database: Database) -> None:
     _store(database, REQUEST)
     with pytest.raises(IdempotencyConflict):
-        _find(database, Request("ann", "key-1", "digest-2"))
+        _find(database, asking("ann", "key-1", "digest-2"))
 
 
-@pytest.mark.parametrize("other", [Request("bob", "key-1", "digest-2"), Request("ann", "key-2", "digest-2")])
+@pytest.mark.parametrize("other", [asking("bob", "key-1", "digest-2"), asking("ann", "key-2", "digest-2")])
 def test_keys_belong_to_a_principal(database: Database, other: Request) -> None:
     _store(database, REQUEST)
     assert _find(database, other) is None
@@ -51,8 +52,8 @@ def test_keys_belong_to_a_principal(database: Database, other: Request) -> None:
 
 def test_without_a_key_nothing_is_stored_or_found(database: Database) -> None:
     for body in ("1", "2"):
-        _store(database, Request("ann", None, "digest-1"), body)
-    assert _find(database, Request("ann", None, "digest-1")) is None
+        _store(database, asking("ann", None, "digest-1"), body)
+    assert _find(database, asking("ann", None, "digest-1")) is None
 
 
 def test_an_answer_may_refer_to_what_it_is_rendered_from(database: Database, secret: Secret) -> None:

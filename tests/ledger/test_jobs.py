@@ -8,14 +8,14 @@ from sqlalchemy import text
 from service.errors import IdempotencyConflict, NotFound, Unavailable
 from service.ledger import jobs
 from service.ledger.database import Database
-from service.ledger.idempotency import Request
 from service.ledger.jobs import JobRecord
+from tests.ledger.charging import SECRET, asking
 
 _PAST = "2020-01-01T00:00:00.000000Z"
 
 
 def _submit(database: Database, number: int = 0, key: str | None = None) -> str:
-    request = Request("ann", key, f"digest of {number}")
+    request = asking("ann", key, f"digest of {number}")
     return jobs.submit(database, request, {"number": number}, lambda job: job.id).body
 
 
@@ -61,7 +61,7 @@ def test_a_result_is_kept(database: Database) -> None:
     assert jobs.holds(database, job.id, "w")
     assert jobs.renew(database, job.id, "w", 0.25)
     assert _read(database, job.id).progress == 0.25
-    assert jobs.finish(database, job.id, "w", {"found": [1.5, None]})
+    assert jobs.finish(database, SECRET, job, "w", {"found": [1.5, None]})
     done = _read(database, job.id)
     assert (done.state, done.progress, done.result, done.problem) == ("succeeded", 1, {"found": [1.5, None]}, None)
     assert done.ended_at is not None
@@ -88,10 +88,10 @@ def test_what_nobody_holds_any_more_is_taken_again(database: Database) -> None:
     assert (again.id, again.parameters, again.progress) == (job.id, job.parameters, 0)
     assert not jobs.holds(database, job.id, "dead")
     assert not jobs.renew(database, job.id, "dead", 0.95)
-    assert not jobs.finish(database, job.id, "dead", {"wrong": True})
+    assert not jobs.finish(database, SECRET, job, "dead", {"wrong": True})
     assert not jobs.fail(database, job.id, "dead", "internal", "wrong")
     assert not jobs.give_back(database, job.id, "dead")
-    assert jobs.finish(database, job.id, "other", {})
+    assert jobs.finish(database, SECRET, job, "other", {})
     assert _read(database, job.id).result == {}
 
 
@@ -123,14 +123,14 @@ def test_a_cancelled_job_is_over(database: Database, running: bool) -> None:
     cancelled = jobs.end(database, job_id)
     assert (cancelled.state, cancelled) == ("cancelled", _read(database, job_id))
     assert jobs.take(database, "w") is None
-    assert not jobs.finish(database, job_id, "w", {})
+    assert not jobs.finish(database, SECRET, _read(database, job_id), "w", {})
     assert _read(database, job_id).state == "cancelled"
 
 
 def _end(database: Database, job_id: str, state: str) -> None:
     match state:
         case "succeeded":
-            assert jobs.finish(database, job_id, "w", {"found": 1})
+            assert jobs.finish(database, SECRET, _read(database, job_id), "w", {"found": 1})
         case "failed":
             assert jobs.fail(database, job_id, "w", "validation", "")
         case _:
@@ -184,7 +184,7 @@ def test_what_ended_before_a_time_is_forgotten_and_nothing_else(database: Databa
 
 def test_jobs_are_listed_by_pages_in_order_and_to_who_asked(database: Database) -> None:
     mine = [_submit(database, number) for number in range(5)]
-    jobs.submit(database, Request("bob", None, ""), {"number": 9}, lambda job: job.id)
+    jobs.submit(database, asking("bob"), {"number": 9}, lambda job: job.id)
     _taken(database)
     for number, job_id in enumerate(mine):  # some were made at the same time
         _dated(database, job_id, f"2020-01-01T00:00:00.00000{number // 2}Z", None)

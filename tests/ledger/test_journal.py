@@ -12,6 +12,7 @@ from service.ledger.database import Database
 from service.ledger.journal import (
     BEFORE_FIRST,
     AccountHead,
+    Actor,
     BadEntry,
     Broken,
     Head,
@@ -39,7 +40,7 @@ def _account_with_entries(database: Database, count: int, account_id: int = 1, n
         for number in range(count):
             account = AccountHead(account_id, name, head)
             kind: Kind = "committed" if number else "account_opened"
-            head = append(connection, account, kind, {"number": str(number)}, actor="ann", at=AT)
+            head = append(connection, account, kind, {"number": str(number)}, actor=Actor("ann"), at=AT)
         return head
 
     return AccountHead(account_id, name, database.write(work, landed=never))

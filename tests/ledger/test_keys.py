@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
+from service.ledger.journal import Actor
 from service.ledger.keys import (
     ROLES,
     KeyRecord,
@@ -25,8 +26,10 @@ from service.ledger.keys import (
     read_key,
     revoke_key,
     rotate_key,
+    seal_key,
     token_of,
 )
+from tests.ledger.charging import SECRET
 
 AT = "2026-01-02T00:00:00.000000Z"
 LATER = "2026-01-02T00:00:00.000001Z"
@@ -54,8 +57,12 @@ def _create(
     )
 
 
+def _revoke(database: Database, key_id: str, at: str) -> KeyRecord:
+    return database.write(lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), landed=_never)
+
+
 def _authenticate(database: Database, token: str, at: str = AT) -> Principal | None:
-    return authenticate(database, token, at)
+    return authenticate(database, SECRET, token, at)
 
 
 def _listed(database: Database) -> list[KeyRecord]:
@@ -106,11 +113,15 @@ def test_an_expiry_that_would_compare_wrongly_is_refused(database: Database, sec
 def test_a_revoked_key_is_useless_from_then_on(database: Database, secret: Secret) -> None:
     record, token = _create(database, secret)
     _, other = _create(database, secret)
-    revoked = database.write(lambda connection: revoke_key(connection, record.id, AT), landed=_never)
+    revoked = database.write(
+        lambda connection: revoke_key(connection, SECRET, record.id, at=AT, by=None), landed=_never
+    )
     assert revoked.revoked_at == AT
     assert _authenticate(database, token) is None
     assert _authenticate(database, other) is not None
-    again = database.write(lambda connection: revoke_key(connection, record.id, LATER), landed=_never)
+    again = database.write(
+        lambda connection: revoke_key(connection, SECRET, record.id, at=LATER, by=None), landed=_never
+    )
     assert again == revoked
     with database.read() as connection:
         assert read_key(connection, record.id) == revoked
@@ -120,7 +131,7 @@ def test_a_key_that_does_not_exist_cannot_be_read_or_revoked(database: Database)
     with pytest.raises(NotFound), database.read() as connection:
         read_key(connection, "nothing")
     with pytest.raises(NotFound):
-        database.write(lambda connection: revoke_key(connection, "nothing", AT), landed=_never)
+        _revoke(database, "nothing", AT)
 
 
 def test_keys_are_listed_oldest_first_in_pages(database: Database, secret: Secret) -> None:
@@ -162,7 +173,8 @@ def _rotate(
     database: Database, secret: Secret, key_id: str, at: str, overlap: timedelta = HOUR
 ) -> tuple[KeyRecord, str]:
     return database.write(
-        lambda connection: rotate_key(connection, secret, key_id, overlap=overlap, at=at, by="bob"), landed=_never
+        lambda connection: rotate_key(connection, secret, key_id, overlap=overlap, at=at, by=Actor("bob")),
+        landed=_never,
     )
 
 
@@ -201,7 +213,7 @@ def test_a_lifetime_beyond_the_calendar_ends_with_it(database: Database, secret:
 def test_what_is_no_valid_key_is_not_rotated(database: Database, secret: Secret, end: str) -> None:
     old, _ = _create(database, secret, at=MIDNIGHT, expires_at=TWO)
     if end == "revoked":
-        database.write(lambda connection: revoke_key(connection, old.id, MIDNIGHT), landed=_never)
+        _revoke(database, old.id, MIDNIGHT)
     if end == "rotated":
         _rotate(database, secret, old.id, MIDNIGHT, overlap=24 * HOUR)
     before = _listed(database)
@@ -250,6 +262,7 @@ def test_a_key_that_is_older_than_the_rule_is_rotated(database: Database, secret
 
     def rotate(connection: Connection) -> tuple[KeyRecord, str]:
         connection.execute(text("UPDATE api_keys SET name = ' ann '"))
+        seal_key(connection, secret, old.id, token_of(secret, old.id))
         return rotate_key(connection, secret, old.id, overlap=timedelta(0), at=AT, by=None)
 
     assert database.write(rotate, landed=_never)[0].name == " ann "
@@ -272,10 +285,10 @@ def test_no_key_has_the_name_of_an_issuers_principal(database: Database, secret:
 
 
 def test_the_bootstrap_key_is_added_only_while_there_is_none(database: Database, secret: Secret) -> None:
-    first = database.write(lambda connection: add_bootstrap_key(connection, BOOTSTRAP, AT), landed=_never)
+    first = database.write(lambda connection: add_bootstrap_key(connection, SECRET, BOOTSTRAP, AT), landed=_never)
     assert first is not None
     assert first.role == "steward"
-    second = database.write(lambda connection: add_bootstrap_key(connection, "c" * 32, AT), landed=_never)
+    second = database.write(lambda connection: add_bootstrap_key(connection, SECRET, "c" * 32, AT), landed=_never)
     assert second is None
     assert _listed(database) == [first]
     known = _authenticate(database, BOOTSTRAP)
@@ -304,7 +317,7 @@ def test_the_operators_first_key_is_not_shown(database: Database, secret: Secret
 def test_a_database_whose_only_key_is_revoked_gets_no_new_one(database: Database, secret: Secret) -> None:
     """Else whoever can restart the service and set its environment could take it over."""
     record, _ = _create(database, secret)
-    database.write(lambda connection: revoke_key(connection, record.id, AT), landed=_never)
+    _revoke(database, record.id, AT)
     assert ensure_first_key(database, secret, BOOTSTRAP) is None
     assert _authenticate(database, BOOTSTRAP) is None
 

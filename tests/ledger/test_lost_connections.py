@@ -18,7 +18,7 @@ from sqlalchemy import Connection, make_url, text
 from service.errors import NotFound, Unavailable
 from service.ledger import jobs
 from service.ledger.database import Database, open_database, tally
-from service.ledger.idempotency import Request
+from tests.ledger.charging import asking
 from tests.relay import Break, Relay, before_postgresql
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
@@ -112,7 +112,7 @@ def test_a_commit_whose_confirmation_was_lost_is_not_made_again(
 def test_a_job_is_cancelled_or_deleted_once_whatever_was_heard_of_it(
     relayed: Database, relay: Relay, moment: Break
 ) -> None:
-    job_id = jobs.submit(relayed, Request("ann", None, ""), {}, lambda job: job.id).body
+    job_id = jobs.submit(relayed, asking("ann"), {}, lambda job: job.id).body
     for state in ("queued", "cancelled"):
         with relayed.read() as connection:
             assert jobs.read_job(connection, job_id).state == state

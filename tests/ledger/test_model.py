@@ -25,6 +25,7 @@ from service.ledger.accounts import MAX_DEPTH
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.drawn import Turn
+from service.ledger.idempotency import Request
 from service.ledger.spending import composed, counts
 from service.privacy.filter import remaining
 from service.privacy.notation import read_plan
@@ -116,6 +117,10 @@ class _Account:
     def line(self) -> "list[_Account]":
         """From the account up."""
         return [self, *(self.parent.line if self.parent else [])]
+
+    def stewards(self, *, frees: bool) -> tuple[Request, ...]:
+        """Who has to ask for a change: two where more can be spent after it and releases may need approval."""
+        return (ANN, BOB) if frees and any(above.threshold is not None for above in self.line) else (ANN,)
 
     def size(self, loss: Fraction) -> Fraction:
         """A loss in the account's definition."""
@@ -351,15 +356,17 @@ class _Ledger(RuleBasedStateMachine):
         spent, declared, _ = self.model.charged(account)
         fits = spent <= cap and declared <= delta
         wanted = read_budget(account.budget(cap, delta))
-        self._expect(None if fits else BudgetExceeded, lambda: self._change(name, wanted))
+        stewards = account.stewards(frees=cap > account.cap or delta > account.delta)
+        self._expect(None if fits else BudgetExceeded, lambda: self._change(name, wanted, *stewards))
         if fits:
             account.cap, account.delta = cap, delta
-            account.entries += 1
+            account.entries += len(stewards)
 
     def _change_state(self, name: str, state: str) -> None:
         account = self.model.accounts[name]
-        self._change(name, state)
-        account.entries += account.open != (state == "open")
+        stewards = account.stewards(frees=state == "open" and not account.open)
+        self._change(name, state, *stewards)
+        account.entries += len(stewards) if account.open != (state == "open") else 0
         account.open = state == "open"
 
     def _change_threshold(self, name: str, threshold: Fraction) -> None:
@@ -370,8 +377,9 @@ class _Ledger(RuleBasedStateMachine):
             account.entries += account.threshold != threshold
             account.threshold = threshold
 
-    def _change(self, name: str, change: Any) -> None:
-        opening.change_account(self.database, ANN, name, change, lambda account: account.name, "/budget")
+    def _change(self, name: str, change: Any, *stewards: Request) -> None:
+        for steward in stewards or (ANN,):
+            opening.change_account(self.database, steward, name, change, lambda account: account.name, "/budget")
 
     def _chosen(self, data: Any) -> tuple[str, _Release]:
         chosen = data.draw(st.sampled_from(list(self.model.releases)))

@@ -14,9 +14,9 @@ from service.ledger.installation import Secret
 from service.ledger.journal import Head, Kept, has_entry
 from service.ledger.keys import KeyRecord, create_key, list_keys, read_key
 from service.ledger.once import Answer, Outcome, Reload, Source, once, once_reloaded, rehearse
-from tests.ledger.charging import account_of, charge, entries_of, open_account
+from tests.ledger.charging import account_of, asking, charge, entries_of, open_account
 
-_REQUEST = Request("ann", "k", "digest")
+_REQUEST = asking("ann", "k", "digest")
 _HALF = {"type": "gaussian", "rho": "0.5"}
 Work = Callable[[Connection, str], KeyRecord]
 
@@ -57,7 +57,7 @@ def test_an_effect_happens_once_for_its_key(database: Database, work: Work) -> N
 
 
 def test_without_a_key_it_happens_every_time(database: Database, work: Work) -> None:
-    answers = [_once(database, Request("ann", None, "digest"), work) for _ in range(3)]
+    answers = [_once(database, asking("ann", None, "digest"), work) for _ in range(3)]
     assert [answer.body for answer in answers] == _made(database)
     assert not any(answer.replayed for answer in answers)
 
@@ -65,7 +65,7 @@ def test_without_a_key_it_happens_every_time(database: Database, work: Work) -> 
 def test_another_request_with_the_same_key_does_nothing(database: Database, work: Work) -> None:
     _once(database, _REQUEST, work)
     with pytest.raises(IdempotencyConflict):
-        _once(database, Request("ann", "k", "other digest"), work)
+        _once(database, asking("ann", "k", "other digest"), work)
     assert len(_made(database)) == 1
 
 
@@ -108,13 +108,13 @@ def test_who_is_refused_by_what_the_first_one_did_is_told_its_success(database: 
     """Both found no answer and room for one; the second waits for the first one's lock, and finds no room."""
     open_account(database)
     charge(database, _HALF)
-    request = Request("ann", "k", "digest")
+    request = asking("ann", "k", "digest")
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(lambda _: charge(database, _HALF, request=request), range(8)))
     assert sum(bool(registered) for registered in outcomes) == 1  # only who ran has something to render
     assert len(entries_of(database)) == 3
     with pytest.raises(BudgetExceeded):
-        charge(database, _HALF, request=Request("ann", "l", "digest"))
+        charge(database, _HALF, request=asking("ann", "l", "digest"))
 
 
 def test_a_rehearsal_returns_what_would_have_been(database: Database, work: Work) -> None:
@@ -142,7 +142,7 @@ def test_an_entry_is_known_by_its_number_and_hash(database: Database) -> None:
 def test_a_ledger_without_an_entry_that_was_seen_is_not_written(database: Database) -> None:
     """Whoever looked before the transaction may have asked another server, before a failover."""
     head = open_account(database).head
-    seen, gone = (Request("ann", None, "", Kept("people", Head(seq, head.hash))) for seq in (1, 2))
+    seen, gone = (asking("ann", None, "", Kept("people", Head(seq, head.hash))) for seq in (1, 2))
     with pytest.raises(LedgerRolledBack) as refused:
         charge(database, _HALF, request=gone)
     assert refused.value.account == "people"

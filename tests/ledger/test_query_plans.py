@@ -13,13 +13,15 @@ from sqlalchemy import Connection, Engine, event
 
 from service.ledger import accounts, clock, course, drawn, draws, jobs, journal, opening, releases, spending
 from service.ledger.database import Database
-from service.ledger.idempotency import Request
 from service.ledger.retention import remove_noisy
 from service.ledger.settling import present
 from tests.ledger.charging import (
     ANN,
+    BOB,
+    SECRET,
     account_of,
     approve,
+    asking,
     charge,
     commit,
     draw,
@@ -56,10 +58,10 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
     """Each operation of the ledger, each way of reading it."""
     open_account(database, "agency")
     open_account(database, parent="agency", approval_above="0.001")
-    for change in ("closed", "open"):
-        opening.change_account(database, ANN, "people", change, lambda _: "", "/budget")
-    (registered,) = charge(database, _PLAN, request=Request("ann", "key", "digest"))
-    charge(database, _PLAN, request=Request("ann", "key", "digest"))
+    for change, who in (("closed", ANN), ("open", ANN), ("open", BOB)):
+        opening.change_account(database, who, "people", change, lambda _: "", "/budget")
+    (registered,) = charge(database, _PLAN, request=asking("ann", "key", "digest"))
+    charge(database, _PLAN, request=asking("ann", "key", "digest"))
     draw(database, registered.id, _PLAN)
     draws.register_and_draw(database, ANN, prepared(database, _MECHANISM)[0], np.array([1]))
     for settle in (commit, void):
@@ -80,9 +82,10 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
 
 def _run_jobs(database: Database) -> None:
     first, second = (jobs.submit(database, ANN, {}, lambda job: job.id).body for _ in range(2))
-    assert jobs.take(database, "w") is not None
+    job = jobs.take(database, "w")
+    assert job is not None
     assert jobs.renew(database, first, "w", 0.5)
-    assert jobs.finish(database, first, "w", {})
+    assert jobs.finish(database, SECRET, job, "w", {})
     jobs.end(database, second)
     jobs.end(database, second)
     assert jobs.forget(database, clock.later(clock.now(), timedelta(days=1))) == 1

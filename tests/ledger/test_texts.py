@@ -7,7 +7,7 @@ import pytest
 
 from service.ledger import history
 from service.ledger.database import Database
-from service.ledger.journal import BEFORE_FIRST, AccountHead, Kind, following
+from service.ledger.journal import BEFORE_FIRST, AccountHead, Actor, Kind, following
 from service.ledger.texts import amount_of, registered, subject_of
 from tests.ledger.charging import account_of
 from tests.ledger.ledgers import Clock, everything
@@ -24,8 +24,11 @@ _NAMES = (
 )
 
 
-def _body(kind: Kind, content: dict[str, object], account: str = "people", actor: str = "ann") -> str:
-    row, _ = following(AccountHead(1, account, BEFORE_FIRST), kind, content, actor=actor, release_id="r", at="now")
+def _body(
+    kind: Kind, content: dict[str, object], account: str = "people", actor: str = "ann", key: str | None = None
+) -> str:
+    chain, who = AccountHead(1, account, BEFORE_FIRST), Actor(actor, key)
+    row, _ = following(chain, kind, content, actor=who, release_id="r", at="now")
     return str(row["body"])
 
 
@@ -36,9 +39,10 @@ def _content(text: str, **more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("text", _NAMES)
 @pytest.mark.parametrize("origin", [None, "below"])
-def test_names_cannot_pass_for_what_is_beside_them(text: str, origin: str | None) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_names_cannot_pass_for_what_is_beside_them(text: str, origin: str | None, named: bool) -> None:
     above: dict[str, Any] = {} if origin is None else {"origin": {"account": text, "seq": 7}}
-    body = _body("committed", _content(text, **above), account=text, actor=text)
+    body = _body("committed", _content(text, **above), account=text, actor=text, key=text if named else None)
     content = json.loads(body)["content"]
     assert registered(body) == (amount_of(content["price"]), subject_of(content), origin is None)
 

@@ -16,14 +16,15 @@ from sqlalchemy.exc import IntegrityError
 from service.errors import NotFound
 from service.ledger import budgets, charges, journal
 from service.ledger.database import Database, open_database
-from service.ledger.idempotency import Request
 from service.ledger.journal import BadEntry, Head
+from service.ledger.rows import OwnRows
 from service.ledger.tables import Base
 from service.ledger.verify import Verdict, verify
 from service.privacy.filter import Sum
 from service.privacy.pricing import ACCOUNTANT
 from tests.ledger.charging import (
     account_of,
+    asking,
     charge,
     commit,
     entries_of,
@@ -33,7 +34,8 @@ from tests.ledger.charging import (
 )
 from tests.ledger.ledgers import NAMES, A, B, Clock, draw_what_is_held, everything
 
-_NOT_OF_AN_ACCOUNT = {"installation", "api_keys", "jobs", "stored_answers"}  # nothing that a journal says
+# Nothing that an account's journal says.
+_NOT_OF_AN_ACCOUNT = {"installation", "installation_journal", "api_keys", "jobs", "stored_answers"}
 _TABLES = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_OF_AN_ACCOUNT]
 _COLUMNS = [(table.name, column.name) for table in _TABLES for column in table.columns]
 
@@ -358,10 +360,17 @@ def test_a_head_that_was_kept_must_be_in_the_chain(database: Database) -> None:
 
 
 @pytest.mark.parametrize("actor", ['a "quoted" name', "Ünïcode", "a\\b", '","content":{"accountant":"1"'])
-def test_names_do_not_confuse_what_reads_entries_without_parsing_them(database: Database, actor: str) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_names_do_not_confuse_what_reads_entries_without_parsing_them(
+    database: Database, actor: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_account(database)
-    charges.register(database, Request(actor, None, ""), prepared(database, A), lambda _: "{}")
+    request = asking(actor, key_id=actor if named else None)
+    charges.register(database, request, prepared(database, A), lambda _: "{}")
+    parsed: list[str] = []
+    monkeypatch.setattr(OwnRows, "_check", lambda _, said, *__: parsed.append(said["kind"]))
     assert len(entries_of(database)) == 2
+    assert parsed == ["account_opened"]
 
 
 def test_charges_go_on_while_a_ledger_is_verified(database: Database) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.api.calls import Client, bearer, concentrated, json_of, make_key, open_account, release
+from tests.api.calls import Client, bearer, concentrated, json_of, make_key, open_account, operators_key, release
 from tests.pages.visits import hidden, sign_in, submit
 
 _VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
@@ -54,10 +54,29 @@ def test_a_second_steward_approves(api: Client, steward: Client) -> None:
     own = submit(steward, page, f"{page}/approve")
     assert own.status_code == 403
     assert 'role="alert"' in own.text
-    second = _sign_in_as(api, steward, "steward", "second")
-    answer = submit(second, "/accounts/persons", f"{page}/approve")  # from the account's list of what waits
+    sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
+    answer = submit(steward, "/accounts/persons", f"{page}/approve")  # from the account's list of what waits
     assert answer.headers["Location"] == f"{page}?done=approved"
     assert json_of(api.get(f"/v1{page}"))["state"] == "committed"
+
+
+def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client) -> None:
+    page = "/accounts/persons"
+    answer = submit(steward, page, f"{page}/budget", cap="0.75", declared="")
+    assert answer.headers["Location"] == f"{page}?done=proposed"
+    shown = steward.get(answer.headers["Location"]).text
+    assert "The change waits for a second steward." in shown
+    assert "first-steward proposed the budget" in shown
+    assert "Approve the change" not in shown
+    assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "0.5"
+    sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
+    assert "Approve the change" in steward.get(page).text
+    proposed = json_of(api.get(f"/v1{page}"))["proposed_change"]["budget"]
+    submit(steward, page, f"{page}/budget", cap=proposed["rho"], declared="")
+    found = json_of(api.get(f"/v1{page}"))
+    assert (found["budget"]["rho"], found["proposed_change"]) == ("0.75", None)
+    assert "Approve the change" not in steward.get(page).text
+    assert "by the key" in steward.get(f"{page}/journal").text
 
 
 def test_closing_and_opening(api: Client, steward: Client) -> None:

@@ -1,0 +1,107 @@
+"""The installation's journal: what happened to it that belongs to no account, such as keys made and revoked.
+
+Entries are chained as those of accounts are. Each is sealed with the installation's secret besides, so that whoever
+writes the database can neither add one nor change one: all that is left to them is to take the last ones away, or to
+restore an older state of everything, which only somebody who kept a head can tell.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from sqlalchemy import Connection, insert, select
+
+from service.ledger.installation import Secret, lock_installation
+from service.ledger.journal import (
+    BEFORE_FIRST,
+    MISFILED,
+    Actor,
+    Broken,
+    Head,
+    JournalEntry,
+    acted,
+    canonical,
+    check_link,
+    entry_hash,
+    read_body,
+)
+from service.ledger.tables import InstallationEntry
+
+Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "rows_sealed"]
+
+_ENTRY = select(
+    InstallationEntry.seq,
+    InstallationEntry.kind,
+    InstallationEntry.body,
+    InstallationEntry.hash,
+    InstallationEntry.seal,
+).order_by(InstallationEntry.seq)
+_PURPOSE = "installation-journal"
+_AT_ONCE = 500  # entries that a reader holds
+
+
+def append(
+    connection: Connection, secret: Secret, kind: Kind, content: dict[str, object], *, actor: Actor | None, at: str
+) -> Head:
+    """Write the next entry in the caller's transaction and return the new head; without an actor it is the operator's.
+
+    Whoever appends at the same moment, on any replica, waits until this transaction ends: call it after all that may
+    wait for another lock.
+    """
+    lock_installation(connection)  # where the installation is not bound yet, the number's primary key lets one in
+    last = head(connection)
+    body = canonical({"seq": last.seq + 1, "kind": kind, "content": content, "time": at} | acted(actor))
+    new = Head(last.seq + 1, entry_hash(last.hash, body))
+    row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
+    row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
+    connection.execute(insert(InstallationEntry).values(row))
+    return new
+
+
+def head(connection: Connection) -> Head:
+    """The last entry; before the first one, that of an empty chain."""
+    last = select(InstallationEntry.seq, InstallationEntry.hash).order_by(InstallationEntry.seq.desc()).limit(1)
+    row = connection.execute(last).one_or_none()
+    return BEFORE_FIRST if row is None else Head(*row)
+
+
+def has_kind(connection: Connection, *kinds: Kind) -> bool:
+    """Whether there is an entry of one of these kinds."""
+    return (
+        connection.execute(select(InstallationEntry.seq).where(InstallationEntry.kind.in_(kinds)).limit(1)).first()
+        is not None
+    )
+
+
+def has_entry(connection: Connection, entry: Head) -> bool:
+    """Whether this very entry is in the journal; an empty chain's head is in every one."""
+    same = (InstallationEntry.seq == entry.seq, InstallationEntry.hash == entry.hash)
+    return entry == BEFORE_FIRST or connection.execute(select(InstallationEntry.seq).where(*same)).first() is not None
+
+
+def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
+    """What the entries say, in order, each after it was checked.
+
+    Raises:
+        Broken: an entry is missing, was changed, or was written without the secret; the text says which and how.
+    """
+    last = BEFORE_FIRST
+    while rows := connection.execute(_ENTRY.where(InstallationEntry.seq > last.seq).limit(_AT_ONCE)).all():
+        for row in rows:
+            try:
+                said = _checked(secret, last, JournalEntry(row.seq, row.kind, None, row.body, row.hash), row.seal)
+            except Broken as broken:
+                raise Broken(f"entry {last.seq + 1}: {broken}") from None
+            except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
+                raise Broken(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
+            last = Head(row.seq, row.hash)
+            yield said
+
+
+def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:
+    check_link(previous, entry)
+    if not secret.is_seal(seal, _PURPOSE, entry.seq, entry.hash):
+        raise Broken("the entry was not written with the installation's secret")
+    said = read_body(entry.body)
+    if (said.get("seq"), said.get("kind")) != (entry.seq, entry.kind):
+        raise Broken(MISFILED)
+    return said

@@ -1,0 +1,30 @@
+"""Two-person control: what one has proposed takes another to approve."""
+
+from sqlalchemy import Connection
+
+from service.errors import Conflict, Forbidden
+from service.ledger.idempotency import Request
+from service.ledger.journal import Actor, Broken
+from service.ledger.key_events import keys_of, people_behind
+
+
+def require_other_person(connection: Connection, request: Request, proposer: Actor, what: str) -> None:
+    """Refuse an approval by the one who proposed, or by anybody whom the keys do not tell from them.
+
+    Whoever makes or rotates a key is shown its token, and can act as its principal. So nobody may be behind both keys.
+
+    Raises:
+        Forbidden: it is one principal, or somebody is behind both keys.
+        Conflict: the installation's journal, which tells who made which key, is not sound.
+    """
+    if proposer.name == request.principal:
+        raise Forbidden(f"expected another principal than the one who proposed {what}")
+    try:
+        known = keys_of(connection, request.secret)
+    except Broken as broken:
+        raise Conflict(f"who made the keys cannot be told: the installation's journal is not sound: {broken}") from None
+    if people_behind(known, proposer) & people_behind(known, request.actor):
+        raise Forbidden(
+            f"expected a key that nobody made who could have proposed {what}: whoever makes or rotates a key knows it."
+            " The operator makes keys that no steward knows: python -m service keys create"
+        )

@@ -1,0 +1,421 @@
+"""What an older version wrote without seals is sealed once; what somebody put there since is not."""
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import structlog
+from sqlalchemy import Connection, text
+
+from service.errors import Conflict
+from service.ledger import idempotency, jobs
+from service.ledger.adoption import adopt
+from service.ledger.database import Database
+from service.ledger.installation import Secret, check_secret
+from service.ledger.installation_journal import read
+from service.ledger.keys import (
+    KeyRecord,
+    authenticate,
+    create_key,
+    ensure_first_key,
+    read_key,
+    revoke_key,
+    rotate_key,
+    token_of,
+)
+from service.ledger.migrate import downgrade, migrate
+from service.ledger.verify_installation import verify_installation
+from tests.ledger.charging import SECRET, asking
+
+_AT = "2026-01-02T00:00:00.000000Z"
+_LATER = "2026-01-03T00:00:00.000000Z"
+_BOOTSTRAP = "b" * 32
+_DERIVED, _LIMITED, _REVOKED, _FIRST, _PLANTED = "derived", "limited", "revoked", "first", "planted"
+
+
+def _never(_: Connection, __: object) -> bool:
+    raise AssertionError("no commit was in doubt")
+
+
+def _run(database: Database, statement: str, **values: Any) -> None:
+    database.write(lambda connection: connection.execute(text(statement), values), landed=_never)
+
+
+def _insert(database: Database, table: str, **row: Any) -> None:
+    columns = ", ".join(f'"{name}"' for name in row)
+    _run(database, f"INSERT INTO {table} ({columns}) VALUES ({', '.join(f':{name}' for name in row)})", **row)
+
+
+def _sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _old_key(database: Database, key_id: str, token: str, **more: Any) -> None:
+    row = {"id": key_id, "name": key_id, "role": "steward", "token_hash": _sha256(token), "created_at": _AT}
+    _insert(database, "api_keys", **row | more)
+
+
+@pytest.fixture(autouse=True)
+def _bound(database: Database) -> None:
+    check_secret(database, SECRET)
+
+
+@pytest.fixture
+def old(database: Database) -> Database:
+    """A ledger as the version before seals left it, migrated and not yet started."""
+    downgrade(database, "0008")
+    _old_key(database, _DERIVED, token_of(SECRET, _DERIVED))
+    _old_key(
+        database,
+        _LIMITED,
+        token_of(SECRET, _LIMITED),
+        role="pipeline",
+        accounts='["people"]',
+        created_by=_DERIVED,
+        expires_at="2036-01-02T00:00:00.000000Z",
+        last_used_at=_AT,
+    )
+    _old_key(database, _REVOKED, token_of(SECRET, _REVOKED), revoked_at=_AT, rotated_from=_LIMITED)
+    _old_key(database, _FIRST, _BOOTSTRAP, name="first-steward")
+    _old_key(database, _PLANTED, "chosen by whoever wrote the database")
+    for number in range(120):
+        _insert(
+            database,
+            "stored_answers",
+            principal="ann",
+            key=f"k{number:03}",
+            request_digest="digest",
+            status=201,
+            body=f'{{"number":{number}}}',
+            created_at=_AT,
+        )
+    for state, result in (("succeeded", '{"found": 1}'), ("queued", None)):
+        _insert(
+            database,
+            "jobs",
+            id=state,
+            principal="ann",
+            parameters='{"number": 1}',
+            state=state,
+            permille=0,
+            result=result,
+            attempts=1,
+            created_at=_AT,
+        )
+    migrate(database)
+    return database
+
+
+def _who(database: Database, token: str) -> str | None:
+    found = authenticate(database, SECRET, token, _AT)
+    return None if found is None else found.name
+
+
+def _faults(database: Database) -> list[str]:
+    with database.read() as connection:
+        return list(verify_installation(connection, SECRET))
+
+
+def _events(database: Database) -> list[tuple[str, Any]]:
+    with database.read() as connection:
+        return [(said["kind"], said["content"].get("id")) for said in read(connection, SECRET)]
+
+
+def _read(database: Database, key_id: str) -> KeyRecord:
+    with database.read() as connection:
+        return read_key(connection, key_id)
+
+
+def test_before_it_is_started_nobody_is_known(old: Database) -> None:
+    for token in (token_of(SECRET, _DERIVED), _BOOTSTRAP, "chosen by whoever wrote the database"):
+        assert _who(old, token) is None
+
+
+def test_keys_are_adopted_whose_tokens_are_the_services_or_the_operators(old: Database) -> None:
+    before = [_read(old, key_id) for key_id in (_DERIVED, _LIMITED, _REVOKED, _FIRST)]
+    with structlog.testing.capture_logs() as lines:
+        adopt(old, SECRET, _BOOTSTRAP)
+    assert _who(old, token_of(SECRET, _DERIVED)) == _DERIVED
+    limited = authenticate(old, SECRET, token_of(SECRET, _LIMITED), _AT)
+    assert limited is not None
+    assert (limited.role, limited.accounts) == ("pipeline", frozenset({"people"}))
+    assert _who(old, token_of(SECRET, _REVOKED)) is None
+    assert _who(old, _BOOTSTRAP) == "first-steward"
+    assert _who(old, "chosen by whoever wrote the database") is None
+    for record in before:
+        assert _read(old, record.id) == KeyRecord(**record.__dict__ | {"sealed": True})
+    told = {line["key"]: (line["event"].split(";")[0], line["role"]) for line in lines}
+    left = ("key without a seal", "steward")
+    assert told == {
+        _DERIVED: ("key adopted", "steward"),
+        _LIMITED: ("key adopted", "pipeline"),
+        _REVOKED: ("key adopted", "steward"),
+        _FIRST: ("key adopted", "steward"),
+        _PLANTED: left,
+    }
+    assert "chosen" not in str(lines)
+    assert _BOOTSTRAP not in str(lines)
+    kinds = {_PLANTED: "key_left"} | dict.fromkeys((_DERIVED, _LIMITED, _REVOKED, _FIRST), "key_adopted")
+    assert {key_id: kind for kind, key_id in _events(old)[:-1]} == kinds
+    assert _faults(old) == []
+    adopt(old, SECRET, _BOOTSTRAP)
+    assert len(_events(old)) == 6
+
+
+def test_an_adopted_key_is_rotated_and_revoked_like_any(old: Database) -> None:
+    adopt(old, SECRET, None)
+    _, token = old.write(
+        lambda connection: rotate_key(connection, SECRET, _DERIVED, overlap=timedelta(), at=_AT, by=None),
+        landed=_never,
+    )
+    assert _who(old, token) == _DERIVED
+    old.write(lambda connection: revoke_key(connection, SECRET, _LIMITED, at=_LATER, by=None), landed=_never)
+    assert _who(old, token_of(SECRET, _LIMITED)) is None
+    assert _faults(old) == []
+
+
+def test_the_operators_key_is_adopted_at_a_later_start(old: Database) -> None:
+    adopt(old, SECRET, None)
+    assert _who(old, _BOOTSTRAP) is None
+    adopt(old, SECRET, _BOOTSTRAP)
+    assert _who(old, _BOOTSTRAP) == "first-steward"
+    assert ensure_first_key(old, SECRET, _BOOTSTRAP) is None
+    assert _faults(old) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "name = 'ann'",
+        "role = 'auditor'",
+        "created_at = '2026-01-01T00:00:00.000000Z'",
+        "created_by = 'ann'",
+        "id = 'another'",
+    ],
+)
+def test_the_operators_key_is_adopted_later_only_as_it_was_found(old: Database, change: str) -> None:
+    adopt(old, SECRET, None)
+    _run(old, f"UPDATE api_keys SET {change} WHERE id = :id", id=_FIRST)
+    adopt(old, SECRET, _BOOTSTRAP)
+    assert _who(old, _BOOTSTRAP) is None
+    assert _faults(old) != []
+
+
+def test_an_operators_key_that_was_revoked_is_not_made_valid_by_its_row(old: Database) -> None:
+    _run(old, "UPDATE api_keys SET revoked_at = :at WHERE id = :id", at=_AT, id=_FIRST)
+    adopt(old, SECRET, None)
+    _run(old, "UPDATE api_keys SET revoked_at = NULL WHERE id = :id", id=_FIRST)
+    adopt(old, SECRET, _BOOTSTRAP)
+    assert _who(old, _BOOTSTRAP) is None
+
+
+def test_after_the_first_start_nothing_else_is_adopted(old: Database) -> None:
+    """Else whoever has a token, and writes the database, could make it a steward's without a seal."""
+    adopt(old, SECRET, None)
+    token = token_of(SECRET, _LIMITED)
+    undone = "UPDATE api_keys SET role = 'steward', accounts = NULL, seal = NULL, token_hash = :hash WHERE id = :id"
+    _run(old, undone, hash=_sha256(token), id=_LIMITED)
+    adopt(old, SECRET, None)
+    assert _who(old, token) is None
+    assert any(_LIMITED in fault for fault in _faults(old))
+
+
+def test_a_new_installation_adopts_nothing(database: Database) -> None:
+    ensure_first_key(database, SECRET, None)
+    _old_key(database, _DERIVED, token_of(SECRET, _DERIVED))
+    adopt(database, SECRET, None)
+    assert _who(database, token_of(SECRET, _DERIVED)) is None
+    assert _faults(database) == [f"api_keys: no entry made the key {_DERIVED} of {_DERIVED!r}"]
+
+
+def test_the_operators_token_gets_no_second_life_where_all_rows_are_gone(database: Database) -> None:
+    ensure_first_key(database, SECRET, _BOOTSTRAP)
+    _run(database, "DELETE FROM api_keys")
+    assert ensure_first_key(database, SECRET, _BOOTSTRAP) is None
+    assert _who(database, _BOOTSTRAP) is None
+    assert [fault for fault in _faults(database) if "is missing" in fault]
+
+
+def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
+    adopt(old, SECRET, None)
+    with old.read() as connection:
+        answer = idempotency.find(connection, asking("ann", "k077", "digest"))
+        assert answer is not None
+        assert answer.body == '{"number":77}'
+        assert jobs.checked(SECRET, jobs.read_job(connection, "succeeded")).result == {"found": 1}
+        assert jobs.checked(SECRET, jobs.read_job(connection, "queued")).state == "queued"
+        (said,) = (said for said in read(connection, SECRET) if said["kind"] == "rows_sealed")
+    assert said["content"] == {"answers": 120, "jobs": 1}
+
+    _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
+    _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
+    adopt(old, SECRET, None)
+    assert sum(kind == "rows_sealed" for kind, _ in _events(old)) == 1
+    with old.read() as connection:
+        with pytest.raises(Conflict, match="not as it was stored"):
+            idempotency.find(connection, asking("ann", "k077", "digest"))
+        shown = jobs.checked(SECRET, jobs.read_job(connection, "succeeded"))
+    assert (shown.state, shown.result) == ("failed", None)
+
+
+# What somebody with the database's files does to an installation that has seals
+
+
+def _make(database: Database, name: str = "ann", role: Any = "auditor") -> tuple[KeyRecord, str]:
+    return database.write(
+        lambda connection: create_key(
+            connection, SECRET, name=name, role=role, accounts=["people"], expires_at=_LATER, at=_AT
+        ),
+        landed=_never,
+    )
+
+
+def _code(token: str, secret: Secret) -> str:
+    return secret.hmac("api-key-token", token.encode()).hex()
+
+
+_FORGED = Secret(bytes(32))
+_MINTED: dict[str, Callable[[str], dict[str, Any]]] = {
+    "the SHA-256 of a token": lambda token: {"token_hash": _sha256(token)},
+    "a code under another secret": lambda token: {"token_hash": _code(token, _FORGED), "seal": "00" * 32},
+    "the right code, which nobody without the secret knows": lambda token: {"token_hash": _code(token, SECRET)},
+    "the right code and a seal": lambda token: {"token_hash": _code(token, SECRET), "seal": "ab" * 32},
+}
+
+
+@pytest.mark.parametrize("how", _MINTED)
+def test_a_row_that_somebody_inserted_is_nobody(database: Database, how: str) -> None:
+    _make(database)
+    token = "chosen by whoever writes the database"
+    _insert(database, "api_keys", id="minted", name="m", role="steward", created_at=_AT, **_MINTED[how](token))
+    assert _who(database, token) is None
+    assert _faults(database) == ["api_keys: no entry made the key minted of 'm'"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "role = 'steward'",
+        "name = 'bob'",
+        "accounts = NULL",
+        "accounts = '[]'",
+        "accounts = 'x'",
+        "expires_at = NULL",
+        "expires_at = '2036-01-01T00:00:00.000000Z'",
+        "created_by = 'bob'",
+        "created_at = '2025-01-01T00:00:00.000000Z'",
+        "rotated_from = id",
+        "seal = NULL",
+        "seal = ''",
+        "seal = 'é'",
+        "id = 'another'",
+    ],
+)
+def test_a_row_that_somebody_changed_is_nobody(database: Database, change: str) -> None:
+    record, token = _make(database)
+    assert _who(database, token) == "ann"
+    _run(database, f"UPDATE api_keys SET {change}")
+    with structlog.testing.capture_logs() as lines:
+        assert _who(database, token) is None
+    assert [line["event"] for line in lines] == ["the row of a key is not as this service wrote it"]
+    assert token not in str(lines)
+    assert any(record.id in fault for fault in _faults(database))
+
+
+def test_a_token_is_not_moved_to_another_row(database: Database) -> None:
+    _, mine = _make(database)
+    steward, theirs = _make(database, "steward", "steward")
+    _run(database, "UPDATE api_keys SET token_hash = 'x' WHERE role = 'auditor'")
+    _run(database, "UPDATE api_keys SET token_hash = :code WHERE id = :id", code=_code(mine, SECRET), id=steward.id)
+    assert _who(database, mine) is None
+    assert _who(database, theirs) is None
+
+
+def test_a_changed_row_is_not_made_right_by_what_is_done_with_it(database: Database) -> None:
+    record, token = _make(database)
+    _run(database, "UPDATE api_keys SET role = 'steward'")
+    with pytest.raises(Conflict, match="not as this service wrote it"):
+        database.write(
+            lambda connection: rotate_key(connection, SECRET, record.id, overlap=timedelta(), at=_AT, by=None),
+            landed=_never,
+        )
+    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), landed=_never)
+    _run(database, "UPDATE api_keys SET revoked_at = NULL")
+    assert _who(database, token) is None
+
+
+def test_a_revoked_key_whose_row_is_restored_is_found(database: Database) -> None:
+    """The old row has its old seal; only the journal knows better."""
+    record, _ = _make(database)
+    with database.read() as connection:
+        old = dict(connection.execute(text("SELECT * FROM api_keys")).one()._mapping)
+    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), landed=_never)
+    assert _faults(database) == []
+    _run(database, "DELETE FROM api_keys")
+    _insert(database, "api_keys", **old)
+    assert _faults(database) == [f"api_keys: revoked_at of {record.id} of 'ann' is not what the journal makes it"]
+    _run(database, "DELETE FROM api_keys")
+    assert _faults(database) == [f"api_keys: the key {record.id} of 'ann' is missing"]
+
+
+def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Database) -> None:
+    _insert(database, "api_keys", id="minted", name="m", role="steward", created_at=_AT, token_hash="x")
+    database.write(lambda connection: revoke_key(connection, SECRET, "minted", at=_AT, by=None), landed=_never)
+    assert _faults(database) == ["api_keys: no entry made the key minted of 'm'"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "body = '{}'",
+        "status = 200",
+        "request_digest = 'another'",
+        "principal = 'bob'",
+        "key = 'another'",
+        "seal = NULL",
+        "created_at = ''",
+    ],
+)
+def test_an_answer_that_somebody_changed_is_not_given_again(database: Database, change: str) -> None:
+    asked = asking("ann", "k", "digest")
+    database.write(
+        lambda connection: idempotency.store(connection, asked, status=201, body='{"a":1}', at=_AT), landed=_never
+    )
+    _run(database, f"UPDATE stored_answers SET {change}")
+    moved = {"principal": asking("bob", "k", "digest"), "key": asking("ann", "another", "digest")}
+    again = moved.get(change.split(maxsplit=1)[0], asked)
+    if change.startswith("request_digest"):
+        again = asking("ann", "k", "another")
+    with database.read() as connection, pytest.raises(Conflict, match="not as it was stored"):
+        idempotency.find(connection, again)
+    assert _faults(database) == [f"stored_answers: 1 of {again.principal!r} not as stored"]
+
+
+@pytest.mark.parametrize(
+    "change", ["""result = '{"a": 2}'""", "parameters = '{}'", "principal = 'bob'", "seal = NULL", "result = NULL"]
+)
+def test_a_result_that_somebody_changed_is_no_result(database: Database, change: str) -> None:
+    job_id = jobs.submit(database, asking("ann"), {"number": 1}, lambda job: job.id).body
+    job = jobs.take(database, "w")
+    assert job is not None
+    assert jobs.finish(database, SECRET, job, "w", {"a": 1.5})
+    assert _faults(database) == []
+    _run(database, f"UPDATE jobs SET {change}")
+    with database.read() as connection:
+        shown = jobs.checked(SECRET, jobs.read_job(connection, job_id))
+    assert (shown.state, shown.result) == ("failed", None)
+    assert _faults(database) == [f"jobs: the result of {job_id} is not as the service wrote it"]
+
+
+def test_another_installation_is_found(database: Database) -> None:
+    assert _faults(database) == []
+    _run(database, "INSERT INTO installation SELECT 2, secret_fingerprint, created_at FROM installation")
+    assert _faults(database) == ["installation: expected one row, with the fingerprint of the secret"]
+
+
+def test_keys_with_seals_are_not_taken_back(database: Database) -> None:
+    _make(database)
+    with pytest.raises(Conflict, match="sealed with the secret"):
+        downgrade(database, "0009")
