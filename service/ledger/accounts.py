@@ -33,6 +33,9 @@ class AccountRecord:
         approval_above: the price of a release above which a second steward must approve.
         next_expiry: when the first of its holds expires.
         releases: how many are committed or held.
+        partitions_drawn: how many partitions the mechanisms of its own releases were drawn for, those of each
+            mechanism and repetition by themselves.
+        partitions_undeclared: those of them whose plans declare none.
         metadata: what people say of it, as it was read; not looked up where an account is locked, as no charge asks.
     """
 
@@ -51,6 +54,8 @@ class AccountRecord:
     approval_above: Fraction | None = None
     next_expiry: str | None = None
     releases: int = 0
+    partitions_drawn: int = 0
+    partitions_undeclared: int = 0
     metadata: Metadata = field(default_factory=dict)
 
     @property
@@ -190,7 +195,7 @@ def save(connection: Connection, line: Sequence[AccountRecord]) -> None:
     connection.execute(_UPDATE, batch(rows))
 
 
-def save_head(connection: Connection, account_id: int, head: Head, **columns: str | None) -> None:
+def save_head(connection: Connection, account_id: int, head: Head, **columns: str | int | None) -> None:
     """An account's row after an entry that costs nothing, with the ``columns`` that the entry changed."""
     changed = {"head_seq": head.seq, "head_hash": head.hash, **columns}
     connection.execute(_UPDATE, {"account": account_id, **changed})
@@ -227,6 +232,8 @@ _COLUMNS = (
     Account.approval_above,
     Account.next_expiry,
     Account.releases,
+    Account.partitions_drawn,
+    Account.partitions_undeclared,
 )
 
 
@@ -277,5 +284,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
         approval_above=None if row.approval_above is None else Fraction(row.approval_above),
         next_expiry=row.next_expiry,
         releases=row.releases,
+        partitions_drawn=row.partitions_drawn,
+        partitions_undeclared=row.partitions_undeclared,
         metadata=read_metadata(row._mapping.get("metadata")),
     )

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import branches, budgets, draws, spending
+from service.ledger import branches, budgets, draws, partitions, spending
 from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
