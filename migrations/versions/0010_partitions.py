@@ -96,7 +96,7 @@ def downgrade() -> None:
         Conflict: some plan declares partitions, which the older version would draw beyond.
     """
     declared = sa.text("SELECT 1 FROM releases WHERE plan LIKE :declared LIMIT 1")
-    if op.get_bind().execute(declared, {"declared": "%\"partitions\":%"}).first() is not None:
+    if op.get_bind().execute(declared, {"declared": '%"partitions":%'}).first() is not None:
         raise Conflict("the older version does not keep to the partitions that plans declare")
     for column in _COUNTS:
         op.drop_column("accounts", column)

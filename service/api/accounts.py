@@ -30,7 +30,7 @@ from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
 from service.api.pictures import wanted
 from service.api.plans import document_of
 from service.errors import InvalidInput
-from service.ledger import accounts, clock, descriptions, history, journal, opening, spending
+from service.ledger import accounts, clock, descriptions, history, journal, opening, partitions, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.opening import NewAccount
@@ -119,6 +119,13 @@ class AccountPage(BaseModel):
     next_cursor: str | None
 
 
+class PartitionsTotal(BaseModel):
+    """How many partitions mechanisms were drawn for, in each repetition; undeclared: where no plan declares them."""
+
+    drawn: int
+    undeclared: int
+
+
 class Balance(BaseModel):
     """What an account and those under it have lost and hold, and what is left of its budget."""
 
@@ -128,6 +135,9 @@ class Balance(BaseModel):
     reserved: GuaranteeBody
     remaining: Remaining
     releases: int = Field(description="How many are committed or held, of the account and of those under it.")
+    partitions: PartitionsTotal | None = Field(
+        description="Of the account and of those under it; null with as_of. All those of a mechanism are one charge."
+    )
     tags: list[str] = Field(description="What spent or reserved carries, and can be asked for by.")
     head: HeadBody
 
@@ -293,9 +303,10 @@ def read_balance(
             spent, reserved = spending.counts(connection, found.id)
             now = present(connection, found, clock.now())
             found, reserved = now.account, reserved - now.expired
+            drawn = partitions.total(connection, found.id)._asdict()
         else:
             then = history.replay(connection, found, as_of)
-            found, spent, reserved = then.account, then.committed, then.reserved
+            found, spent, reserved, drawn = then.account, then.committed, then.reserved, None
         if kind is not None and picture == "spending":
             return spending_picture(history_body(connection, found), kind)
     if kind is not None and picture != "spending":
@@ -309,6 +320,7 @@ def read_balance(
             "reserved": guarantee_body(_history(reserved, found.neighbouring, deltas, tag)),
             "remaining": remaining_body(found),
             "releases": found.releases,
+            "partitions": drawn,
             "tags": spending.tags_of([*spent, *reserved]),
             "head": head_body(found.head),
         }

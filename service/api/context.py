@@ -44,6 +44,7 @@ class Change:
     principal: Principal
     request: idempotency.Request
     threads: Executor
+    require_partitions: bool  # whether a plan must declare what it is drawn for
 
 
 async def _change(
@@ -70,7 +71,7 @@ async def _change(
         large = len(parts[-1]) > _LARGE
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
     identity = idempotency.Request(principal.name, idempotency_key, digest, getattr(request.state, "kept", None))
-    return Change(state.database, secret, principal, identity, state.writers)
+    return Change(state.database, secret, principal, identity, state.writers, state.settings.require_partitions)
 
 
 Changing = Annotated[Change, Depends(_change)]

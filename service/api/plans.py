@@ -35,7 +35,7 @@ def _positive(value: int | str) -> int | str:
     return value
 
 
-def _listed_or_counted(value: Any) -> list[str] | int | None:
+def _listed_or_counted(value: Any) -> Any:
     number = isinstance(value, int) and not isinstance(value, bool)
     if value is None or number or (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         return value
@@ -63,6 +63,14 @@ StatedPartitions = Annotated[
     ),
 ]
 """The partitions that something may be drawn for, or how many; what they mean is read with the plan."""
+
+DeclaredPartitions = Annotated[
+    int | None,
+    Field(
+        description="How many partitions the plan declares, for which the mechanism may be drawn. Null: none are"
+        " declared, and the ledger cannot tell whether those drawn are disjoint."
+    ),
+]
 
 
 class _Node(Strict):
@@ -352,6 +360,11 @@ def mechanism_of(model: Any, pointer: str) -> MechanismValue:
         InvalidInput: it has no meaning.
     """
     return next(mechanisms_of(plan_of(model, pointer)))
+
+
+def declared_partitions(mechanism: MechanismValue) -> int | None:
+    """How many partitions a mechanism may be drawn for; None where none are declared."""
+    return None if mechanism.partitions is None else mechanism.partitions.most
 
 
 def law_of(mechanism: MechanismValue, pointer: str) -> Law:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select, text
+from sqlalchemy import Connection, bindparam, case, func, select, text
 
 from service.errors import Conflict, InvalidInput, ServiceError
 from service.ledger.accounts import AccountRecord
-from service.ledger.tables import PartitionsDrawn
+from service.ledger.tables import PartitionsDrawn, Release
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import EXPECTED_NAME, Partitions, first_unclear
 
@@ -21,9 +21,15 @@ Taken = Sequence[tuple[Mechanism, int]]
 
 
 class DrawnFor(NamedTuple):
-    """How many partitions a mechanism of a release was drawn for, in the repetition with the most of them."""
+    """What a mechanism of a release was drawn for.
+
+    Attributes:
+        declared: how many partitions the plan declares; None where it declares none.
+        drawn: for how many it was drawn, in the repetition with the most of them.
+    """
 
     mechanism: str
+    declared: int | None
     drawn: int
 
 
@@ -65,7 +71,7 @@ def take(
     """
     for mechanism, number in taken:
         if number:
-            count(connection, release_id, mechanism, repetition, number)
+            count(connection, release_id, mechanism.name or "", repetition, number, mechanism.partitions)
     drawn = sum(number for _, number in taken)
     undeclared = sum(number for mechanism, number in taken if mechanism.partitions is None)
     return replace(
@@ -75,24 +81,26 @@ def take(
     )
 
 
-def count(connection: Connection, release_id: str, mechanism: Mechanism, repetition: int, number: int) -> None:
+def count(
+    connection: Connection, release_id: str, name: str, repetition: int, number: int, declared: Partitions | None
+) -> None:
     """The same of one mechanism, in its counter.
 
     Raises:
         Conflict: they are more than the plan declares.
     """
-    at = {"release_id": release_id, "mechanism": mechanism.name, "repetition": repetition}
-    most = None if mechanism.partitions is None else mechanism.partitions.most
-    if most is not None:
-        drawn = connection.execute(_DRAWN, at).scalar_one_or_none() or 0
-        if drawn + number > most:
-            raise Conflict(f"{drawn} of {most} declared partitions are drawn")
-    connection.execute(_COUNT, {**at, "most": most, "number": number})
+    at = {"release_id": release_id, "mechanism": name, "repetition": repetition}
+    if declared is not None:
+        counter = connection.execute(COUNTER, at).one_or_none()
+        drawn = 0 if counter is None else counter.drawn
+        if drawn + number > declared.most:
+            raise Conflict(f"{drawn} of {declared.most} declared partitions are drawn")
+    connection.execute(_COUNT, {**at, "most": None if declared is None else declared.most, "number": number})
 
 
 _Row = PartitionsDrawn
 # Statements are built once: building one costs more than running it.
-_DRAWN = select(_Row.drawn).where(
+COUNTER = select(_Row.most, _Row.drawn).where(
     _Row.release_id == bindparam("release_id"),
     _Row.mechanism == bindparam("mechanism"),
     _Row.repetition == bindparam("repetition"),
@@ -107,20 +115,15 @@ _COUNT = text(
 def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str, list[DrawnFor]]:
     """What of releases was drawn for partitions, by mechanism; nothing of those of which nothing was."""
     query = (
-        select(_Row.release_id, _Row.mechanism, func.max(_Row.drawn))
+        select(_Row.release_id, _Row.mechanism, _Row.most, func.max(_Row.drawn))
         .where(_Row.release_id.in_(list(release_ids)))
-        .group_by(_Row.release_id, _Row.mechanism)
+        .group_by(_Row.release_id, _Row.mechanism, _Row.most)
         .order_by(_Row.release_id, _Row.mechanism)
     )
     found: dict[str, list[DrawnFor]] = {}
-    for release_id, mechanism, drawn in connection.execute(query):
-        found.setdefault(release_id, []).append(DrawnFor(mechanism, drawn))
+    for release_id, mechanism, most, drawn in connection.execute(query):
+        found.setdefault(release_id, []).append(DrawnFor(mechanism, most, drawn))
     return found
-
-
-def most_of(partitions: Partitions | None) -> int | None:
-    """How many partitions are declared; None where none are."""
-    return None if partitions is None else partitions.most
 
 
 class Total(NamedTuple):
@@ -128,6 +131,14 @@ class Total(NamedTuple):
 
     drawn: int
     undeclared: int
+
+
+def own_total(connection: Connection, account_id: int) -> Total:
+    """The counts of an account without those under it, added up from those of its releases."""
+    undeclared = func.sum(case((_Row.most.is_(None), _Row.drawn), else_=0))
+    query = select(func.sum(_Row.drawn), undeclared).join(Release, Release.id == _Row.release_id)
+    drawn, undeclared_drawn = connection.execute(query.where(Release.account_id == account_id)).one()
+    return Total(int(drawn or 0), int(undeclared_drawn or 0))
 
 
 def total(connection: Connection, account_id: int) -> Total:

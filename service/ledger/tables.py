@@ -241,9 +241,7 @@ class PartitionsDrawn(Base):
     repetition: Mapped[int] = mapped_column(primary_key=True)
     most: Mapped[int | None]  # how many the plan declares; null: it declares none
     drawn: Mapped[int]
-    __table_args__ = (
-        CheckConstraint("drawn > 0 AND (most IS NULL OR drawn <= most)", name="partitions_drawn_counts"),
-    )
+    __table_args__ = (CheckConstraint("drawn > 0 AND (most IS NULL OR drawn <= most)", name="partitions_drawn_counts"),)
 
 
 class Tabulation(Base):

@@ -5,6 +5,7 @@ them takes what is below the level's choice for itself, so that no later draw or
 """
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +19,9 @@ from service.ledger.drawn import DrawRecord, Turn
 from service.ledger.idempotency import Request
 from service.ledger.layouts import Layout, by_branch, seal_layout
 from service.ledger.once import Outcome, once_reloaded
-from service.ledger.partitions import Taken
 from service.ledger.tables import Tabulation
 from service.privacy.levels import Level
+from service.privacy.mechanisms import Mechanism
 from service.privacy.plan import Plan
 
 
@@ -48,7 +49,8 @@ def tabulate(
     """
     turn = Turn(f"tabulation {uuid.uuid4()}")
     sealed, sealed_layout = draws.seal(plan, level.step_2, turn, noisy), seal_layout(layout)
-    sealed = replace(sealed, taken=taken_of(level, layout))
+    taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
+    sealed = replace(sealed, taken=taken)
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
@@ -68,9 +70,9 @@ def tabulate(
     return once_reloaded(database, request, work, status=201, landed=drawn.landed, reload=drawn.RELOAD)
 
 
-def taken_of(level: Level, layout: Layout) -> Taken:
+def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:
     """The groups as partitions: one that is total only of the total, any other one of both steps."""
-    marked, others = map(len, by_branch(layout))
+    marked, others = by_branch(layout)
     return (level.total, marked), (level.step_1, others), (level.step_2, others)
 
 
