@@ -18,7 +18,7 @@ from service.ledger.recount import DrawnFrom, Recount
 from service.ledger.streams import Bad, Found, InOrder
 from service.ledger.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.ledger.tabulations import tabulated
-from service.ledger.texts import Amount, Subject, amount_in, amount_of, read_text, subject_in, tags_of
+from service.ledger.texts import Amount, Subject, amount_in, amount_of, subject_in, tags_of
 from service.privacy.levels import find_level
 from service.privacy.pricing import ACCOUNTANT
 
