@@ -42,26 +42,29 @@ def _listed_or_counted(value: Any) -> Any:
     raise ValueError("expected a list of texts, or a whole number")
 
 
-StatedPartitions = Annotated[
-    list[str] | int | None,
-    PlainValidator(_listed_or_counted),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "type": "array",
-                    "items": {"type": "string", "minLength": 1, "maxLength": LONGEST},
-                    "minItems": 1,
-                    "maxItems": MOST_NAMES,
-                    "uniqueItems": True,
-                },
-                {"type": "integer", "minimum": 1, "maximum": MOST},
-                {"type": "null"},
-            ],
-            "examples": [["01", "02"], 3143],
-        }
-    ),
-]
+StatedPartitions = TypeAliasType(
+    "StatedPartitions",
+    Annotated[
+        list[str] | int | None,
+        PlainValidator(_listed_or_counted),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {
+                        "type": "array",
+                        "items": {"type": "string", "minLength": 1, "maxLength": LONGEST},
+                        "minItems": 1,
+                        "maxItems": MOST_NAMES,
+                        "uniqueItems": True,
+                    },
+                    {"type": "integer", "minimum": 1, "maximum": MOST},
+                    {"type": "null"},
+                ],
+                "examples": [["01", "02"], 3143],
+            }
+        ),
+    ],
+)
 """The partitions that something may be drawn for, or how many; what they mean is read with the plan."""
 
 DeclaredPartitions = Annotated[

@@ -29,10 +29,11 @@ B = {"type": "discrete_gaussian", "rho": "1/90", "name": "b", "tags": ["hispanic
 DECLARED = {"type": "declared", "epsilon": "0.01", "delta": "1e-12", "reference": "elsewhere"}
 PLANS: tuple[dict[str, Any], ...] = (
     A,
-    {"type": "sequence", "parts": [A, B, B | {"name": "c"}]},
+    {"type": "sequence", "parts": [A, B, B | {"name": "c", "partitions": 2}]},
     {
         "type": "repeat",
         "count": 3,
+        "partitions": ["1", "36", "37"],
         "part": {"type": "choice", "parts": [A, {"type": "sequence", "parts": [A | {"name": "c"}]}]},
     },
     {"type": "parallel", "max_degree": 2, "parts": [A, B], "tags": ["split"]},
@@ -136,7 +137,8 @@ def everything(database: Database, time: Clock) -> None:
     assert releases_in(database, "alone") == {ends[0]: "expired", kept: "reserved"}
     (committed,) = register(database, "alone", PLANS[2], hours=24, tags=["drawn"])
     draw(database, "alone", committed, PLANS[2], which=1, turn=1)
-    draw(database, "alone", committed, PLANS[2], which=0, partition="36", turn=2)
+    for partition in ("36", "37"):
+        draw(database, "alone", committed, PLANS[2], which=0, partition=partition, turn=2)
     (level,) = register(database, "alone", LEVEL)
     tabulate(database, "alone", level, ["36/été", "36/a", "36/b"], "024")
     tabulate(database, "alone", level, ["37/a"], "1")
