@@ -20,9 +20,10 @@ _DRAWN = (
     " SELECT d.release_id, d.mechanism, d.repetition, count(*) FROM draws d"
     f" WHERE d.partition <> '' AND NOT {_TABULATED} GROUP BY d.release_id, d.mechanism, d.repetition"
 )
-_GROUPS = (
-    "SELECT b.release_id, b.node, b.branch, count(*) AS groups FROM branches_taken b"
-    " JOIN tabulations t ON t.draw_id = b.draw_id GROUP BY b.release_id, b.node, b.branch"
+_GROUPS = (  # a tabulation takes the branch of its own name too, which is no group
+    "SELECT b.release_id, b.node, b.branch, count(*) AS number FROM branches_taken b"
+    " JOIN tabulations t ON t.draw_id = b.draw_id JOIN draws d ON d.id = t.draw_id AND d.partition <> b.partition"
+    " GROUP BY b.release_id, b.node, b.branch"
 )
 _COUNT = (
     "INSERT INTO partitions_drawn (release_id, mechanism, repetition, drawn) VALUES (:release, :mechanism, 0, :groups)"

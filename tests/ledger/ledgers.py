@@ -102,9 +102,11 @@ def draw(
     draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy)
 
 
-def tabulate(database: Database, name: str, release: str, groups: Sequence[str], details: str) -> str:
+def tabulate(
+    database: Database, name: str, release: str, groups: Sequence[str], details: str, plan_of: Any = LEVEL
+) -> str:
     """Noisy counts of groups of the level of ``LEVEL``; the draw's id."""
-    plan = read_plan(LEVEL)
+    plan = read_plan(plan_of)
     level = find_level(plan, "x")
     assert level is not None
     layout = Layout("x", {"thresholds": [1, 2, 3]}, list(groups), details)

@@ -104,6 +104,8 @@ def _another(column: str, row: dict[str, Any]) -> Any:
             return "committed" if value != "committed" else "voided"
         case "parent_id", _:
             return 1 if value is None else None
+        case "mechanism", _:
+            return value + "x"
         case "most", None:
             return 1000
         case "drawn", _:

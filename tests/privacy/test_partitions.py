@@ -14,7 +14,8 @@ from service.privacy.plan import Neighbouring, condense, mechanisms_of
 from service.privacy.pricing import price
 
 SPELLINGS = [
-    "36 ", " 36", "  36", "3 6 ", "\u00a036", "36\u2003", "36\u3000", "\uff13\uff16", "\uff136", "³⁶", "36\u200b", "\u200b36",
+    "36 ", " 36", "  36", "3 6 ", "\u00a036", "36\u2003", "36\u3000", "\uff13\uff16", "\uff136", "³⁶",
+    "36\u200b", "\u200b36",
     "3\u200d6", "36\u2060", "\ufeff36", "3\u00ad6", "36\ufe0f", "36\U000e0100", "3\u034f6", "\u115f36", "\u316436",
     "36\u2800", "\u202e36", "36\u17b4", "36\u180b", "36\U000e0031", "\ud800", "36\u2028", "3\u0000", "36\t", "3  6",
     "Cafe\u0301", "\u212bland", "\u00bd", "\ufb01", "x" * 201, "",
