@@ -26,7 +26,6 @@ _EXPECTED = f"expected a list of 1 to {MOST_NAMES} names, or a whole number of a
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U00016fe4\U0001d159\U000e0000-\U000e0fff]"
 )
-_BLANKS = re.compile("^ | $|  ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,13 @@ def are_clear(names: Sequence[str]) -> bool:
 
     All names at once, as there may be a hundred thousand.
     """
-    if not all(0 < len(name) <= LONGEST for name in names) or not "".join(names).isprintable():
+    lengths = set(map(len, names))
+    if 0 in lengths or max(lengths, default=0) > LONGEST or not "".join(names).isprintable():
         return False
-    lines = "\n".join(names)  # a separator that no name holds, and over which nothing is composed
-    return (
-        _BLANKS.search(lines) is None
-        and _UNSEEN.search(lines) is None
-        and (lines.isascii() or unicodedata.is_normalized("NFKC", lines))
-    )
+    lines = "\n".join(["", *names, ""])  # a separator that no name holds, and over which nothing is composed
+    if "\n " in lines or " \n" in lines or "  " in lines:
+        return False
+    return lines.isascii() or (_UNSEEN.search(lines) is None and unicodedata.is_normalized("NFKC", lines))
 
 
 def first_unclear(names: Sequence[str]) -> int | None:
@@ -74,7 +72,7 @@ def read_partitions(stated: object, at: str) -> Partitions:
         return Partitions(stated)
     if not isinstance(stated, list | tuple) or not 1 <= len(stated) <= MOST_NAMES:
         raise InvalidInput.at(at, _EXPECTED)
-    if not all(isinstance(name, str) for name in stated):
+    if not set(map(type, stated)) <= {str}:
         raise InvalidInput.at(at, _EXPECTED)
     unclear = first_unclear(stated)
     if unclear is not None:
