@@ -49,7 +49,8 @@ def main() -> None:
     service, key = os.environ["SERVICE"], os.environ["KEY"]
     budget = {"definition": "pure", "epsilon": 1}
     account = {"name": "counties-spark", "unit": "person", "neighbouring": "add_remove", "budget": budget}
-    plan = {"type": "geometric", "name": "county", "epsilon": "0.5"}
+    parts = [str(number) for number in range(PARTITIONS)]  # each row is in one of them
+    plan = {"type": "geometric", "name": "county", "epsilon": "0.5", "partitions": parts}
     with httpx.Client(base_url=service, headers={"Authorization": f"Bearer {key}"}) as caller:
         caller.post("/v1/accounts", json=account).raise_for_status()
         path = "/v1/accounts/counties-spark/releases"
@@ -57,8 +58,8 @@ def main() -> None:
 
     spark = SparkSession.builder.appName("county counts").getOrCreate()
     counties = spark.read.csv(str(COUNTIES), header=True).selectExpr("fips", "state", "bigint(population) AS count")
-    parts = counties.repartition(PARTITIONS, "state").sortWithinPartitions("fips")
-    noisy = noisy_counts(parts, f"{service}{path}/{release}/draws", key, "county")
+    divided = counties.repartition(PARTITIONS, "state").sortWithinPartitions("fips")
+    noisy = noisy_counts(divided, f"{service}{path}/{release}/draws", key, "county")
     noisy.orderBy("fips").show(5)
     print(f"{noisy.count()} counties")  # the tasks run again, and are answered as before
     spark.stop()

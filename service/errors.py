@@ -66,27 +66,31 @@ class Incomplete(ServiceError):
 
 
 class AccountClosed(ServiceError):
-    """A closed account takes no charges."""
+    """A closed account takes no charges; None: it is one above, which whoever is told may not read."""
 
-    def __init__(self, account: str) -> None:
-        super().__init__(f"account {account!r} is closed")
+    def __init__(self, account: str | None) -> None:
+        super().__init__("an account above this one is closed" if account is None else f"account {account!r} is closed")
         self.account = account
+
+    def told(self, may_read: Callable[[str], bool]) -> "AccountClosed":
+        """The same to somebody who may read some accounts only."""
+        return self if self.account is None or may_read(self.account) else AccountClosed(None)
 
 
 class Overrun(NamedTuple):
     """One cap that a charge does not fit. Figures are nats, or probabilities where ``cap`` is a delta.
 
     ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0. Beside
-    each is its exact text.
+    each is its exact text. Without an account it is one above, which whoever is told may not read: all is None.
     """
 
-    account: str
-    definition: str
-    cap: str
-    requested: float | None
-    remaining: float
-    requested_exact: str | None
-    remaining_exact: str
+    account: str | None = None
+    definition: str | None = None
+    cap: str | None = None
+    requested: float | None = None
+    remaining: float | None = None
+    requested_exact: str | None = None
+    remaining_exact: str | None = None
 
 
 class BudgetExceeded(ServiceError):
@@ -106,12 +110,22 @@ class BudgetExceeded(ServiceError):
         first = failures[0]
         asked = "an infinite loss" if first.requested is None else f"{first.requested!r}"
         super().__init__(
-            f"account {first.account!r} has {first.remaining!r} of its {first.definition} cap on {first.cap} left;"
+            "an account above this one has no room for it"
+            if first.account is None
+            else f"account {first.account!r} has {first.remaining!r} of its {first.definition} cap on {first.cap} left;"
             f" requested was {asked}"
         )
         self.failures = tuple(failures)
         self.noise_multiplier = noise_multiplier
         self.entry = entry
+
+    def told(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
+        """The same to somebody who may read some accounts only: of others, that one above has no room.
+
+        Nor how much more noise would have fitted, which gives away how much room there is.
+        """
+        seen = [failure for failure in self.failures if failure.account is not None and may_read(failure.account)]
+        return self if len(seen) == len(self.failures) else BudgetExceeded([*seen, Overrun()])
 
 
 class AlreadyDrawn(ServiceError):

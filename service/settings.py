@@ -74,6 +74,11 @@ class Settings(BaseSettings):
     max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
     max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")
+    require_partitions: bool = Field(
+        False,
+        description="Refuse a draw for a partition of a mechanism whose plan declares none: the ledger cannot tell"
+        " whether such partitions are disjoint, and charges them once.",
+    )
     writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
     job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
     job_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(

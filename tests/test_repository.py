@@ -17,7 +17,7 @@ _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
     *("README.md", "benchmarks", "compose.yaml", "deploy", "examples", "migrations", "openapi.yaml", "pyproject.toml"),
     *("requirements-dev.lock", "requirements-otel.lock", "requirements-spark.lock", "requirements.lock"),
-    *("service", "tests"),
+    *("docs", "service", "tests"),
 }
 # In pieces, since this file is searched as well.
 _HOSTS = [".".join(name) for name in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"))]

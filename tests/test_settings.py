@@ -42,6 +42,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "MAX_PLAN_NODES": "10",
         "MAX_PLAN_DEPTH": "3",
         "MAX_PLAN_OSGT": "5",
+        "REQUIRE_PARTITIONS": "true",
         "WRITER_THREADS": "2",
         "JOB_WORKERS": "4",
         "JOB_RETENTION_DAYS": "30",

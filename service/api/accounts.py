@@ -30,7 +30,7 @@ from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
 from service.api.pictures import wanted
 from service.api.plans import document_of
 from service.errors import InvalidInput
-from service.ledger import accounts, clock, descriptions, history, journal, opening, spending
+from service.ledger import accounts, clock, descriptions, history, journal, opening, partitions, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget, usual_delta
 from service.ledger.opening import NewAccount
@@ -130,6 +130,13 @@ class AccountPage(BaseModel):
     next_cursor: str | None
 
 
+class PartitionsTotal(BaseModel):
+    """How many partitions mechanisms were drawn for, in each repetition; undeclared: where no plan declares them."""
+
+    drawn: int
+    undeclared: int
+
+
 class Balance(BaseModel):
     """What an account and those under it have lost and hold, and what is left of its budget."""
 
@@ -142,6 +149,9 @@ class Balance(BaseModel):
     equal_more: int | None = Field(
         description="Of an (epsilon, delta) budget, whose epsilon is no sum: how many more releases, each with the mean"
         f" loss of those counted, the account's own filter admits, exactly; at most {MOST_COUNTED}."
+    )
+    partitions: PartitionsTotal | None = Field(
+        description="Of the account and of those under it; null with as_of. All those of a mechanism are one charge."
     )
     tags: list[str] = Field(description="What spent or reserved carries, and can be asked for by.")
     head: HeadBody
@@ -330,9 +340,10 @@ def read_balance(
             spent, reserved = spending.counts(connection, found.id)
             now = present(connection, found, clock.now())
             found, reserved = now.account, reserved - now.expired
+            drawn = partitions.total(connection, found.id)._asdict()
         else:
             then = history.replay(connection, found, as_of)
-            found, spent, reserved = then.account, then.committed, then.reserved
+            found, spent, reserved, drawn = then.account, then.committed, then.reserved, None
         if kind is not None and picture == "spending":
             return spending_picture(history_body(connection, found), kind)
     deltas = asked or (usual_delta(found.budget),)
@@ -348,6 +359,7 @@ def read_balance(
             "remaining": remaining_body(found),
             "releases": found.releases,
             "equal_more": _equal_more(found),
+            "partitions": drawn,
             "tags": spending.tags_of([*spent, *reserved]),
             "head": head_body(found.head),
         }

@@ -52,6 +52,7 @@ class Change:
     principal: Principal
     request: idempotency.Request
     threads: Executor
+    require_partitions: bool  # whether a plan must declare what it is drawn for
 
 
 async def _change(
@@ -79,7 +80,7 @@ async def _change(
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
     kept = getattr(request.state, "kept", None)
     identity = idempotency.Request(principal.name, idempotency_key, digest, secret, kept, principal.key_id)
-    return Change(state.database, secret, principal, identity, state.writers)
+    return Change(state.database, secret, principal, identity, state.writers, state.settings.require_partitions)
 
 
 Changing = Annotated[Change, Depends(_change)]

@@ -21,11 +21,11 @@ fraction strings. Errors are RFC 9457 problems.
 """
 
 _OVERRUN = {
-    "account": {"type": "string"},
-    "definition": {"type": "string"},
-    "cap": {"type": "string"},
+    "account": {"type": ["string", "null"]},
+    "definition": {"type": ["string", "null"]},
+    "cap": {"type": ["string", "null"]},
     "requested": {"type": ["number", "null"]},
-    "remaining": {"type": "number"},
+    "remaining": {"type": ["number", "null"]},
 }
 _PROBLEM = {
     "type": "object",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from service.api import arrow, tabulated
 from service.api.guarantees import HeadBody, head_body
 from service.api.lattice import shown, shown_list, unit_of
-from service.api.plans import Mechanism, law_of
+from service.api.plans import DeclaredPartitions, Mechanism, declared_partitions, law_of
 from service.api.tabulated import TabulationBody
 from service.ledger.drawn import DrawOutline, DrawRecord
 from service.privacy.accuracy import margin_of_error
@@ -36,6 +36,7 @@ class DrawBody(BaseModel):
     draw: str
     mechanism: Mechanism
     partition: str | None
+    declared_partitions: DeclaredPartitions
     repetition: int
     noisy: list[int | str]
     margin_of_error: MarginOfError
@@ -51,6 +52,7 @@ class DrawOutlineBody(BaseModel):
     mechanism: Mechanism
     level: str | None
     partition: str | None
+    declared_partitions: DeclaredPartitions
     repetition: int
     size: int = Field(description="How many noisy counts.")
     margin_of_error: MarginOfError
@@ -78,6 +80,7 @@ def outline_body(outline: DrawOutline) -> dict[str, Any]:
         "mechanism": write_plan(outline.mechanism),
         "level": None if outline.layout is None else outline.layout.level,
         "partition": outline.turn.partition or None,
+        "declared_partitions": declared_partitions(outline.mechanism),
         "repetition": outline.turn.repetition,
         "size": outline.size,
         "margin_of_error": {"confidence": float(CONFIDENCE), "moe": margin},
@@ -129,6 +132,7 @@ def json_of(record: DrawRecord) -> Iterator[str]:
         "draw": record.id,
         "mechanism": write_plan(record.mechanism),
         "partition": record.turn.partition or None,
+        "declared_partitions": declared_partitions(record.mechanism),
         "repetition": record.turn.repetition,
         "margin_of_error": {
             "confidence": float(CONFIDENCE),

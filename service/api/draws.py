@@ -23,7 +23,7 @@ from service.api.plans import Mechanism, document_of, law_of, mechanism_of
 from service.api.releases import ReleasePath
 from service.api.tabulated import TabulationBody
 from service.errors import InvalidInput
-from service.ledger import accounts, charges, drawn, draws, releases
+from service.ledger import accounts, charges, drawn, draws, partitions, releases
 from service.ledger.branches import WHOLE
 from service.ledger.charges import NewRelease
 from service.ledger.drawn import DrawRecord, Turn
@@ -68,7 +68,9 @@ class DrawSelection(Strict):
 
     mechanism: Label = Field(description="Its name in the plan, or else its path.")
     partition: Label | None = Field(
-        None, description="Which of disjoint subsets of the input the counts are of; without it, the whole input."
+        None,
+        description="Which of disjoint sets of records the counts are of: one of those that the plan declares, or else"
+        " a name in Unicode's normal form NFKC without unseen characters. Without it, the whole input.",
     )
     repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
         0, description="Which turn, where the mechanism is repeated."
@@ -116,9 +118,11 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
 
     The first draw commits a reservation. Each mechanism, partition and repetition is drawn once; under a
     choice, the first draw fixes the branch for its partition and turn. The partitions of one mechanism must be
-    disjoint subsets of the input: that is the caller's promise, as is the mechanism's sensitivity. Counts may come
-    as an Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
-    stream with `noisy` in its place.
+    disjoint sets of records: the ledger counts one charge for all of them and relies on your promise, as it does on
+    the mechanism's sensitivity. Where the plan declares partitions, others are refused with 422, and with 409 more
+    than it declares; where it declares none, the answer's declared_partitions is null. Counts may come as an Arrow IPC
+    stream with an int64 column `count`, the other fields in the query then; the answer is the same stream with `noisy`
+    in its place.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
 
@@ -155,8 +159,11 @@ def draw_of(
     turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
     draws.check_turn(plan, mechanism, turn, f"{below}/repetition")
     unit_of(mechanism, asked.granularity, below)
+    names = [] if asked.partition is None else [asked.partition]
+    at, required = f"{below}/partition", change.require_partitions
+    refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
     drawn = _drawn(mechanism, noisy, below)
-    return draws.draw(change.database, change.request, account, release, plan, mechanism, turn, drawn)
+    return draws.draw(change.database, change.request, account, release, plan, mechanism, turn, drawn, refusal)
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)

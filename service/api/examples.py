@@ -55,7 +55,13 @@ _STATE_TOTAL = {
     "sigma_squared": "1.21",
     "tags": ["state"],
 }
-_COUNTY_TOTALS = {"type": "geometric", "name": "County/total", "epsilon": "0.4", "tags": ["county"]}
+_COUNTY_TOTALS = {
+    "type": "geometric",
+    "name": "County/total",
+    "epsilon": "0.4",
+    "partitions": 52,
+    "tags": ["county"],
+}
 RELEASE = {
     "name": "totals",
     "plan": {"type": "sequence", "parts": [_STATE_TOTAL, _COUNTY_TOTALS]},

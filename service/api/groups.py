@@ -41,10 +41,11 @@ class PopulationGroup(Strict):
 
 
 class NamedGroups(NamedTuple):
-    """Groups in their order: their names, which are public, and their true counts."""
+    """Groups in their order: their names, which are public, and their true counts; ``at``: where a request has them."""
 
     names: list[str]
     counts: Groups
+    at: Pointer
 
 
 def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
@@ -66,7 +67,7 @@ def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
     counts = np.fromiter(chain.from_iterable(rows), np.int64)
     ages = _padded(counts, np.fromiter(map(len, rows), np.int64))
     totals = np.array([group.total or 0 for group in groups], np.int64)
-    return _groups(names, total_only, with_ages, totals, ages)
+    return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at)
 
 
 def of_stream(body: bytes, most_bytes: int) -> NamedGroups:
@@ -92,7 +93,7 @@ def of_stream(body: bytes, most_bytes: int) -> NamedGroups:
     _check(names, total_only, with_ages, with_total, at)
     totals = np.zeros(len(names), np.int64) if given is None else _plain(given.fill_null(0), "total")
     _check_counts(totals, lambda place: at(place, "total"))
-    return _groups(names, total_only, with_ages, totals, ages)
+    return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at)
 
 
 def _check_columns(schema: pa.Schema) -> None:
@@ -136,16 +137,15 @@ def _check(
 
 
 def _groups(
-    names: list[str],
     total_only: NDArray[np.bool_],
     with_ages: NDArray[np.bool_],
     totals: NDArray[np.int64],
     ages: NDArray[np.int64],
-) -> NamedGroups:
+) -> Groups:
     """``ages`` are those of the groups that have some; their sum is the total."""
     totals = totals.copy()
     totals[with_ages] = ages.sum(axis=(1, 2))
-    return NamedGroups(names, Groups(totals, total_only, ages, with_ages.cumsum() - 1))
+    return Groups(totals, total_only, ages, with_ages.cumsum() - 1)
 
 
 def _padded(counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

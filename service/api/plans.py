@@ -5,7 +5,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 from typing_extensions import TypeAliasType
 
 from service.api.exact import Exact, Label, Positive, Strict, Tags, WholeOrExact
@@ -13,6 +13,7 @@ from service.errors import InvalidInput
 from service.privacy.law import Law, noise_law
 from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Mechanism as MechanismValue, Osgt as OsgtValue
 from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, read_plan
+from service.privacy.partitions import LONGEST, MOST, MOST_NAMES
 from service.privacy.plan import Plan as PlanValue, condense, leaves, mechanisms_of
 
 
@@ -32,6 +33,47 @@ def _positive(value: int | str) -> int | str:
     if isinstance(value, int) and value < 1:
         raise ValueError("expected a number above 0")
     return value
+
+
+def _listed_or_counted(value: Any) -> Any:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    if value is None or number or (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+        return value
+    raise ValueError("expected a list of texts, or a whole number")
+
+
+StatedPartitions = TypeAliasType(
+    "StatedPartitions",
+    Annotated[
+        list[str] | int | None,
+        PlainValidator(_listed_or_counted),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {
+                        "type": "array",
+                        "items": {"type": "string", "minLength": 1, "maxLength": LONGEST},
+                        "minItems": 1,
+                        "maxItems": MOST_NAMES,
+                        "uniqueItems": True,
+                    },
+                    {"type": "integer", "minimum": 1, "maximum": MOST},
+                    {"type": "null"},
+                ],
+                "examples": [["01", "02"], 3143],
+            }
+        ),
+    ],
+)
+"""The partitions that something may be drawn for, or how many; what they mean is read with the plan."""
+
+DeclaredPartitions = Annotated[
+    int | None,
+    Field(
+        description="How many partitions the plan declares, for which the mechanism may be drawn. Null: none are"
+        " declared, and the ledger cannot tell whether those drawn are disjoint."
+    ),
+]
 
 
 class _Node(Strict):
@@ -54,6 +96,12 @@ class _Additive(_Mechanism):
 
 
 class _Discrete(_Additive):
+    partitions: StatedPartitions = Field(
+        None,
+        description="The partitions of the input that it may be drawn for, or in each repetition how many at the most:"
+        " a draw of others is refused. They must be disjoint sets of records: the ledger counts one charge for all of"
+        " them and relies on your promise. By default those of the nearest node above that declares some.",
+    )
     sensitivity: Annotated[WholeOrExact, AfterValidator(_positive)] = Field(
         1, description="How far one record moves one cell, in counts: an integer, or a multiple of granularity."
     )
@@ -148,17 +196,23 @@ class Declared(_Mechanism, Declaration):
     )
 
 
+class _Composite(_Node):
+    partitions: StatedPartitions = Field(
+        None, description="Those of each mechanism below that is drawn and declares none by itself."
+    )
+
+
 Parts = Annotated[list["Plan"], Field(min_length=1)]
 
 
-class Sequence(_Node):
+class Sequence(_Composite):
     """All parts, adaptively."""
 
     type: Literal["sequence"]
     parts: Parts
 
 
-class Parallel(_Node):
+class Parallel(_Composite):
     """Parts on subsets of the input; any record is in at most max_degree of them."""
 
     type: Literal["parallel"]
@@ -166,14 +220,14 @@ class Parallel(_Node):
     parts: Parts
 
 
-class Choice(_Node):
+class Choice(_Composite):
     """One of the parts, chosen by earlier outputs, for each partition by itself."""
 
     type: Literal["choice"]
     parts: Parts
 
 
-class Repeat(_Node):
+class Repeat(_Composite):
     """The same part count times."""
 
     type: Literal["repeat"]
@@ -181,7 +235,7 @@ class Repeat(_Node):
     part: "Plan"
 
 
-class Group(_Node):
+class Group(_Composite):
     """The part when size records change together: its sensitivities times size."""
 
     type: Literal["group"]
@@ -239,13 +293,20 @@ NODE_TYPES = frozenset(get_args(node.model_fields["type"].annotation)[0] for nod
 
 def _small_enough(document: Any) -> Any:
     """Refuse a plan that is too large before anything recurses into it."""
-    limits, level, nodes, depth = plan_limits.get(), [document], 0, 0
+    limits, level, nodes, depth, names = plan_limits.get(), [document], 0, 0, 0
     while level:
-        nodes, depth = nodes + len(level), depth + 1
+        nodes, depth, names = nodes + len(level), depth + 1, names + sum(map(_names, level))
         if nodes > limits.nodes or depth > limits.depth:
             raise ValueError(f"expected a plan of at most {limits.nodes} nodes and depth {limits.depth}")
+        if names > MOST_NAMES:
+            raise ValueError(f"expected at most {MOST_NAMES} partitions in all lists of a plan")
         level = [part for node in level for part in _children(node)]
     return document
+
+
+def _names(node: Any) -> int:
+    stated = node.get("partitions") if isinstance(node, dict) else None
+    return len(stated) if isinstance(stated, list) else 0
 
 
 def _children(node: Any) -> Iterator[Any]:
@@ -302,6 +363,11 @@ def mechanism_of(model: Any, pointer: str) -> MechanismValue:
         InvalidInput: it has no meaning.
     """
     return next(mechanisms_of(plan_of(model, pointer)))
+
+
+def declared_partitions(mechanism: MechanismValue) -> int | None:
+    """How many partitions a mechanism may be drawn for; None where none are declared."""
+    return None if mechanism.partitions is None else mechanism.partitions.most
 
 
 def law_of(mechanism: MechanismValue, pointer: str) -> Law:

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from service import errors
 from service.api.plans import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
+from service.ledger.keys import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
@@ -50,7 +51,9 @@ KINDS: dict[str, Kind] = {
         "Nothing was charged. failures lists every cap that it does not fit, of the account and of those that it is"
         " under; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
         " probability where cap is a delta); noise_multiplier_that_fits is the factor on every noise scale with which"
-        " all would have fitted, null where there is none and where the plan is too large to search for it.",
+        " all would have fitted, null where there is none and where the plan is too large to search for it. Of accounts"
+        " above that the key does not reach there is one failure without an account and figures, and no"
+        " noise_multiplier_that_fits.",
     ),
     "already_drawn": Kind(
         409,
@@ -201,6 +204,9 @@ def install(app: FastAPI) -> None:
     """Every error of the app leaves as a problem."""
 
     def refused(request: Request, error: Exception) -> Response:
+        principal: Principal | None = getattr(request.state, "principal", None)
+        if principal is not None and isinstance(error, errors.BudgetExceeded | errors.AccountClosed):
+            error = error.told(principal.may_use)
         return of_error(cast(ServiceError, error), request.scope["path"])
 
     def meaningless(request: Request, error: Exception) -> Response:

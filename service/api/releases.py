@@ -1,7 +1,7 @@
 """Releases: registering plans against an account's budget, and reading them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -27,11 +27,13 @@ from service.api.guarantees import (
 )
 from service.api.metadata import DescribeRelease, Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_seq
-from service.api.plans import BoundedPlan, Plan, document_of, plan_of_document
-from service.ledger import accounts, charges, clock, descriptions, holds, releases
+from service.api.plans import BoundedPlan, DeclaredPartitions, Plan, StatedPartitions, document_of, plan_of_document
+from service.errors import Fault, InvalidInput
+from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.accounts import AccountRecord
 from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.holds import Settled
+from service.ledger.partitions import DrawnFor
 from service.ledger.releases import ReleaseRecord, State
 from service.ledger.settling import present
 from service.privacy.keyed import Key
@@ -49,6 +51,12 @@ class RegisterRelease(Strict):
     name: Label = Field(description="A label; it need not be unique.")
     plan: BoundedPlan
     tags: Tags = Field(default_factory=list)
+    partitions: StatedPartitions = Field(
+        None,
+        description="Those of each mechanism that is drawn and declares none, nor a node above it; they are stored as"
+        " those of the plan's root. They must be disjoint sets of records: the ledger counts one charge for all of them"
+        " and relies on your promise.",
+    )
     delta: CostDelta = None
     reserve_for: Duration | None = Field(
         None, description="Only reserve it, for this long (ISO 8601, at most 366 days); null: it commits at once."
@@ -59,6 +67,14 @@ class RegisterBatch(Strict):
     """Releases to register, all or none."""
 
     releases: Annotated[list[RegisterRelease], Field(min_length=1, max_length=10_000)]
+
+
+class PartitionsBody(BaseModel):
+    """Partitions that a mechanism was drawn for, in the repetition with the most of them."""
+
+    mechanism: str
+    declared: DeclaredPartitions
+    drawn: int
 
 
 class ReleaseBody(BaseModel):
@@ -76,6 +92,7 @@ class ReleaseBody(BaseModel):
     overdue: bool
     plan: Plan
     tags: list[str]
+    partitions: list[PartitionsBody] = Field(description="Of each mechanism that was drawn for some.")
     metadata: Metadata
     delta: str
     cost: GuaranteeBody
@@ -174,8 +191,9 @@ def list_releases(
         owner = accounts.read_account(connection, account)
         found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now)
         owner = present(connection, owner, now).account
+        drawn = partitions.drawn_for(connection, [release.id for release in found])
     last = found[-1].head.seq if found else None
-    return ok(page([_stored_body(release, owner, now) for release in found], limit, last))
+    return ok(page([_stored_body(release, owner, now, drawn.get(release.id, ())) for release in found], limit, last))
 
 
 @router.get("/{release}", response_model=ReleaseBody)
@@ -193,7 +211,8 @@ def read_release(
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release).seen(now)
         owner = present(connection, owner, now).account
-    return ok(_stored_body(found, owner, now))
+        drawn = partitions.drawn_for(connection, [release]).get(release, ())
+    return ok(_stored_body(found, owner, now, drawn))
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
@@ -268,11 +287,29 @@ def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> Ne
     """A release as stated; ``plans`` are those seen so far by their text, so that equal ones are one object."""
     delta = read_delta(body.delta, f"{pointer}/delta")
     document = document_of(body.plan)
+    by_default = body.partitions is not None and "partitions" not in document
+    if by_default:
+        document["partitions"] = body.partitions
     text = json.dumps(document)
     if text not in plans:
-        plans[text] = plan_of_document(document, f"{pointer}/plan")
+        plans[text] = _plan(document, pointer, by_default=by_default)
     reserve_for = None if body.reserve_for is None else duration_of(body.reserve_for)
     return NewRelease(body.name, plans[text], document, tuple(body.tags), delta, f"{pointer}/plan", reserve_for)
+
+
+def _plan(document: dict[str, Any], pointer: str, *, by_default: bool) -> PlanValue:
+    """``by_default``: the root's partitions are the release's, and what is wrong with them stands there."""
+    try:
+        return plan_of_document(document, f"{pointer}/plan")
+    except InvalidInput as refused:
+        if not by_default:
+            raise
+        raise InvalidInput([_moved(fault, f"{pointer}/plan/partitions", pointer) for fault in refused.faults]) from None
+
+
+def _moved(fault: Fault, below: str, pointer: str) -> Fault:
+    at = fault.pointer.removeprefix(below)
+    return fault if at == fault.pointer else Fault(f"{pointer}/partitions{at}", fault.detail)
 
 
 def _costs(prepared: list[Prepared]) -> list[str]:
@@ -303,12 +340,12 @@ def _registered_body(registered: Registered) -> dict[str, Any]:
         head=registered.account.head,
         expires_at=registered.expires_at,
     )
-    return _body(record, registered.account, registered.created_at)
+    return _body(record, registered.account, registered.created_at, ())
 
 
-def _stored_body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, Any]:
+def _stored_body(record: ReleaseRecord, account: AccountRecord, now: str, drawn: Sequence[DrawnFor]) -> dict[str, Any]:
     cost = cost_of(record.plan, account.neighbouring, (record.delta,))
-    return _body(record, account, now) | {"cost": cost}
+    return _body(record, account, now, drawn) | {"cost": cost}
 
 
 def _settled(change: Change, account: str, release: str) -> Callable[[Settled], str]:
@@ -316,16 +353,17 @@ def _settled(change: Change, account: str, release: str) -> Callable[[Settled], 
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release)
+        drawn = partitions.drawn_for(connection, [release]).get(release, ())
     cost = cost_of(found.plan, owner.neighbouring, (found.delta,))
 
     def render(settled: Settled) -> str:
         record = replace(settled.release, head=settled.account.head)
-        return json.dumps(_body(record, settled.account, clock.now()) | {"cost": cost})
+        return json.dumps(_body(record, settled.account, clock.now(), drawn) | {"cost": cost})
 
     return render
 
 
-def _body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, Any]:
+def _body(record: ReleaseRecord, account: AccountRecord, now: str, drawn: Sequence[DrawnFor]) -> dict[str, Any]:
     """A release without its cost, which takes longest to find and to write."""
     return {
         "id": record.id,
@@ -336,6 +374,7 @@ def _body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, 
         "overdue": record.is_over(now),
         "plan": record.document,
         "tags": list(record.tags),
+        "partitions": [one._asdict() for one in drawn],
         "metadata": record.metadata,
         "delta": exact_text(record.delta),
         "remaining": remaining_body(account),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from service.api.exact import LARGEST_INTEGER, Strict
 from service.api.guarantees import HeadBody, head_body
-from service.api.plans import Mechanism
+from service.api.plans import DeclaredPartitions, Mechanism, declared_partitions
 from service.ledger.drawn import DrawRecord
 from service.ledger.layouts import Layout
 from service.noise.tabulation import BINS, SIZES, TOTAL_ONLY, USUAL, Rules
@@ -73,6 +73,7 @@ class TabulationBody(BaseModel):
     draw: str
     level: str
     mechanisms: LevelMechanisms
+    declared_partitions: DeclaredPartitions
     groups_per_record: int = Field(description="In how many groups of the level a record may be: the caller's promise.")
     thresholds: Thresholds
     age_bins: AgeBins
@@ -101,6 +102,7 @@ def json_of(record: DrawRecord, layout: Layout) -> Iterator[str]:
         "release": record.release_id,
         "draw": record.id,
         "level": layout.level,
+        "declared_partitions": declared_partitions(record.mechanism),
         **layout.terms,
         "head": head_body(record.head),
         "created_at": record.created_at,

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query, Response
 from pydantic import FailFast, Field
 
@@ -17,15 +18,15 @@ from service.api.exact import Label, Strict
 from service.api.groups import NamedGroups, PopulationGroup
 from service.api.releases import ReleasePath
 from service.api.tabulated import AgeBins, TabulationBody, Thresholds, terms_of
-from service.errors import InvalidInput
-from service.ledger import accounts, releases, tabulations
+from service.errors import InvalidInput, ServiceError
+from service.ledger import accounts, partitions, releases, tabulations
 from service.ledger.drawn import DrawRecord
 from service.ledger.layouts import Layout
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream
 from service.noise.tabulation import MOST_AGES, USUAL, Laws, Rules, tabulate
 from service.privacy.accuracy import margin_of_error
-from service.privacy.levels import find_level, laws_of
+from service.privacy.levels import Level, find_level, laws_of
 from service.privacy.notation import write_plan
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
@@ -68,9 +69,10 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     `/v1/plans/safetab` makes it. Of a group that is total_only the total is drawn; of any other one step 1 draws a
     total that is not published and decides, by the thresholds, whether step 2 draws the total or sex by 4, 9 or 23
     ages. Each group is drawn once ever at a level; that no record is in more groups of it than the choice is
-    repeated in the plan is the caller's promise. Groups may come as an Arrow IPC stream with the columns `group`,
-    `sex_by_age` (lists of lists of int64), `total_only` and `total`, the other fields in the query then; the answer
-    is a stream with `group`, `total_only`, `detail` and `noisy`, and in its schema's metadata the rest.
+    repeated in the plan is the caller's promise. To what the plan declares groups are partitions, of the mechanisms
+    that draw them. Groups may come as an Arrow IPC stream with the columns `group`, `sex_by_age` (lists of lists of
+    int64), `total_only` and `total`, the other fields in the query then; the answer is a stream with `group`,
+    `total_only`, `detail` and `noisy`, and in its schema's metadata the rest.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
     return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
@@ -128,7 +130,24 @@ def _tabulate(
     mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
     terms = terms_of(rules, mechanisms, level.count, margins)
     layout = Layout(level.name, terms, given.names, digits)
-    return tabulations.tabulate(change.database, change.request, account, release, plan, level, layout, noisy)
+    refusal = _refusal(level, given, change.require_partitions)
+    return tabulations.tabulate(change.database, change.request, account, release, plan, level, layout, noisy, refusal)
+
+
+def _refusal(level: Level, given: NamedGroups, required: bool) -> ServiceError | None:
+    """Why groups are not drawn by the mechanisms that would draw them; None where all may be."""
+    marked = given.counts.total_only
+    for mechanism, drawn in ((level.total, marked), (level.step_1, ~marked), (level.step_2, ~marked)):
+        places = np.flatnonzero(drawn).tolist()
+        names = [given.names[place] for place in places]
+
+        def at(number: int, places: list[int] = places) -> str:
+            return given.at(places[number], "group")
+
+        refusal = partitions.refusal(mechanism, names, at, required=required)
+        if refusal is not None:
+            return refusal
+    return None
 
 
 def _rules(asked: TabulationTerms, below: str) -> Rules:

@@ -13,7 +13,7 @@ from service.api.body import StrictRoute
 from service.api.context import CurrentDatabase, in_walkers, ok
 from service.api.guarantees import GuaranteeBody, HeadBody, cost_of
 from service.api.plans import Plan
-from service.api.releases import ReleasePath
+from service.api.releases import PartitionsBody, ReleasePath
 from service.errors import InvalidInput
 from service.ledger import accounts, clock, exports, journal, receipts, signing
 from service.ledger.signing import Signer
@@ -196,6 +196,7 @@ class Receipt(BaseModel):
     unit: str
     neighbouring: Neighbouring
     release: ReceiptRelease
+    partitions: list[PartitionsBody] = Field(description="Of each mechanism that was drawn for some until now.")
     charged: Charged
     cost: GuaranteeBody
     entry: dict[str, Any]

@@ -55,6 +55,9 @@ class AccountRecord:
         approval_above: the price of a release above which a second steward must approve.
         next_expiry: when the first of its holds expires.
         releases: how many are committed or held.
+        partitions_drawn: how many partitions the mechanisms of its own releases were drawn for, those of each
+            mechanism and repetition by themselves.
+        partitions_undeclared: those of them whose plans declare none.
         metadata: what people say of it, as it was read; not looked up where an account is locked, as no charge asks.
         proposed: the change that waits for a second steward; likewise.
     """
@@ -74,6 +77,8 @@ class AccountRecord:
     approval_above: Fraction | None = None
     next_expiry: str | None = None
     releases: int = 0
+    partitions_drawn: int = 0
+    partitions_undeclared: int = 0
     metadata: Metadata = field(default_factory=dict)
     proposed: ProposedChange | None = None
 
@@ -230,7 +235,7 @@ def save(connection: Connection, line: Sequence[AccountRecord]) -> None:
     connection.execute(_UPDATE, batch(rows))
 
 
-def save_head(connection: Connection, account_id: int, head: Head, **columns: str | None) -> None:
+def save_head(connection: Connection, account_id: int, head: Head, **columns: str | int | None) -> None:
     """An account's row after an entry that costs nothing, with the ``columns`` that the entry changed."""
     changed = {"head_seq": head.seq, "head_hash": head.hash, **columns}
     connection.execute(_UPDATE, {"account": account_id, **changed})
@@ -267,6 +272,8 @@ _COLUMNS = (
     Account.approval_above,
     Account.next_expiry,
     Account.releases,
+    Account.partitions_drawn,
+    Account.partitions_undeclared,
 )
 
 
@@ -334,6 +341,8 @@ def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
         approval_above=None if row.approval_above is None else Fraction(row.approval_above),
         next_expiry=row.next_expiry,
         releases=row.releases,
+        partitions_drawn=row.partitions_drawn,
+        partitions_undeclared=row.partitions_undeclared,
         metadata=read_metadata(row._mapping.get("metadata")),
         proposed=_proposed(row._mapping.get("proposed")),
     )

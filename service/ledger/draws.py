@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, insert, select
 
-from service.errors import AlreadyDrawn, Conflict, InvalidInput
-from service.ledger import accounts, journal, packing
+from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
+from service.ledger import accounts, journal, packing, partitions
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.branches import WHOLE, Fork, forks_above, refuse_other_branch, take_branches, way_to
 from service.ledger.charges import Prepared, charge
@@ -24,6 +24,7 @@ from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor
 from service.ledger.once import Outcome, once_reloaded
+from service.ledger.partitions import Taken
 from service.ledger.refusals import noted
 from service.ledger.releases import state_of
 from service.ledger.tables import Draw
@@ -41,6 +42,7 @@ class Sealed:
     noisy: NDArray[np.int64]
     packed: bytes
     digest: str
+    taken: Taken
 
 
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
@@ -71,15 +73,17 @@ def draw(
     mechanism: Mechanism,
     turn: Turn,
     noisy: NDArray[np.int64],
+    refusal: ServiceError | None = None,
 ) -> Outcome[DrawRecord]:
     """Store the noisy counts of one mechanism of a release's plan, once. The first draw commits a reservation.
 
-    ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused.
+    ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused. ``refusal``: why it
+    is, unless the same request was answered before.
 
     Raises:
         TooLarge: more than the database holds in one value.
         NotFound: the account has no such release.
-        Conflict: the release is proposed, voided or expired.
+        Conflict: the release is proposed, voided or expired, or all partitions that it declares are drawn.
         AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
             ``choice`` above it.
     """
@@ -88,6 +92,8 @@ def draw(
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
+        if refusal is not None:
+            raise refusal
         account = lock_for_draw(connection, line, release_id, request.actor, at)
         return store(connection, account, release_id, sealed, request.actor, at)
 
@@ -151,6 +157,7 @@ def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64])
         noisy=noisy,
         packed=packing.pack(noisy),
         digest=packing.digest(noisy),
+        taken=((mechanism, 0 if turn.partition == WHOLE else 1),),
     )
 
 
@@ -186,6 +193,7 @@ def store(
     tally(connection, "draws")
     tally(connection, "values", number=len(sealed.noisy))
     take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
+    account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
     content: dict[str, object] = {
         "draw": draw_id,
         "mechanism": name,
@@ -196,7 +204,13 @@ def store(
         **more,
     }
     head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
-    accounts.save_head(connection, account.id, head)
+    accounts.save_head(
+        connection,
+        account.id,
+        head,
+        partitions_drawn=account.partitions_drawn,
+        partitions_undeclared=account.partitions_undeclared,
+    )
     return DrawRecord(draw_id, account.id, release_id, sealed.mechanism, turn, sealed.noisy, head, at)
 
 

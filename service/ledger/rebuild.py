@@ -1,14 +1,14 @@
 """Rebuilding a ledger from an export: every table from the journal, in one transaction or not at all."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import branches, budgets, draws, spending
+from service.ledger import branches, budgets, draws, partitions, spending
 from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
@@ -17,10 +17,12 @@ from service.ledger.installation import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.metadata import write_metadata
 from service.ledger.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
-from service.ledger.tabulations import write_layout
+from service.ledger.tabulations import tabulated, write_layout
 from service.ledger.texts import Amount, amount_of, read_amount, read_text, tags_of
 from service.privacy.filter import Totals
 from service.privacy.levels import find_level
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plan import Plan
 
 _AT_ONCE = 1000  # rows that wait to be written together
 
@@ -72,6 +74,7 @@ class _Writer:
         self._ids: dict[str, int] = {}  # of the accounts
         self._rows: dict[type[Base], list[dict[str, Any]]] = {table: [] for table in _IN_ORDER}
         self._changes: list[dict[str, Any]] = []  # of releases that those rows make, or earlier ones
+        self._drawn_from: tuple[str, Plan] | None = None
 
     def take(self, entered: Entered) -> None:
         """Write an entry with all that it says."""
@@ -158,13 +161,38 @@ class _Writer:
         if found is None or found.state != "committed":
             raise BadExport(self._reader.line, "the draw is of no committed release of its account")
         if '"choice"' in found.plan:
-            forks = draws.forks_of(read_text(found.plan), content["mechanism"], content["repetition"])
+            plan = self._plan_of(release, found.plan)
+            forks = draws.forks_of(plan, content["mechanism"], content["repetition"])
             branches.take_branches(self._connection, release, forks, content["partition"], content["draw"])
         if drawn.layout is not None and drawn.packed is not None:
-            level = find_level(read_text(found.plan), drawn.layout.level)
+            level = find_level(self._plan_of(release, found.plan), drawn.layout.level)
             if level is None:
                 raise BadExport(self._reader.line, "the release has not the level of the tabulation")
             write_layout(self._connection, release, level, drawn.layout, drawn.packed, content["draw"])
+            self._count(said, tabulated(level, drawn.layout))
+        elif content["partition"]:
+            mechanism = draws.find_mechanism(self._plan_of(release, found.plan), content["mechanism"], "")
+            self._count(said, ((mechanism, (content["partition"],)),))
+
+    def _plan_of(self, release: str, text: str) -> Plan:
+        """The plan of a release that is drawn from, read once: its draws mostly come together."""
+        if self._drawn_from is None or self._drawn_from[0] != release:
+            self._drawn_from = release, read_text(text)
+        return self._drawn_from[1]
+
+    def _count(self, said: Said, drawn: Sequence[tuple[Mechanism, Sequence[str]]]) -> None:
+        """The partitions of a draw, each of a mechanism that is drawn for it.
+
+        Raises:
+            BadExport: the plan does not declare them, or not so many.
+        """
+        release, repetition = said["release"], said["content"]["repetition"]
+        for mechanism, names in drawn:
+            declared = mechanism.partitions
+            if declared is not None and declared.names is not None and not declared.names.issuperset(names):
+                raise BadExport(self._reader.line, "the draw is of a partition that the plan does not declare")
+            if names:
+                partitions.count(self._connection, release, mechanism.name or "", repetition, len(names), declared)
 
     def _flush(self) -> None:
         for table, rows in self._rows.items():
@@ -190,7 +218,10 @@ class _Writer:
         spent, reserved = chain.spent, chain.reserved
         if spent or reserved:
             spending.record(self._connection, [account], spent, reserved)
-        changed = {
+        drawn, undeclared = partitions.own_total(self._connection, account)
+        changed: dict[str, str | int | None] = {
+            "partitions_drawn": drawn,
+            "partitions_undeclared": undeclared,
             "budget": json.dumps(budgets.write_budget(chain.budget)) if chain.budget else "",
             "totals": budgets.write_totals(chain.totals),
             "state": chain.state,

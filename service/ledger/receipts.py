@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from service.ledger import journal
+from service.ledger import journal, partitions
 from service.ledger.accounts import AccountRecord
 from service.ledger.releases import read_release
 from service.ledger.signing import BadSignature, check_signature
@@ -40,6 +40,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
             "created_at": release.created_at,
             "expires_at": release.expires_at,
         },
+        "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
         "charged": {"price": json.loads(charged.price), "accountant": charged.accountant},
         "entry": json.loads(connection.execute(body).scalar_one()),
         "previous": journal.hash_before(connection, account.id, release.head.seq),

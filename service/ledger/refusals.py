@@ -50,7 +50,8 @@ def refused(
     line: Sequence[AccountRecord], name: str, plan: Plan, document: dict[str, Any], failures: Sequence[Overrun]
 ) -> BudgetExceeded:
     """The refusal of a release with this name and plan, which a line of accounts cannot take."""
-    first = failures[0]
+    # Whoever reads this account's journal may not be let read those above it.
+    first = failures[0] if failures[0].account == line[-1].name else Overrun()
 
     def entry() -> dict[str, object]:
         return {

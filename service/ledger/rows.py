@@ -14,9 +14,11 @@ from service.ledger.history import Said
 from service.ledger.journal import Broken, JournalEntry, canonical
 from service.ledger.layouts import by_branch, checked_layout
 from service.ledger.metadata import write_metadata
+from service.ledger.recount import DrawnFrom, Recount
 from service.ledger.streams import Bad, Found, InOrder
 from service.ledger.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
-from service.ledger.texts import Amount, Subject, amount_in, amount_of, read_text, subject_in, tags_of
+from service.ledger.tabulations import tabulated
+from service.ledger.texts import Amount, Subject, amount_in, amount_of, subject_in, tags_of
 from service.privacy.levels import find_level
 from service.privacy.pricing import ACCOUNTANT
 
@@ -51,6 +53,7 @@ class OwnRows:
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
         # the entries left it
         self._branches: dict[tuple[str, str, str, int], tuple[int, int, str]] = {}
+        self._recount = Recount(connection, account_id)
 
     def take(self, entry: JournalEntry) -> None:
         """Audit the next entry, and hold the rows that it wrote against it.
@@ -209,31 +212,33 @@ class OwnRows:
             as_drawn = not stored.noisy and clock.is_stamp(stored.noisy_removed_at)
         if not as_drawn:
             raise Bad(seq, "the noisy counts are not those of the draw")
-        release = self._connection.execute(_PRICED, {"id": row.release_id}).one()
-        if (release.account_id, release.state) != (self._account, "committed"):
+        release = self._recount.release_of(row.release_id)
+        if (release.row.account_id, release.row.state) != (self._account, "committed"):
             raise Bad(seq, "the draw is of no committed release of the account")
-        if '"choice"' in release.plan:
-            for fork in draws.forks_of(read_text(release.plan), row.mechanism, row.repetition):
+        if '"choice"' in release.row.plan:
+            for fork in draws.forks_of(release.plan, row.mechanism, row.repetition):
                 where = (row.release_id, fork.pointer, row.partition, fork.turn)
                 self._branches.setdefault(where, (seq, fork.branch, row.id))
-        self._check_layout(said, row, release.plan)
+        self._check_layout(said, row, release)
 
-    def _check_layout(self, said: Said, row: Row[*tuple[Any, ...]], plan: str) -> None:
-        """Of a tabulation: what its values are, and the groups that it took."""
+    def _check_layout(self, said: Said, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
+        """What is drawn: a partition; or of a tabulation what its values are, and the groups that it took."""
         seq, content = said["seq"], said["content"]
         packed = self._connection.execute(_LAYOUT, {"id": row.id}).scalar_one_or_none()
         if packed is None and "layout_hash" not in content:
+            self._recount.check_draw(seq, row, release)
             return
         try:
             layout = checked_layout(packed or b"", content["layout_hash"], content["level"], content["groups"])
         except (KeyError, ValueError):
             raise Bad(seq, "the groups are not those of the tabulation") from None
-        level = find_level(read_text(plan), layout.level)
+        level = find_level(release.plan, layout.level)
         if level is None:
             raise Bad(seq, "the release has not the level of the tabulation")
         for branch, groups in zip(level.branches, by_branch(layout), strict=True):
             for group in groups:
                 self._branches.setdefault((row.release_id, level.pointer, group, 0), (seq, branch, row.id))
+        self._recount.check_tabulation(seq, row, tabulated(level, layout))
 
     def check_end(self) -> None:
         """What only all entries together say.
@@ -263,6 +268,7 @@ class OwnRows:
         if self._branches or strange:
             seq = min((seq for seq, _, _ in self._branches.values()), default=last)
             raise Bad(seq, "the branches that were taken are not those of the draws")
+        self._recount.check_end(last)
 
 
 _STATED = (Release.id, Release.name, Release.delta, Release.created_at, Release.expires_at, Release.plan, Release.tags)

@@ -125,9 +125,9 @@ def _tags(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def nameless(plan: Plan) -> Plan:
-    """The plan without the names of its mechanisms, on which no loss depends."""
+    """The plan without the names and the partitions of its mechanisms, on which no loss depends."""
     if isinstance(plan, Mechanism):
-        return replace(plan, name=None)
+        return replace(plan, name=None, partitions=None)
     return with_parts(plan, map(nameless, parts_of(plan)))
 
 

@@ -101,6 +101,8 @@ class Account(Base):
     approval_above: Mapped[str | None]  # the price above which a second steward must approve; null: none need
     next_expiry: Mapped[str | None]  # the least `expires_at` of its holds, so that a charge need not look for due ones
     releases: Mapped[int] = mapped_column(server_default=text("0"))  # committed and held, its descendants' included
+    partitions_drawn: Mapped[int] = mapped_column(server_default=text("0"))  # of its own releases
+    partitions_undeclared: Mapped[int] = mapped_column(server_default=text("0"))  # those whose plans declare none
     __table_args__ = (
         CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
@@ -244,6 +246,18 @@ class Draw(Base):
         ),
         CheckConstraint("(noisy_removed_at IS NOT NULL) = (length(noisy) = 0)", name="draws_noisy"),
     )
+
+
+class PartitionsDrawn(Base):
+    """How many partitions one mechanism and repetition of a release was drawn for."""
+
+    __tablename__ = "partitions_drawn"
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
+    mechanism: Mapped[str] = mapped_column(primary_key=True)  # its name in the plan
+    repetition: Mapped[int] = mapped_column(primary_key=True)
+    most: Mapped[int | None]  # how many the plan declares; null: it declares none
+    drawn: Mapped[int]
+    __table_args__ = (CheckConstraint("drawn > 0 AND (most IS NULL OR drawn <= most)", name="partitions_drawn_counts"),)
 
 
 class Tabulation(Base):

@@ -5,12 +5,14 @@ them takes what is below the level's choice for itself, so that no later draw or
 """
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, insert
 
+from service.errors import ServiceError
 from service.ledger import accounts, branches, drawn, draws
 from service.ledger.database import Database
 from service.ledger.drawn import DrawRecord, Turn
@@ -19,6 +21,7 @@ from service.ledger.layouts import Layout, by_branch, seal_layout
 from service.ledger.once import Outcome, once_reloaded
 from service.ledger.tables import Tabulation
 from service.privacy.levels import Level
+from service.privacy.mechanisms import Mechanism
 from service.privacy.plan import Plan
 
 
@@ -31,22 +34,28 @@ def tabulate(
     level: Level,
     layout: Layout,
     noisy: NDArray[np.int64],
+    refusal: ServiceError | None = None,
 ) -> Outcome[DrawRecord]:
     """Store the noisy counts of groups of a level, once. The first draw commits a reservation.
 
-    ``noisy`` was sampled before and without a lock; it is thrown away where the tabulation is refused.
+    ``noisy`` was sampled before and without a lock; it is thrown away where the tabulation is refused. ``refusal``:
+    why it is, unless the same request was answered before.
 
     Raises:
         TooLarge: more than the database holds in one value.
         NotFound: the account has no such release.
-        Conflict: the release is proposed, voided or expired.
+        Conflict: the release is proposed, voided or expired, or the groups are more than it declares.
         AlreadyDrawn: one of the groups has been drawn at this level, or the whole input has.
     """
     turn = Turn(f"tabulation {uuid.uuid4()}")
     sealed, sealed_layout = draws.seal(plan, level.step_2, turn, noisy), seal_layout(layout)
+    taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
+    sealed = replace(sealed, taken=taken)
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
+        if refusal is not None:
+            raise refusal
         account = draws.lock_for_draw(connection, line, release_id, request.actor, at)
         branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
         more: dict[str, object] = {
@@ -59,6 +68,12 @@ def tabulate(
         return replace(record, layout=layout)
 
     return once_reloaded(database, request, work, status=201, landed=drawn.landed, reload=drawn.RELOAD)
+
+
+def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:
+    """The groups as partitions: one that is total only of the total, any other one of both steps."""
+    marked, others = by_branch(layout)
+    return (level.total, marked), (level.step_1, others), (level.step_2, others)
 
 
 def write_layout(

@@ -14,7 +14,8 @@ MOST_PRICED = 80
 _MOST_ASKED = 10_000  # nodes of all parts that are priced: a part is asked about with all that is below it
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
-_COMPOSITE = ("type", "name", "tags", "parts", "part", "count", "max_degree", "size")
+_COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size")
+_NAMED = 12  # partitions of a list
 _HEADINGS = {
     "sequence": "Sequence: losses add up",
     "parallel": "Parallel: each record is in at most {max_degree} of the parts",
@@ -26,13 +27,20 @@ _HEADINGS = {
 
 @dataclass
 class Node:
-    """A node of a plan. ``unseen``: how many of its direct parts are not shown; ``cost``: None where not asked."""
+    """A node of a plan.
+
+    Attributes:
+        partitions: what it declares of those that it, or what is below it, is drawn for.
+        unseen: how many of its direct parts are not shown.
+        cost: None where not asked.
+    """
 
     title: str
     name: str
     parameters: list[tuple[str, str]]
     tags: list[str]
     stated: dict[str, Any]
+    partitions: str
     parts: list["Node"] = field(default_factory=list)
     unseen: int = 0
     cost: dict[str, Any] | None = None
@@ -86,11 +94,23 @@ async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
 def _node(stated: dict[str, Any]) -> Node:
     kind = stated["type"]
     if kind in _HEADINGS:
-        return Node(_HEADINGS[kind].format_map(stated), "", [], stated.get("tags") or [], stated)
+        return Node(_HEADINGS[kind].format_map(stated), "", [], stated.get("tags") or [], stated, _declared(stated))
     parameters = [
         (name, _written(value)) for name, value in stated.items() if name not in _COMPOSITE and value is not None
     ]
-    return Node(kind, stated.get("name") or "", parameters, stated.get("tags") or [], stated)
+    return Node(kind, stated.get("name") or "", parameters, stated.get("tags") or [], stated, _declared(stated))
+
+
+def _declared(stated: dict[str, Any]) -> str:
+    """The partitions that a node declares, in words; empty where it declares none."""
+    partitions = stated.get("partitions")
+    if partitions is None:
+        return ""
+    if isinstance(partitions, int):
+        return f"at most {partitions:,} partitions"
+    more = len(partitions) - _NAMED
+    named = ", ".join(partitions[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return f"partitions {named}"
 
 
 def _measure(stated: dict[str, Any], sizes: dict[int, int]) -> int:
@@ -108,8 +128,8 @@ def _written(value: Any) -> str:
 
 
 def _bare(stated: dict[str, Any]) -> dict[str, Any]:
-    """A plan without names and tags, on which no loss depends."""
-    bare = {name: value for name, value in stated.items() if name not in ("name", "tags")}
+    """A plan without names, tags and partitions, on which no loss depends."""
+    bare = {name: value for name, value in stated.items() if name not in ("name", "tags", "partitions")}
     if "parts" in bare:
         bare["parts"] = [_bare(part) for part in bare["parts"]]
     if "part" in bare:

@@ -13,10 +13,11 @@ price looks at g. On another lattice the same parameters in counts cost somethin
 the mechanism that is charged, and not to a draw of it.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 
 from service.privacy.keyed import Keyed
+from service.privacy.partitions import Partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,15 @@ class Mechanism(Keyed):
             None takes 1 under ``add_remove`` and 2 under ``replace_one``.
         cells_added: under ``replace_one``, how many cells adding or removing one record can move;
             None takes half of ``cells``, rounded up.
+        partitions: which it may be drawn for, as it or a node above declares; no loss depends on it, so that two
+            mechanisms which differ in nothing else are equal.
     """
 
     name: str | None = None
     tags: tuple[str, ...] = ()
     cells: int | None = None
     cells_added: int | None = None
+    partitions: Partitions | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,5 +157,5 @@ def simplest(mechanism: Mechanism) -> Mechanism:
             kind = DiscreteGaussian
         case _:
             return mechanism
-    shared = {field.name: getattr(mechanism, field.name) for field in fields(kind)}
+    shared = {one.name: getattr(mechanism, one.name) for one in fields(kind)}
     return kind(**shared)

@@ -16,6 +16,7 @@ from service.errors import Fault, InvalidInput
 from service.privacy.mechanisms import (
     Declaration,
     Declared,
+    Discrete,
     DiscreteGaussian,
     DiscreteOsgt,
     Gaussian,
@@ -26,6 +27,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.numbers import exact_text, parse_exact
+from service.privacy.partitions import Partitions, read_partitions
 from service.privacy.plan import (
     Choice,
     Group,
@@ -34,6 +36,7 @@ from service.privacy.plan import (
     Plan,
     Repeat,
     Sequence,
+    mechanisms_of,
     parts_of,
     pointer_to,
 )
@@ -72,13 +75,25 @@ def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """The products of the ``repeat`` counts and the ``group`` sizes above a node."""
+    """What holds at a node from above: products of ``repeat`` counts and ``group`` sizes, declared partitions."""
 
     repetitions: int = 1
     records: int = 1
+    partitions: Partitions | None = None
 
 
 def _read(document: Document, base: str, path: str, above: _Above) -> Plan:
+    stated = document.get("partitions")
+    if stated is None:
+        return _read_node(document, base, path, above)
+    at = f"{base}{path}/partitions"
+    plan = _read_node(document, base, path, replace(above, partitions=read_partitions(stated, at)))
+    if not any(isinstance(mechanism, Discrete) for mechanism in mechanisms_of(plan)):
+        raise InvalidInput.at(at, "expected none: no geometric, discrete_gaussian or discrete_osgt noise is drawn here")
+    return plan
+
+
+def _read_node(document: Document, base: str, path: str, above: _Above) -> Plan:
     tags = tuple(sorted(set(document.get("tags") or ())))
     match document["type"]:
         case "repeat":
@@ -102,7 +117,8 @@ def _read(document: Document, base: str, path: str, above: _Above) -> Plan:
             return (Sequence if kind == "sequence" else Choice)(parts=parts, tags=tags)
         case _:
             mechanism = _read_mechanism(document, base + path)
-            return replace(mechanism, name=document.get("name") or path or "/", tags=tags)
+            partitions = above.partitions if isinstance(mechanism, Discrete) else None
+            return replace(mechanism, name=document.get("name") or path or "/", tags=tags, partitions=partitions)
 
 
 def _read_mechanism(document: Document, at: str) -> Mechanism:
@@ -261,7 +277,10 @@ def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, fault
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
-    """The document of a plan in normal form, with noise parameters as themselves; ``read_plan`` reads it back."""
+    """The document of a plan in normal form, with noise parameters as themselves; ``read_plan`` reads it back.
+
+    Without the partitions that it declares: no loss depends on them, and they may be a hundred thousand.
+    """
     document: dict[str, Any] = {"type": _TYPES[type(plan)]}
     if isinstance(plan, Mechanism):
         if plan.name is not None:

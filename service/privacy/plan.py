@@ -112,7 +112,7 @@ def restrict(plan: Plan, tag: str) -> Plan | None:
 
 @dataclass(frozen=True, slots=True)
 class Condensed(Keyed):
-    """All of a plan that its price depends on: no names, no tags, equal parts once with their count.
+    """All of a plan that its price depends on: no names, tags and partitions, equal parts once with their count.
 
     Equal ones cost the same, and a plan of 100,000 nodes is as quick to fold as its few distinct parts.
 
@@ -148,8 +148,8 @@ def _condense(plan: Plan, size: int) -> Condensed:
     """``size``: how many records change together, the product of the groups above."""
     match plan:
         case Mechanism():
-            nameless = replace(plan, name=None, tags=()) if plan.name is not None or plan.tags else plan
-            mechanism, times = simplest(nameless), 1
+            said = plan.name is not None or plan.tags or plan.partitions is not None
+            mechanism, times = simplest(replace(plan, name=None, tags=(), partitions=None) if said else plan), 1
             if size > 1:
                 mechanism, times = grouped(mechanism, size)
             if isinstance(mechanism, Declared):

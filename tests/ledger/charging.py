@@ -107,10 +107,17 @@ def approve(database: Database, release: str, name: str = "people", request: Req
     return _settled(lambda keep: holds.approve(database, request, name, release, keep))
 
 
-def draw(database: Database, release: str, plan: dict[str, Any], repetition: int = 0, noisy: int = 5) -> None:
+def draw(
+    database: Database,
+    release: str,
+    plan: dict[str, Any],
+    repetition: int = 0,
+    noisy: int = 5,
+    partition: str = "",
+) -> None:
     """Draw a plan's first mechanism."""
     value = read_plan(plan)
-    turn = Turn(repetition=repetition)
+    turn = Turn(partition, repetition)
     draws.draw(database, ANN, "people", release, value, next(mechanisms_of(value)), turn, np.array([noisy]))
 
 

@@ -30,10 +30,11 @@ B = {"type": "discrete_gaussian", "rho": "1/90", "name": "b", "tags": ["hispanic
 DECLARED = {"type": "declared", "epsilon": "0.01", "delta": "1e-12", "reference": "elsewhere"}
 PLANS: tuple[dict[str, Any], ...] = (
     A,
-    {"type": "sequence", "parts": [A, B, B | {"name": "c"}]},
+    {"type": "sequence", "parts": [A, B, B | {"name": "c", "partitions": 2}]},
     {
         "type": "repeat",
         "count": 3,
+        "partitions": ["1", "36", "37"],
         "part": {"type": "choice", "parts": [A, {"type": "sequence", "parts": [A | {"name": "c"}]}]},
     },
     {"type": "parallel", "max_degree": 2, "parts": [A, B], "tags": ["split"]},
@@ -102,9 +103,11 @@ def draw(
     draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy)
 
 
-def tabulate(database: Database, name: str, release: str, groups: Sequence[str], details: str) -> str:
+def tabulate(
+    database: Database, name: str, release: str, groups: Sequence[str], details: str, plan_of: Any = LEVEL
+) -> str:
     """Noisy counts of groups of the level of ``LEVEL``; the draw's id."""
-    plan = read_plan(LEVEL)
+    plan = read_plan(plan_of)
     level = find_level(plan, "x")
     assert level is not None
     layout = Layout("x", {"thresholds": [1, 2, 3]}, list(groups), details)
@@ -137,7 +140,8 @@ def everything(database: Database, time: Clock) -> None:
     assert releases_in(database, "alone") == {ends[0]: "expired", kept: "reserved"}
     (committed,) = register(database, "alone", PLANS[2], hours=24, tags=["drawn"])
     draw(database, "alone", committed, PLANS[2], which=1, turn=1)
-    draw(database, "alone", committed, PLANS[2], which=0, partition="36", turn=2)
+    for partition in ("36", "37"):
+        draw(database, "alone", committed, PLANS[2], which=0, partition=partition, turn=2)
     (level,) = register(database, "alone", LEVEL)
     tabulate(database, "alone", level, ["36/été", "36/a", "36/b"], "024")
     tabulate(database, "alone", level, ["37/a"], "1")

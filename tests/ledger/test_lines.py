@@ -113,12 +113,17 @@ def test_a_refusal_is_an_entry_of_the_account_that_was_asked(database: Database)
         "name": "a release",
         # sha256 of {"epsilon":"0.8","tags":["t"],"type":"geometric"}
         "plan_digest": "28689d49b5aa10ae3d5cc7ed7e77ec98ea2153ea179cf18a877dd5b124602aac",
-        "account": "census",
-        "definition": "pure",
-        "cap": "epsilon",
-        "requested": "4/5",
-        "remaining": "7/10",
+        "account": None,  # of another account the journal says nothing: not all who read it may read that one
+        "definition": None,
+        "cap": None,
+        "requested": None,
+        "remaining": None,
     }
+    open_account(database, "alone", definition="pure", epsilon="0.7")
+    _refused(database, {"type": "geometric", "epsilon": "0.8"}, "alone")
+    own = json.loads(entries_of(database, "alone")[-1].body)["content"]
+    assert (own["account"], own["definition"], own["cap"]) == ("alone", "pure", "epsilon")
+    assert (own["requested"], own["remaining"]) == ("4/5", "7/10")
     with pytest.raises(BudgetExceeded):
         charges.dry_run(database, ANN, prepared(database, {"type": "geometric", "epsilon": "0.8"}, name="product"))
     assert entries_of(database, "product")[-1] == entry
@@ -213,7 +218,7 @@ def _execute(database: Database, statement: str) -> None:
 def test_the_database_itself_refuses_a_line_that_cannot_be(database: Database) -> None:
     names = _line(database, MAX_DEPTH)
     row = "INSERT INTO accounts SELECT 99, 'new', {unit}, {relation}, '', budget, admission, totals, state, created_at,"
-    row += " head_seq, head_hash, {parent}, NULL, NULL, 0 FROM accounts WHERE name = '{name}'"
+    row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0 FROM accounts WHERE name = '{name}'"
     like = {"unit": "unit", "relation": "neighbouring", "parent": "id", "name": names[0]}
     wrong: list[dict[str, str]] = [
         {"name": names[-1]},

@@ -11,7 +11,19 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from service.ledger import accounts, clock, course, drawn, draws, jobs, journal, opening, releases, spending
+from service.ledger import (
+    accounts,
+    clock,
+    course,
+    drawn,
+    draws,
+    jobs,
+    journal,
+    opening,
+    partitions,
+    releases,
+    spending,
+)
 from service.ledger.database import Database
 from service.ledger.retention import remove_noisy
 from service.ledger.settling import present
@@ -68,6 +80,8 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
         (release,) = reserve(database, _PLAN)
         settle(database, release)
     draw(database, reserve(database, _PLAN)[0], _PLAN)
+    of_parts = _PLAN | {"partitions": ["01", "02"]}
+    draw(database, charge(database, of_parts)[0].id, of_parts, partition="01")
     approve(database, charge(database, {"type": "geometric", "epsilon": "0.1"})[0].id)
     with pytest.raises(Exception, match="cap on rho"):
         charge(database, {"type": "geometric", "epsilon": "9"})
@@ -102,6 +116,8 @@ def _read(database: Database, release: str) -> None:
         account = account_of(database)
         present(connection, account, now)
         spending.counts(connection, account.id)
+        partitions.total(connection, account.id)
+        partitions.drawn_for(connection, [release, "another"])
         accounts.list_accounts(connection, "", 10, None)
         accounts.list_accounts(connection, "", 10, frozenset({"people"}))
         accounts.list_accounts(connection, "", 10, None, "people")

@@ -106,6 +106,12 @@ def _another(column: str, row: dict[str, Any]) -> Any:
             return "committed" if value != "committed" else "voided"
         case "parent_id", _:
             return 1 if value is None else None
+        case "mechanism", _:
+            return value + "x"
+        case "most", None:
+            return 1000
+        case "drawn", _:
+            return value + 1 if row["most"] is None or value < row["most"] else value - 1
         case _, None:
             return "2031-01-01T00:00:00.000000Z"
         case _, int():
@@ -126,6 +132,13 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
     if table in ("branches_taken", "tabulations"):
         (draw,) = (draw for draw in rows["draws"] if draw["id"] == row["draw_id"])
         return accounts[draw["account_id"]]["name"], draw["seq"]
+    if table == "partitions_drawn":
+        (release,) = (release for release in rows["releases"] if release["id"] == row["release_id"])
+        account, name = accounts[release["account_id"]], row["mechanism"]
+        levels = {"x/t", "x/1"}  # which no draw of a tabulation names
+        draws = (draw for draw in rows["draws"] if draw["release_id"] == release["id"] and draw["partition"])
+        seqs = [draw["seq"] for draw in draws if draw["mechanism"] == name or name in levels]
+        return account["name"], account["head_seq"] if column == "drawn" else min(seqs)
     account = accounts[row["account_id"]]
     return account["name"], row["seq"] if "seq" in row else account["head_seq"]
 

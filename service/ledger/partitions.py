@@ -1,0 +1,154 @@
+"""Partitions that mechanisms are drawn for: which may be, and how many were, in counters that each draw moves.
+
+All partitions of a mechanism are charged once. Nobody here can see whether they are disjoint; what can be seen is
+whether they are those that the plan declares, and whether it declares any.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, case, func, select, text
+
+from service.errors import Conflict, InvalidInput, ServiceError
+from service.ledger.accounts import AccountRecord
+from service.ledger.tables import PartitionsDrawn, Release
+from service.privacy.mechanisms import Mechanism
+from service.privacy.partitions import EXPECTED_NAME, Partitions, first_unclear
+
+Taken = Sequence[tuple[Mechanism, int]]
+"""How many partitions a draw takes, of each mechanism that it draws."""
+
+
+class DrawnFor(NamedTuple):
+    """What a mechanism of a release was drawn for.
+
+    Attributes:
+        declared: how many partitions the plan declares; None where it declares none.
+        drawn: for how many it was drawn, in the repetition with the most of them.
+    """
+
+    mechanism: str
+    declared: int | None
+    drawn: int
+
+
+def refusal(
+    mechanism: Mechanism, names: Sequence[str], pointer: Callable[[int], str], *, required: bool
+) -> ServiceError | None:
+    """Why a mechanism is not drawn for partitions of these names; None where it may be.
+
+    To be raised only where a request was not answered before: earlier versions drew for names of any form.
+    ``required``: whether a plan must declare what it is drawn for.
+    """
+    if not names:
+        return None
+    unclear = first_unclear(names)
+    if unclear is not None:
+        return InvalidInput.at(pointer(unclear), EXPECTED_NAME)
+    declared = mechanism.partitions
+    if declared is None:
+        return Conflict(_UNDECLARED) if required else None
+    if declared.names is None or declared.names.issuperset(names):
+        return None
+    other = next(number for number, name in enumerate(names) if name not in declared.names)
+    return InvalidInput.at(pointer(other), "expected one of the partitions that the plan declares")
+
+
+_UNDECLARED = (
+    "the plan declares no partitions of this mechanism, and this installation asks for them: draw it for the whole"
+    " input, or register a release whose plan states its partitions"
+)
+
+
+def take(
+    connection: Connection, account: AccountRecord, release_id: str, repetition: int, taken: Taken
+) -> AccountRecord:
+    """Count the partitions of a draw of a locked account; return the account with its own counts.
+
+    Raises:
+        Conflict: they are more than the plan declares.
+    """
+    for mechanism, number in taken:
+        if number:
+            count(connection, release_id, mechanism.name or "", repetition, number, mechanism.partitions)
+    drawn = sum(number for _, number in taken)
+    undeclared = sum(number for mechanism, number in taken if mechanism.partitions is None)
+    return replace(
+        account,
+        partitions_drawn=account.partitions_drawn + drawn,
+        partitions_undeclared=account.partitions_undeclared + undeclared,
+    )
+
+
+def count(
+    connection: Connection, release_id: str, name: str, repetition: int, number: int, declared: Partitions | None
+) -> None:
+    """The same of one mechanism, in its counter.
+
+    Raises:
+        Conflict: they are more than the plan declares.
+    """
+    at = {"release_id": release_id, "mechanism": name, "repetition": repetition}
+    if declared is not None:
+        counter = connection.execute(COUNTER, at).one_or_none()
+        drawn = 0 if counter is None else counter.drawn
+        if drawn + number > declared.most:
+            raise Conflict(f"{drawn} of {declared.most} declared partitions are drawn")
+    connection.execute(_COUNT, {**at, "most": None if declared is None else declared.most, "number": number})
+
+
+_Row = PartitionsDrawn
+# Statements are built once: building one costs more than running it.
+COUNTER = select(_Row.most, _Row.drawn).where(
+    _Row.release_id == bindparam("release_id"),
+    _Row.mechanism == bindparam("mechanism"),
+    _Row.repetition == bindparam("repetition"),
+)
+_COUNT = text(
+    "INSERT INTO partitions_drawn (release_id, mechanism, repetition, most, drawn)"
+    " VALUES (:release_id, :mechanism, :repetition, :most, :number)"
+    " ON CONFLICT (release_id, mechanism, repetition) DO UPDATE SET drawn = partitions_drawn.drawn + excluded.drawn"
+)
+
+
+def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str, list[DrawnFor]]:
+    """What of releases was drawn for partitions, by mechanism; nothing of those of which nothing was."""
+    query = (
+        select(_Row.release_id, _Row.mechanism, _Row.most, func.max(_Row.drawn))
+        .where(_Row.release_id.in_(list(release_ids)))
+        .group_by(_Row.release_id, _Row.mechanism, _Row.most)
+        .order_by(_Row.release_id, _Row.mechanism)
+    )
+    found: dict[str, list[DrawnFor]] = {}
+    for release_id, mechanism, most, drawn in connection.execute(query):
+        found.setdefault(release_id, []).append(DrawnFor(mechanism, most, drawn))
+    return found
+
+
+class Total(NamedTuple):
+    """How many partitions were drawn in all, and how many of them of mechanisms that declare none."""
+
+    drawn: int
+    undeclared: int
+
+
+def own_total(connection: Connection, account_id: int) -> Total:
+    """The counts of an account without those under it, added up from those of its releases."""
+    undeclared = func.sum(case((_Row.most.is_(None), _Row.drawn), else_=0))
+    query = select(func.sum(_Row.drawn), undeclared).join(Release, Release.id == _Row.release_id)
+    drawn, undeclared_drawn = connection.execute(query.where(Release.account_id == account_id)).one()
+    return Total(int(drawn or 0), int(undeclared_drawn or 0))
+
+
+def total(connection: Connection, account_id: int) -> Total:
+    """The counts of an account and of those under it."""
+    return Total(*connection.execute(_TOTAL, {"account": account_id}).one())
+
+
+_TOTAL = text(
+    "WITH RECURSIVE family (id) AS (SELECT CAST(:account AS bigint) UNION ALL"
+    " SELECT a.id FROM accounts a JOIN family f ON a.parent_id = f.id)"
+    " SELECT CAST(sum(a.partitions_drawn) AS bigint), CAST(sum(a.partitions_undeclared) AS bigint)"
+    " FROM accounts a JOIN family f ON f.id = a.id"
+)

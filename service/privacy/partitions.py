@@ -1,0 +1,85 @@
+"""Partitions of the input: how their names are written, and how a plan declares those that it is drawn for.
+
+A mechanism is charged once for all of its partitions, as a record is in one of them at the most. That they are
+disjoint sets of records is the caller's promise, which nobody can check here. What a plan declares, before anything
+is drawn, bounds how often fresh noise can be had for the one charge, whatever names are invented later.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.errors import InvalidInput
+
+MOST_NAMES = 100_000  # in the lists of a plan
+MOST = 10**9
+LONGEST = 200  # characters of a name
+EXPECTED_NAME = (
+    f"expected 1 to {LONGEST} visible characters in Unicode's normal form NFKC, without blanks around them or more"
+    " than one between them"
+)
+_EXPECTED = f"expected a list of 1 to {MOST_NAMES} names, or a whole number of at least 1 and at most 10^9"
+
+# Letters, marks and symbols that show nothing: Unicode's Default_Ignorable_Code_Point, as far as isprintable() admits
+# them, and those whose glyph is a blank.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U00016fe4\U0001d159\U000e0000-\U000e0fff]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """What a plan declares of a mechanism.
+
+    Attributes:
+        most: how many different partitions it may be drawn for, in each repetition.
+        names: which these are, where they are listed.
+    """
+
+    most: int
+    names: frozenset[str] | None = None
+
+
+def are_clear(names: Sequence[str]) -> bool:
+    """Whether names can be told from each other where they are read: nothing unseen, and one way to write each.
+
+    All names at once, as there may be a hundred thousand.
+    """
+    lengths = set(map(len, names))
+    if 0 in lengths or max(lengths, default=0) > LONGEST or not "".join(names).isprintable():
+        return False
+    lines = "\n".join(["", *names, ""])  # a separator that no name holds, and over which nothing is composed
+    if "\n " in lines or " \n" in lines or "  " in lines:
+        return False
+    return lines.isascii() or (_UNSEEN.search(lines) is None and unicodedata.is_normalized("NFKC", lines))
+
+
+def first_unclear(names: Sequence[str]) -> int | None:
+    """The number of the first name that is not clear; None where all are."""
+    if are_clear(names):
+        return None
+    return next(number for number, name in enumerate(names) if not are_clear([name]))
+
+
+def read_partitions(stated: object, at: str) -> Partitions:
+    """What a plan states: the names of partitions, or how many there are at the most.
+
+    Raises:
+        InvalidInput: it is neither; the fault is at ``at`` or below.
+    """
+    if isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= MOST:
+        return Partitions(stated)
+    if not isinstance(stated, list | tuple) or not 1 <= len(stated) <= MOST_NAMES:
+        raise InvalidInput.at(at, _EXPECTED)
+    if not set(map(type, stated)) <= {str}:
+        raise InvalidInput.at(at, _EXPECTED)
+    unclear = first_unclear(stated)
+    if unclear is not None:
+        raise InvalidInput.at(f"{at}/{unclear}", EXPECTED_NAME)
+    names = frozenset(stated)
+    if len(names) < len(stated):
+        seen: set[str] = set()
+        again = next(number for number, name in enumerate(stated) if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidInput.at(f"{at}/{again}", "expected each partition once")
+    return Partitions(len(names), names)

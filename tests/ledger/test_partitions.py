@@ -1,0 +1,218 @@
+"""Partitions in the ledger: counted with each draw, counted again by verification, migrations and imports."""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from service.errors import Conflict
+from service.ledger import partitions
+from service.ledger.database import Database
+from service.ledger.exports import BadExport
+from service.ledger.migrate import downgrade, migrate
+from service.ledger.rebuild import rebuild
+from service.ledger.signing import Signer
+from service.ledger.verify import verify
+from service.privacy.notation import read_plan
+from service.privacy.plan import mechanisms_of
+from tests.ledger.charging import account_of, open_account
+from tests.ledger.ledgers import LEVEL, draw, exported, register, tabulate
+
+_COUNTY: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "county"}
+_LISTED = _COUNTY | {"partitions": ["01", "02", "04"]}
+_TWO: dict[str, Any] = {"type": "repeat", "count": 2, "part": _COUNTY}
+
+
+def _opened(database: Database, name: str = "people") -> None:
+    open_account(database, name, definition="pure", epsilon="1000")
+
+
+def _counters(database: Database) -> dict[tuple[str, int], tuple[int | None, int]]:
+    with database.read() as connection:
+        rows = connection.execute(text("SELECT mechanism, repetition, most, drawn FROM partitions_drawn")).all()
+    return {(row.mechanism, row.repetition): (row.most, row.drawn) for row in rows}
+
+
+def _totals(database: Database, name: str = "people") -> tuple[int, int]:
+    account = account_of(database, name)
+    with database.read() as connection:
+        assert partitions.own_total(connection, account.id) == (account.partitions_drawn, account.partitions_undeclared)
+    return account.partitions_drawn, account.partitions_undeclared
+
+
+def _reason(database: Database, name: str = "people") -> str | None:
+    with database.read() as connection:
+        bad = verify(connection, name).first_bad
+    return None if bad is None else bad.reason
+
+
+def _run(database: Database, statement: str, **given: object) -> None:
+    database.write(lambda connection: connection.execute(text(statement), given), landed=lambda *_: False)
+
+
+def test_a_draw_moves_the_counters_of_its_mechanism_and_of_its_account(database: Database) -> None:
+    _opened(database)
+    of_list, of_level = _LISTED | {"name": "listed"}, LEVEL | {"partitions": 5}
+    listed, repeated, level = register(database, "people", of_list, _TWO, of_level)
+    for partition in ("01", "04"):
+        draw(database, "people", listed, of_list, partition=partition)
+    for partition, turn in (("a", 0), ("b", 0), ("a", 1)):
+        draw(database, "people", repeated, _TWO, partition=partition, turn=turn)
+    tabulate(database, "people", level, ["x", "y", "z"], "011", of_level)
+    assert _counters(database) == {
+        ("x/t", 0): (5, 1),
+        ("x/1", 0): (5, 2),
+        ("x/2", 0): (5, 2),
+        ("listed", 0): (3, 2),
+        ("county", 0): (None, 2),
+        ("county", 1): (None, 1),
+    }
+    assert _totals(database) == (10, 3)
+    assert _reason(database) is None
+
+
+def test_counts_of_the_accounts_under_one_are_added(database: Database) -> None:
+    _opened(database, "agency")
+    for name in ("one", "two"):
+        open_account(database, name, parent="agency", definition="pure", epsilon="1000")
+        (of,) = register(database, name, _COUNTY)
+        draw(database, name, of, _COUNTY, partition="01")
+    (own,) = register(database, "agency", _LISTED)
+    draw(database, "agency", own, _LISTED, partition="01")
+    with database.read() as connection:
+        assert partitions.total(connection, account_of(database, "agency").id) == (3, 2)
+        assert partitions.total(connection, account_of(database, "two").id) == (1, 1)
+
+
+def test_a_draw_that_is_refused_moves_no_counter(database: Database) -> None:
+    _opened(database)
+    plan = _COUNTY | {"partitions": 1}
+    (of,) = register(database, "people", plan)
+    draw(database, "people", of, plan, partition="01")
+    with pytest.raises(Conflict, match="1 of 1 declared partitions are drawn"):
+        draw(database, "people", of, plan, partition="02")
+    assert (_counters(database), _totals(database)) == ({("county", 0): (1, 1)}, (1, 0))
+
+
+def test_the_table_itself_holds_no_more_than_is_declared(database: Database) -> None:
+    _opened(database)
+    plan = _COUNTY | {"partitions": 1}
+    (of,) = register(database, "people", plan)
+    draw(database, "people", of, plan, partition="01")
+    with pytest.raises((RuntimeError, Conflict)):
+        _run(database, "UPDATE partitions_drawn SET drawn = 2")
+
+
+# Verification
+
+
+def test_a_stored_draw_outside_its_declaration_is_found(database: Database) -> None:
+    """The ledger is told why a draw is to be refused; a faulty server says nothing."""
+    _opened(database)
+    (of,) = register(database, "people", _LISTED)
+    for partition in ("01", "99"):
+        draw(database, "people", of, _LISTED, partition=partition)
+    assert _reason(database) == "the draw is of a partition that the plan does not declare"
+
+
+def test_draws_that_were_counted_without_their_declaration_are_found(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _opened(database)
+    plan = _COUNTY | {"partitions": 1}
+    (of,) = register(database, "people", plan)
+    count = partitions.count
+    monkeypatch.setattr(partitions, "count", lambda *given: count(*given[:-1], None))
+    for partition in ("01", "02"):
+        draw(database, "people", of, plan, partition=partition)
+    assert _reason(database) == "the partitions of the mechanism are not counted as its plan declares them"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE partitions_drawn SET drawn = drawn - 1",
+        "UPDATE partitions_drawn SET most = 1000",
+        "UPDATE partitions_drawn SET most = NULL",
+        "UPDATE partitions_drawn SET repetition = 7",
+        "UPDATE partitions_drawn SET mechanism = 'other'",
+        "DELETE FROM partitions_drawn",
+    ],
+)
+def test_a_counter_that_was_changed_is_found(database: Database, statement: str) -> None:
+    _opened(database)
+    (of,) = register(database, "people", _LISTED)
+    for partition in ("01", "02"):
+        draw(database, "people", of, _LISTED, partition=partition)
+    assert _reason(database) is None
+    _run(database, statement)
+    assert "count" in (_reason(database) or "")
+
+
+# Migrations
+
+
+def test_an_older_ledger_gets_the_counters_that_it_would_have(database: Database) -> None:
+    _opened(database)
+    (repeated,), (level,) = register(database, "people", _TWO), register(database, "people", LEVEL)
+    unnamed = {"type": "sequence", "parts": [{"type": "geometric", "epsilon": "0.1"}, LEVEL]}
+    (nested,) = register(database, "people", unnamed)
+    for partition, turn in (("a", 0), ("b", 0), ("a", 1)):
+        draw(database, "people", repeated, _TWO, partition=partition, turn=turn)
+    draw(database, "people", nested, unnamed, partition="37")
+    tabulate(database, "people", level, ["x", "y", "z"], "011")
+    tabulate(database, "people", level, ["u"], "2")
+    counters, totals = _counters(database), _totals(database)
+    assert totals == (3 + 1 + 1 + 3 + 3, 3 + 1 + 1 + 3 + 3)
+    downgrade(database, "0010")
+    migrate(database)
+    assert (_counters(database), _totals(database)) == (counters, totals)
+    assert _reason(database) is None
+    draw(database, "people", repeated, _TWO, partition="c", turn=1)
+    assert _counters(database)[("county", 1)] == (None, 2)
+
+
+def test_a_ledger_with_declarations_is_not_taken_back(database: Database) -> None:
+    _opened(database)
+    register(database, "people", _COUNTY | {"name": '"partitions": 3'})
+    downgrade(database, "0010")
+    migrate(database)
+    register(database, "people", _LISTED)
+    with pytest.raises(Conflict, match="partitions"):
+        downgrade(database, "0010")
+
+
+# Exports
+
+
+def _imported(copy: Database, file: bytes, signer: Signer) -> None:
+    rebuild(copy, lambda: io.BytesIO(file), signer.public_key)
+
+
+def test_an_import_counts_partitions_and_refuses_what_is_not_declared(
+    new_database: Callable[[], Database], signer: Signer
+) -> None:
+    ledger, copy = new_database(), new_database()
+    _opened(ledger)
+    (of,) = register(ledger, "people", _LISTED)
+    draw(ledger, "people", of, _LISTED, partition="01")
+    _imported(copy, exported(ledger, signer), signer)
+    assert (_counters(copy), _totals(copy)) == ({("county", 0): (3, 1)}, (1, 0))
+    draw(ledger, "people", of, _LISTED, partition="99")  # as a faulty server would
+    with pytest.raises(BadExport, match="the plan does not declare"):
+        _imported(new_database(), exported(ledger, signer), signer)
+
+
+def test_a_plan_is_stored_as_it_declares(database: Database) -> None:
+    _opened(database)
+    (of,) = register(database, "people", _LISTED)
+    with database.read() as connection:
+        plan = json.loads(connection.execute(text("SELECT plan FROM releases WHERE id = :id"), {"id": of}).scalar_one())
+        (subplan,) = connection.execute(text("SELECT subplan FROM spending")).scalars()
+    assert plan == _LISTED
+    assert "partitions" not in subplan
+    (mechanism,) = mechanisms_of(read_plan(plan))
+    assert mechanism.partitions is not None
