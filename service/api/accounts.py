@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
+from sqlalchemy import Connection
 
 from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, in_walkers, in_writers, ok, respond
+from service.api.context import Changing, CurrentDatabase, Elsewhere, in_helpers, in_writers, ok, respond
 from service.api.courses import history_body
 from service.api.exact import Exact, Label, Strict, Text, number_up, short_exact
 from service.api.guarantees import (
@@ -36,10 +37,11 @@ from service.ledger.budgets import read_budget
 from service.ledger.opening import NewAccount
 from service.ledger.settling import present
 from service.ledger.spending import Subplans
+from service.privacy import effort
 from service.privacy.filter import Budget, spent
 from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numbers import exact_text, parse_exact
-from service.privacy.plan import Neighbouring
+from service.privacy.plan import Neighbouring, condense
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=StrictRoute)
 
@@ -261,7 +263,6 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     response_model=Balance,
     responses=pictures.responses("The balance; a picture of it as SVG or PNG."),
 )
-@in_walkers
 def read_balance(
     account: AccountPath,
     request: Request,
@@ -289,6 +290,7 @@ def read_balance(
         found = accounts.read_account(connection, account)
         if as_of is not None and as_of > found.head.seq:
             raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
+        _where(request, connection, found.id, quick=kind is None and as_of is None, deltas=len(deltas))
         if as_of is None:
             spent, reserved = spending.counts(connection, found.id)
             now = present(connection, found, clock.now())
@@ -315,6 +317,19 @@ def read_balance(
     )
 
 
+def _where(request: Request, connection: Connection, account_id: int, *, quick: bool, deltas: int) -> None:
+    """Leave a balance that takes long to a helper.
+
+    Raises:
+        Elsewhere: it does, and there are helpers.
+    """
+    if request.app.state.helpers is None:
+        return
+    few = spending.few(connection, account_id) if quick else None
+    if few is None or effort.of_guarantee(condense(spending.composed(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
+        raise Elsewhere
+
+
 def _history(
     subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
 ) -> Guarantee:
@@ -323,6 +338,7 @@ def _history(
 
 
 @router.get("/{account}/journal", response_model=JournalPage)
+@in_helpers
 def read_journal(
     account: AccountPath,
     database: CurrentDatabase,

@@ -10,7 +10,7 @@ from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal
 from service.api.balance_figures import OfGuarantee, drawn_at, guarantee_picture
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Strict, number_down, number_up
 from service.api.guarantees import GuaranteeBody, cost_of, read_deltas
 from service.api.plans import BoundedPlan, RdpPoint, document_of, plan_of
@@ -98,6 +98,7 @@ class RhoBody(BaseModel):
     responses=pictures.responses("The guarantee; its privacy profile or its Rényi curve as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPOSITION),
 )
+@in_helpers
 def compose(
     body: Composition,
     request: Request,
@@ -125,6 +126,7 @@ def compose(
     response_model=GuaranteeBody | DeltaBody | RhoBody,
     openapi_extra=examples.body(examples.CONVERSION),
 )
+@in_helpers
 def convert(body: Conversion, _: CurrentPrincipal) -> Response:
     """Convert between notions of privacy loss.
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, ClassVar, cast, get_origin
 
@@ -17,6 +18,8 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
+from service.api.context import IN_HELPERS, Elsewhere
+from service.api.helpers import Helped
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
@@ -44,18 +47,28 @@ class StrictRoute(APIRoute):
         reads_body = self.body_field is not None
         model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
 
+        in_helper = getattr(self.endpoint, IN_HELPERS, False)
+
         async def read_and_handle(request: Request) -> Response:
             if reads_body:
                 self._check_media_type(request)  # first: of another type the query may be another, too
             _check_address(request, known, lists)
+            state, body = request.app.state, b""
             if reads_body:
-                settings = request.app.state.settings
+                settings = state.settings
                 plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
                 body = await _whole_body(request)
-                large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
-                request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
-            await check_kept(request)
-            return await handle(request)
+            if in_helper and state.helpers is not None:
+                await check_kept(request)
+                return Helped(state.helpers, request, body)
+            async with state.turns.place(request.state.principal.name):
+                if reads_body:
+                    large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
+                    request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
+                await check_kept(request)
+                with suppress(Elsewhere):
+                    return await handle(request)
+            return Helped(state.helpers, request, body)
 
         return read_and_handle
 

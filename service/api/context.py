@@ -24,6 +24,7 @@ from service.ledger.keys import Principal
 from service.ledger.once import Answer
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
+IN_HELPERS = "in_helpers"  # of a handler that runs in a helper
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
 
 
@@ -92,20 +93,14 @@ def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
     return run
 
 
-def in_walkers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Run a handler that follows a whole journal when few others do.
+def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a handler run in a helper's process: it computes long, or reads much, and would hold the interpreter."""
+    setattr(handler, IN_HELPERS, True)
+    return handler
 
-    However many ask, most readers' threads and connections are left to requests that take a moment: charges look up
-    their account, and probes the database.
-    """
 
-    @functools.wraps(handler)
-    async def run(*args: Any, **named: Any) -> Any:
-        request = next(value for value in named.values() if isinstance(value, Request))
-        work = functools.partial(handler, *args, **named)
-        return await to_thread.run_sync(work, limiter=request.app.state.walkers)
-
-    return run
+class Elsewhere(Exception):  # noqa: N818 - it is no error
+    """What a handler raises that finds out, before it does anything, that a helper should answer."""
 
 
 class Streamed(StreamingResponse):

@@ -13,7 +13,7 @@ from service.api import arrow, contract, examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, Streamed, in_writers, ok, prefers, respond
+from service.api.context import Change, Changing, CurrentDatabase, Streamed, in_helpers, in_writers, ok, prefers, respond
 from service.api.drawn import DrawBody, DrawPage, identity_of, json_of, outline_body, page_of, stream_of
 from service.api.exact import Exact, Label, Strict, Tags
 from service.api.guarantees import read_deltas
@@ -160,6 +160,7 @@ def draw_of(
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)
+@in_helpers
 def list_draws(
     account: AccountPath,
     release: ReleasePath,
@@ -189,6 +190,7 @@ def list_draws(
 
 
 @router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
+@in_helpers
 def read_draw(
     account: AccountPath,
     draw: DrawPath,

@@ -13,7 +13,7 @@ from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.context import Change, Changing, CurrentDatabase, in_helpers, in_writers, ok, respond
 from service.api.exact import Duration, Exact, Label, Reason, Strict, Tags, duration_of
 from service.api.guarantees import (
     GuaranteeBody,
@@ -154,6 +154,7 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
 
 
 @router.get("", response_model=ReleasePage)
+@in_helpers
 def list_releases(
     account: AccountPath,
     database: CurrentDatabase,
@@ -178,6 +179,7 @@ def list_releases(
 
 
 @router.get("/{release}", response_model=ReleaseBody)
+@in_helpers
 def read_release(
     account: AccountPath, release: ReleasePath, database: CurrentDatabase, principal: CurrentPrincipal
 ) -> Response:
