@@ -9,7 +9,6 @@ from typing import Any
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
-
 from starlette.types import Lifespan
 
 from service import __version__, logs
@@ -34,6 +33,7 @@ from service.api import (
     metrics,
     noise,
     postprocessing,
+    priced,
     principal,
     problems,
     registry,
@@ -144,6 +144,7 @@ def helper_app(settings: Settings, url: str, secret: Secret) -> FastAPI:
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
     app = _application(settings, database, secret)
     app.state.turns, app.state.helpers = Fair(_THREADS, _THREADS, _THREADS, _THREADS), None
+    priced.install(app)
     return app
 
 

@@ -60,7 +60,7 @@ class StrictRoute(APIRoute):
                 body = await _whole_body(request)
             if in_helper and state.helpers is not None:
                 await check_kept(request)
-                return Helped(state.helpers, request, body)
+                return Helped(state.helpers, body)
             async with state.turns.place(request.state.principal.name):
                 if reads_body:
                     large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
@@ -68,7 +68,7 @@ class StrictRoute(APIRoute):
                 await check_kept(request)
                 with suppress(Elsewhere):
                     return await handle(request)
-            return Helped(state.helpers, request, body)
+            return Helped(state.helpers, body)
 
         return read_and_handle
 

@@ -24,6 +24,7 @@ from service.ledger.keys import Principal
 from service.ledger.once import Answer
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
+PRICES_ONLY = "prices_only"  # in the state of a request that a helper is asked
 IN_HELPERS = "in_helpers"  # of a handler that runs in a helper
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
 
@@ -45,6 +46,9 @@ class Change:
     principal: Principal
     request: idempotency.Request
     threads: Executor
+    most_work: int = 100_000  # units that pricing may take
+    elsewhere: Callable[[str, bytes], list[Any]] | None = None  # asks a helper, from a thread
+    prices_only: bool = False  # this is a helper, and is asked what releases would cost
 
 
 async def _change(
@@ -71,7 +75,10 @@ async def _change(
         large = len(parts[-1]) > _LARGE
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
     identity = idempotency.Request(principal.name, idempotency_key, digest, getattr(request.state, "kept", None))
-    return Change(state.database, secret, principal, identity, state.writers)
+    elsewhere = None if state.helpers is None else state.helpers.from_thread(request)
+    prices_only = getattr(request.state, PRICES_ONLY, False)
+    most = state.settings.max_work
+    return Change(state.database, secret, principal, identity, state.writers, most, elsewhere, prices_only)
 
 
 Changing = Annotated[Change, Depends(_change)]
@@ -99,7 +106,7 @@ def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
-class Elsewhere(Exception):  # noqa: N818 - it is no error
+class Elsewhere(Exception):
     """What a handler raises that finds out, before it does anything, that a helper should answer."""
 
 

@@ -17,7 +17,7 @@ from service.privacy.filter import Definition, remaining
 from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
 from service.privacy.loss import Loss
 from service.privacy.numbers import parse_exact
-from service.privacy.plan import Condensed, Neighbouring, Plan, condense
+from service.privacy.plan import Condensed, Neighbouring, Plan, Priced, condense
 from service.privacy.pricing import MEMOISED_SIZE
 
 
@@ -142,7 +142,7 @@ def cost_of(
     return price(condensed, neighbouring, deltas, orders)
 
 
-def cost_text(plan: Plan, neighbouring: Neighbouring, delta: Fraction) -> str:
+def cost_text(plan: Priced, neighbouring: Neighbouring, delta: Fraction) -> str:
     """The same as JSON text, memoised too: it is most of the answer to a charge."""
     condensed = condense(plan)
     write = _cost_text if condensed.size <= MEMOISED_SIZE else _cost_text.__wrapped__

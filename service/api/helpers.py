@@ -11,9 +11,10 @@ import os
 import pickle
 import resource
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -24,16 +25,15 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.context import PRICES_ONLY
 from service.api.fair import Fair
-from service.errors import Unavailable
+from service.errors import ServiceError, Unavailable
 
-HELPING = "helping"  # in the state of an application in a helper
 _WAITING = 64  # requests of one principal
 _NICENESS = 10
 _FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
 _END = "end"  # the type of the message after a request's last
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
-_log = structlog.get_logger("service.helpers")
 
 
 class Helpers:
@@ -72,39 +72,81 @@ class Helpers:
             TooManyRequests: too many of the principal's wait.
             Unavailable: it takes too long, or the process was ended.
         """
-        work = asyncio.ensure_future(self._answer(request, body, send))
-        gone = asyncio.ensure_future(_hung_up(request.receive))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if gone.done() and not work.done():
-                self.hung_up += 1
-            for task in (gone, work):
-                task.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
+        last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, send))
+        if last is not None:
+            await send(last)  # when the helper is free again, however slowly it is taken
 
-    async def _answer(self, request: Request, body: bytes, send: Send) -> None:
+    def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
+        """Ask a helper on behalf of a request, from the thread that works on it, what releases would cost."""
+        loop = asyncio.get_running_loop()
+
+        def ask(path: str, body: bytes) -> list[Any]:
+            return asyncio.run_coroutine_threadsafe(self._prices(request, path, body), loop).result()
+
+        return ask
+
+    async def _prices(self, request: Request, path: str, body: bytes) -> list[Any]:
+        """The figures of the releases in a body.
+
+        Raises:
+            TooManyRequests: too many of the principal's wait.
+            Unavailable: it takes too long, the process was ended, or the client hung up.
+        """
+        asked = asked_of(request.scope)
+        asked |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        asked["headers"] = [(b"content-type", b"application/json")]
+        asked["state"][PRICES_ONLY] = True
+        told: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            told.append(message)
+
+        last = await self._while_heard(request, self._work(request, asked, body, keep))
+        if last is None:
+            raise Unavailable("the client has hung up")
+        if told[0]["status"] != HTTPStatus.OK:
+            raise RuntimeError("a helper refused to price what had been read")
+        found: list[Any] = pickle.loads(last["body"])  # noqa: S301 - of our own process
+        return found
+
+    async def _while_heard(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
+        """What comes of some work, which ends when the client hangs up; None where it did."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request.receive))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            self.hung_up += 1
+            gone.result()
+            return None
+        finally:
+            gone.cancel()
+            task.cancel()
+            with suppress(asyncio.CancelledError, ServiceError):
+                await task
+
+    async def _work(self, request: Request, asked: dict[str, Any], body: bytes, send: Send) -> Message:
         async with self.queue.place(request.state.principal.name):
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
             last = None
             try:
-                last = await self._relay(helper, request.scope, body, send)
+                last = await self._relay(helper, request.scope, partial(helper.ask, asked, body), send)
             finally:
                 if last is None:
                     helper.end()
                 else:
                     self._idle.append(helper)
-        await send(last)  # when the helper is free again, however slowly it is taken
+        return last
 
-    async def _relay(self, helper: "_Helper", scope: Scope, body: bytes, send: Send) -> Message:
+    async def _relay(self, helper: "_Helper", scope: Scope, ask: Callable[[], Message], send: Send) -> Message:
         """Pass on all messages but the last, which is returned."""
         try:
             async with asyncio.timeout(self._seconds):
-                message = await self._in_thread(partial(helper.ask, asked_of(scope), body))
+                message: Message = await self._in_thread(ask)
         except TimeoutError:
             self.overran += 1
             raise Unavailable(f"the answer took longer than {self._seconds:g} s") from None
+        following: Message
         while (following := await self._in_thread(helper.hear))["type"] != _END:
             await send(message)
             message = following
@@ -156,15 +198,15 @@ class _Helper:
 
 
 class Helped(Response):
-    """An answer that a helper makes."""
+    """An answer that a helper makes to a request, whose body has been read."""
 
-    def __init__(self, helpers: Helpers, request: Request, body: bytes) -> None:
+    def __init__(self, helpers: Helpers, whole: bytes) -> None:
         super().__init__()
-        self._helpers, self._request, self._whole = helpers, request, body
+        self._helpers, self._whole = helpers, whole
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have it made, and send it."""
-        await self._helpers.answer(self._request, self._whole, send)
+        await self._helpers.answer(Request(scope, receive, send), self._whole, send)
 
 
 def asked_of(scope: Scope) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -20,7 +19,6 @@ from service.api.guarantees import (
     HeadBody,
     Remaining,
     cost_of,
-    cost_text,
     head_body,
     read_deltas,
     remaining_body,
@@ -28,9 +26,10 @@ from service.api.guarantees import (
 from service.api.metadata import DescribeRelease, Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_seq
 from service.api.plans import BoundedPlan, Plan, document_of, plan_of_document
+from service.api.priced import cost_of_stored, prepared
 from service.ledger import accounts, charges, clock, descriptions, holds, releases
 from service.ledger.accounts import AccountRecord
-from service.ledger.charges import NewRelease, Prepared, Registered
+from service.ledger.charges import NewRelease, Registered
 from service.ledger.holds import Settled
 from service.ledger.releases import ReleaseRecord, State
 from service.ledger.settling import present
@@ -118,8 +117,7 @@ def register_release(
     asks for approval and the release is large enough it is proposed, and held likewise.
     """
     require(change.principal, "pipeline", account)
-    new = charges.prepare(change.database, account, [_new(body, "", {})])
-    costs = _costs(new)
+    new, costs = prepared(change, account, [_new(body, "", {})])
     if dry_run:
         (rehearsed,) = charges.dry_run(change.database, change.request, new)
         with change.database.read() as connection:
@@ -143,8 +141,7 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}
     stated = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
-    new = charges.prepare(change.database, account, stated)
-    costs = _costs(new)
+    new, costs = prepared(change, account, stated)
 
     def render(done: list[Registered]) -> str:
         bodies = (_text(_registered_body(one), cost) for one, cost in zip(done, costs, strict=True))
@@ -276,16 +273,6 @@ def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> Ne
     return NewRelease(body.name, plans[text], document, tuple(body.tags), delta, f"{pointer}/plan", reserve_for)
 
 
-def _costs(prepared: list[Prepared]) -> list[str]:
-    """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
-    known: dict[tuple[int, Fraction], str] = {}
-    for one in prepared:
-        plan, delta = one.release.plan, one.release.delta
-        if (id(plan), delta) not in known:
-            known[id(plan), delta] = cost_text(plan, one.line.neighbouring, delta)
-    return [known[id(one.release.plan), one.release.delta] for one in prepared]
-
-
 def _text(body: dict[str, Any], cost: str) -> str:
     """A release's body with its cost, which is text already."""
     return f'{json.dumps(body)[:-1]}, "cost": {cost}}}'
@@ -317,11 +304,11 @@ def _settled(change: Change, account: str, release: str) -> Callable[[Settled], 
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release)
-    cost = cost_of(found.plan, owner.neighbouring, (found.delta,))
+    cost = cost_of_stored(change, account, found)
 
     def render(settled: Settled) -> str:
         record = replace(settled.release, head=settled.account.head)
-        return json.dumps(_body(record, settled.account, clock.now()) | {"cost": cost})
+        return _text(_body(record, settled.account, clock.now()), cost)
 
     return render
 

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
@@ -89,8 +89,12 @@ _INSERT_HOLD = insert(Hold)
 Render = Callable[[list[Registered]], str]
 
 
-def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> list[Prepared]:
+def prepare(
+    database: Database, name: str, releases: Sequence[NewRelease], prices: Mapping[int, tuple[Price, ...]] | None = None
+) -> list[Prepared]:
     """What needs no lock, the prices above all: however long a plan takes, other charges do not wait for it.
+
+    ``prices``: of the plans, by their ids, where they are known already.
 
     Raises:
         NotFound: there is no such account.
@@ -102,18 +106,22 @@ def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> li
     for release in releases:
         key = id(release.plan), release.tags, release.reserve_for is None
         if key not in known:
-            known[key] = _prepared(line, release)
+            known[key] = _prepared(line, release, prices)
         prepared.append(replace(known[key], release=release))
     return prepared
 
 
-def _prepared(line: Line, release: NewRelease) -> Prepared:
+def _prepared(line: Line, release: NewRelease, prices: Mapping[int, tuple[Price, ...]] | None) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
     subplans = spending.subplans_of(release.plan, release.tags)
-    prices = tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
+    found = (
+        tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
+        if prices is None
+        else (prices[id(release.plan)])
+    )
     ends = release.reserve_for is not None and expires(release.plan)
-    return Prepared(release, line, prices, tuple(sorted(tags)), subplans, ends)
+    return Prepared(release, line, found, tuple(sorted(tags)), subplans, ends)
 
 
 def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:
