@@ -127,6 +127,7 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         None if settings.draw_retention_days is None else timedelta(days=settings.draw_retention_days),
     )
     app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
+    contract.install(app)
     app.state.probes, app.state.ending = CapacityLimiter(2), False
     for router in routes.ROUTERS:
         app.router.routes.extend(router.routes)
@@ -134,7 +135,6 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     refusals.install(app)
     _surround(app, settings, database)
     stop_tracing = _trace(app, database) if settings.tracing else lambda: None
-    app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way
     return app
 
 
@@ -158,6 +158,7 @@ def _application(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # it would be rendered for each request
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
     )

@@ -1,6 +1,7 @@
 """Accounts, their balances and their journals."""
 
 import json
+from collections import Counter
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,7 @@ from service.api.guarantees import (
     read_deltas,
     remaining_body,
 )
+from service.api.kept import Question
 from service.api.metadata import Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
 from service.api.pictures import wanted
@@ -42,6 +44,8 @@ from service.privacy.filter import Budget, spent
 from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Neighbouring, condense
+
+_LONG = 1 << 16  # characters of subplans from which a balance is kept
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=StrictRoute)
 
@@ -291,30 +295,42 @@ def read_balance(
         if as_of is not None and as_of > found.head.seq:
             raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
         _where(request, connection, found.id, quick=kind is None and as_of is None, deltas=len(deltas))
+        if kind is not None and picture == "spending":
+            then = found if as_of is None else history.replay(connection, found, as_of).account
+            return spending_picture(history_body(connection, then), kind)
+        expired, kept = Counter[str](), None
         if as_of is None:
-            spent, reserved = spending.counts(connection, found.id)
             now = present(connection, found, clock.now())
-            found, reserved = now.account, reserved - now.expired
+            found, expired = now.account, now.expired
+            question = Question(request, found, tag, sorted(expired.items()), *deltas)
+            kept = question.known(connection)
+            spent, reserved = (Counter[str](),) * 2 if kept and kind is None else spending.counts(connection, found.id)
         else:
             then = history.replay(connection, found, as_of)
             found, spent, reserved = then.account, then.committed, then.reserved
-        if kind is not None and picture == "spending":
-            return spending_picture(history_body(connection, found), kind)
+            question = Question(request, found, tag, "", *deltas)
     if kind is not None and picture != "spending":
         lost = guarantee_body(_history(spent, found.neighbouring, drawn_at(picture, deltas), tag))
         return guarantee_picture(lost, picture, f"what {found.name} has spent", kind)
+    figures = kept or _figures(spent, reserved - expired, found.neighbouring, deltas, tag)
+    if kept is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
+        question.answered(figures)
     return ok(
-        {
-            "account": found.name,
-            "budget": budget_body(found),
-            "spent": guarantee_body(_history(spent, found.neighbouring, deltas, tag)),
-            "reserved": guarantee_body(_history(reserved, found.neighbouring, deltas, tag)),
-            "remaining": remaining_body(found),
-            "releases": found.releases,
-            "tags": spending.tags_of([*spent, *reserved]),
-            "head": head_body(found.head),
-        }
+        {"account": found.name, "budget": budget_body(found)}
+        | {name: figures[name] for name in ("spent", "reserved")}
+        | {"remaining": remaining_body(found), "releases": found.releases}
+        | {"tags": figures["tags"], "head": head_body(found.head)}
     )
+
+
+def _figures(
+    spent: Subplans, reserved: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
+) -> dict[str, Any]:
+    return {
+        "spent": guarantee_body(_history(spent, neighbouring, deltas, tag)),
+        "reserved": guarantee_body(_history(reserved, neighbouring, deltas, tag)),
+        "tags": spending.tags_of([*spent, *reserved]),
+    }
 
 
 def _where(request: Request, connection: Connection, account_id: int, *, quick: bool, deltas: int) -> None:

@@ -17,7 +17,7 @@ from service.privacy.filter import Definition, remaining
 from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
 from service.privacy.loss import Loss
 from service.privacy.numbers import parse_exact
-from service.privacy.plan import Condensed, Neighbouring, Plan, Priced, condense
+from service.privacy.plan import Condensed, Neighbouring, Priced, condense
 from service.privacy.pricing import MEMOISED_SIZE
 
 
@@ -131,7 +131,7 @@ class Remaining(BaseModel):
 
 
 def cost_of(
-    plan: Plan,
+    plan: Priced,
     neighbouring: Neighbouring,
     deltas: tuple[Fraction, ...] = (USUAL_DELTA,),
     orders: tuple[Fraction, ...] = USUAL_ORDERS,

@@ -27,10 +27,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.context import PRICES_ONLY
 from service.api.fair import Fair
+from service.api.kept import TO_KEEP
 from service.errors import ServiceError, Unavailable
+from service.ledger import known
 
 _WAITING = 64  # requests of one principal
 _NICENESS = 10
+_BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
 _FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
 _END = "end"  # the type of the message after a request's last
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
@@ -75,6 +78,9 @@ class Helpers:
         last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, send))
         if last is not None:
             await send(last)  # when the helper is free again, however slowly it is taken
+        if found := request.scope["state"].get(TO_KEEP):
+            state = request.app.state
+            await self._in_thread(partial(known.keep, state.database, state.secret, found))
 
     def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
         """Ask a helper on behalf of a request, from the thread that works on it, what releases would cost."""
@@ -253,8 +259,8 @@ async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> 
 
     try:
         await app(scope, receive, send)
-        state = {"problem": scope["state"]["problem"]} if "problem" in scope["state"] else {}
-        await send({"type": _END, "state": state})
+        left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}
+        await send({"type": _END, "state": left_behind})
     except BrokenPipeError:  # the server has gone
         os._exit(0)
     except Exception:

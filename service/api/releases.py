@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
@@ -18,11 +18,11 @@ from service.api.guarantees import (
     GuaranteeBody,
     HeadBody,
     Remaining,
-    cost_of,
     head_body,
     read_deltas,
     remaining_body,
 )
+from service.api.kept import costs_of
 from service.api.metadata import DescribeRelease, Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_seq
 from service.api.plans import BoundedPlan, Plan, document_of, plan_of_document
@@ -154,6 +154,7 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
 @in_helpers
 def list_releases(
     account: AccountPath,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     tag: Annotated[Label | None, Query(description="Those that carry this tag, themselves or on a node.")] = None,
@@ -170,15 +171,20 @@ def list_releases(
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now)
+        costs = costs_of(connection, request, owner, found)
         owner = present(connection, owner, now).account
-    last = found[-1].head.seq if found else None
-    return ok(page([_stored_body(release, owner, now) for release in found], limit, last))
+    shown = [_body(release, owner, now) | {"cost": cost} for release, cost in zip(found, costs, strict=True)]
+    return ok(page(shown, limit, found[-1].head.seq if found else None))
 
 
 @router.get("/{release}", response_model=ReleaseBody)
 @in_helpers
 def read_release(
-    account: AccountPath, release: ReleasePath, database: CurrentDatabase, principal: CurrentPrincipal
+    account: AccountPath,
+    release: ReleasePath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
 ) -> Response:
     """Read a release.
 
@@ -190,8 +196,9 @@ def read_release(
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release).seen(now)
+        (cost,) = costs_of(connection, request, owner, [found])
         owner = present(connection, owner, now).account
-    return ok(_stored_body(found, owner, now))
+    return ok(_body(found, owner, now) | {"cost": cost})
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
@@ -292,11 +299,6 @@ def _registered_body(registered: Registered) -> dict[str, Any]:
         expires_at=registered.expires_at,
     )
     return _body(record, registered.account, registered.created_at)
-
-
-def _stored_body(record: ReleaseRecord, account: AccountRecord, now: str) -> dict[str, Any]:
-    cost = cost_of(record.plan, account.neighbouring, (record.delta,))
-    return _body(record, account, now) | {"cost": cost}
 
 
 def _settled(change: Change, account: str, release: str) -> Callable[[Settled], str]:
