@@ -187,7 +187,10 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     # Whoever has no key yet cannot take the room of those who have: there is some for every connection.
     sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}
-    app.state.metrics = Metrics(Observed(database, app.state.writers, bodies, settings.metrics_accounts))
+    state = app.state
+    state.metrics = Metrics(
+        Observed(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers)
+    )
     app.add_middleware(
         BodyLimits,
         paths={start.SIGN_IN: sign_in},
