@@ -164,7 +164,7 @@ def test_a_helper_that_was_ended_is_replaced(app: FastAPI) -> None:
 
 
 def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: TestClient, database: Database) -> None:
-    open_account(client)
+    open_account(client, budget={"definition": "zcdp", "rho": 100})
     release(client, _LARGE)
     paths = ("releases", "balance")
     first = [json_of(client.get(f"/v1/accounts/people/{path}")) for path in paths]
