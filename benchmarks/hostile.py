@@ -204,9 +204,9 @@ def _on(kind: str, new_database: Callable[[], AbstractContextManager[str]]) -> N
     print(f"**{kind}**: one client that asks for each in turn, milliseconds (p50, p99), and the ratio of the p99\n")
     print("| who | what | " + " | ".join(_ASKED) + " | answers |\n|---|---|" + "---|" * (len(_ASKED) + 1))
     print("| nobody | | " + " | ".join(quiet.shown(of) for of in _ASKED) + " | |")
-    for attack, during, statuses in rows:
+    for attack, during, answered_with in rows:
         cells = " | ".join(f"{during.shown(of)}, {during.p99(of) / quiet.p99(of):.1f}" for of in _ASKED)
-        said = ", ".join(f"{number} of {status or 'none'}" for status, number in sorted(statuses.items()))
+        said = ", ".join(f"{number} of {status or 'none'}" for status, number in sorted(answered_with.items()))
         print(f"| {attack.role} | {attack.what} | {cells} | {said} |")
     print(flush=True)
 

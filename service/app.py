@@ -118,8 +118,8 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     app.state.turns = Fair(places, _TURNS, places, settings.max_connections)
     own = settings.model_copy(update={"bootstrap_key": None})
     make = partial(helper_app, own, database.url, secret)
-    number = settings.helper_processes
-    app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds) if number else None
+    number, asking = settings.helper_processes, max(1, settings.writer_threads // 2)
+    app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds, asking) if number else None
     app.state.workers = Workers(
         database,
         settings.job_workers,

@@ -11,6 +11,7 @@ import os
 import pickle
 import resource
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -47,12 +48,16 @@ class Helpers:
         application: makes what answers, in the process.
         preload: the module that holds it, to be imported once for all.
         seconds: in which an answer has to begin.
+        asking: how many threads may wait for a price at once, so that others are left.
     """
 
-    def __init__(self, number: int, application: Callable[[], ASGIApp], preload: str, seconds: float) -> None:
+    def __init__(
+        self, number: int, application: Callable[[], ASGIApp], preload: str, seconds: float, asking: int
+    ) -> None:
         share = max(1, number - 1)
         self.queue = Fair(number, share, share, _WAITING)
         self.overran = self.hung_up = 0
+        self._asking = threading.BoundedSemaphore(asking)
         self._application, self._seconds = application, seconds
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([preload])
@@ -87,7 +92,12 @@ class Helpers:
         loop = asyncio.get_running_loop()
 
         def ask(path: str, body: bytes) -> list[Any]:
-            return asyncio.run_coroutine_threadsafe(self._prices(request, path, body), loop).result()
+            if not self._asking.acquire(blocking=False):
+                raise Unavailable("too many releases wait for their price")
+            try:
+                return asyncio.run_coroutine_threadsafe(self._prices(request, path, body), loop).result()
+            finally:
+                self._asking.release()
 
         return ask
 
