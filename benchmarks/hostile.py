@@ -272,7 +272,7 @@ class _attacked:  # noqa: N801 - used as a function
     def __init__(self, address: str, keys: dict[str, str], attack: Attack, seconds: float) -> None:
         asked = [_bytes(address, keys[attack.role], *one, accept=attack.accept) for one in attack.requests()]
         self._statuses: list[int] = []
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork")  # importing all of this again would take the cores
         self._heard, told = context.Pipe(duplex=False)
         self._process = context.Process(target=send_all, args=(address, asked, attack.stays, seconds, told))
 

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.context import PRICES_ONLY
 from service.api.fair import Fair
 from service.api.kept import TO_KEEP
-from service.errors import ServiceError, Unavailable
+from service.errors import InvalidInput, ServiceError, Unavailable
 from service.ledger import known
 
 _WAITING = 64  # requests of one principal
@@ -79,10 +79,12 @@ class Helpers:
         Raises:
             TooManyRequests: too many of the principal's wait.
             Unavailable: it takes too long, or the process was ended.
+            InvalidInput: the client has hung up.
         """
         last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, send))
-        if last is not None:
-            await send(last)  # when the helper is free again, however slowly it is taken
+        if last is None:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
+            raise InvalidInput.at("", "expected the client to wait for its answer")
+        await send(last)  # when the helper is free again, however slowly it is taken
         if found := request.scope["state"].get(TO_KEEP):
             state = request.app.state
             await self._in_thread(partial(known.keep, state.database, state.secret, found))
