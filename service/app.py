@@ -69,7 +69,7 @@ _NO_TELEMETRY: TelemetryConfig = {
     "auto_configure": False,
 }
 _THREADS = 40  # that anyio has for requests which only read
-_TURNS = 4  # requests of one principal that are worked on at once in this process while others ask
+_TURNS = 2  # requests of one principal that are worked on at once in this process while others ask
 _SMALL = 16  # bodies that take no room make a part of it in all, if every connection brings the largest of them
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (

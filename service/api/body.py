@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from decimal import Decimal
@@ -18,7 +19,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
-from service.api.context import IN_HELPERS, Elsewhere
+from service.api.context import IN_HELPERS, PRICES_ONLY, Elsewhere
 from service.api.helpers import Helped
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
@@ -26,6 +27,7 @@ from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
 _LARGE = 1 << 16  # bytes from which reading leaves the event loop
 _MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
+_ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # of plans that were read before, under the limits of that time
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -56,7 +58,8 @@ class StrictRoute(APIRoute):
             state, body = request.app.state, b""
             if reads_body:
                 settings = state.settings
-                plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
+                limits = Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt)
+                plan_limits.set(_ANY if getattr(request.state, PRICES_ONLY, False) else limits)
                 body = await _whole_body(request)
             if in_helper and state.helpers is not None:
                 await check_kept(request)

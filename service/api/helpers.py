@@ -87,7 +87,8 @@ class Helpers:
         await send(last)  # when the helper is free again, however slowly it is taken
         if found := request.scope["state"].get(TO_KEEP):
             state = request.app.state
-            await self._in_thread(partial(known.keep, state.database, state.secret, found))
+            with suppress(ServiceError):  # the answer is given, and may be found again
+                await self._in_thread(partial(known.keep, state.database, state.secret, found))
 
     def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
         """Ask a helper on behalf of a request, from the thread that works on it, what releases would cost."""

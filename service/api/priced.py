@@ -78,7 +78,8 @@ def prepared(
     for one in unlike.values():
         check_relation(one.plan, line.neighbouring, one.pointer)
         asked.append(_Asked.of(one, line, costs))
-    check_work(change.most_work, sum(one.work for one in asked), stated[0].pointer)
+    if not change.prices_only:
+        check_work(change.most_work, sum(one.work for one in asked), stated[0].pointer)
     found = dict(zip(unlike, _figures(change, line, asked), strict=True))
     prices = {id(one.plan): found[id(one.plan), one.delta][0] for one in stated}
     new = charges.prepare(change.database, account, stated, prices)

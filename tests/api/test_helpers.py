@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from service.api.priced import check_work
 from service.errors import InvalidInput
-from service.ledger.database import Database
+from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from tests.api.calls import (
     STEWARD,
@@ -104,6 +104,18 @@ def test_a_charge_that_is_too_much_work_is_refused_and_charges_nothing(database:
         assert pointers_of(charge(client, _offset(1))) == ["/plan"]
         assert json_of(client.get("/v1/accounts/people"))["head"]["seq"] == 1
         json_of(charge(client, concentrated("0.1")), 201)
+
+
+def test_what_was_registered_before_a_limit_was_lowered_is_still_settled(database_url: str, secret: Secret) -> None:
+    plan = {"type": "sequence", "parts": [_offset(1), _offset(2)]}
+    with client_of(application(open_database(database_url), secret)) as client:
+        open_account(client, budget=_APPROXIMATE)
+        held = release(client, plan, reserve_for="P1D")
+    lower = application(open_database(database_url), secret, max_plan_osgt=1, max_work=10)
+    with client_of(lower) as client:
+        settled = json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/commit"))
+        assert settled["cost"] == held["cost"]
+        assert pointers_of(charge(client, plan)) == ["/plan"]
 
 
 def test_work_up_to_the_bound_is_no_fault() -> None:
