@@ -30,7 +30,7 @@ _SECONDS = 8.0  # of each attack
 _QUIET = 3.0  # before each
 _SETTLED = 1.0  # from the attack's begin to the first that is measured
 _ENTRIES = 20_000  # in the journal that is walked
-_PARTS = 10_000  # unlike mechanisms of a large release
+_PARTS = 5_000  # unlike mechanisms of a large release
 _HANG_UP = 0.2  # seconds
 _TARGET = 3.0
 

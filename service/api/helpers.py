@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.context import PRICES_ONLY
 from service.api.fair import Fair
 from service.api.kept import TO_KEEP
+from service.api.rollback import HEADER
 from service.errors import InvalidInput, ServiceError, Unavailable
 from service.ledger import known
 
@@ -37,6 +38,7 @@ _NICENESS = 10
 _BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
 _FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
 _END = "end"  # the type of the message after a request's last
+_HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # that operations look at
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
 
 
@@ -229,10 +231,10 @@ class Helped(Response):
 
 
 def asked_of(scope: Scope) -> dict[str, Any]:
-    """What a helper is told of a request: no key, and of its state what says who asks."""
+    """What a helper is told of a request: neither its key nor its cookies, and of its state what says who asks."""
     kept = {name: scope[name] for name in _PASSED_ON if name in scope}
     state = {name: scope["state"][name] for name in ("principal", "request_id") if name in scope["state"]}
-    headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+    headers = [(name, value) for name, value in scope["headers"] if name in _HEADERS]
     return kept | {"headers": headers, "state": state, "root_path": "", "client": None}
 
 
