@@ -26,8 +26,8 @@ from benchmarks.servers import KEY, open_accounts, postgresql_database, service_
 from tests.postgres_server import postgres_server
 
 _CLIENTS = 40  # connections of the hostile principal
-_SECONDS = 8.0  # of each attack
-_QUIET = 3.0  # before each
+_SECONDS = 6.0  # of each attack
+_QUIET = 2.0  # before each
 _SETTLED = 1.0  # from the attack's begin to the first that is measured
 _ENTRIES = 20_000  # in the journal that is walked
 _PARTS = 5_000  # unlike mechanisms of a large release

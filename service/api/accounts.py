@@ -296,8 +296,8 @@ def read_balance(
             raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
         _where(request, connection, found.id, quick=kind is None and as_of is None, deltas=len(deltas))
         if kind is not None and picture == "spending":
-            then = found if as_of is None else history.replay(connection, found, as_of).account
-            return spending_picture(history_body(connection, then), kind)
+            seen = found if as_of is None else history.replay(connection, found, as_of).account
+            return spending_picture(history_body(connection, seen), kind)
         expired, kept = Counter[str](), None
         if as_of is None:
             now = present(connection, found, clock.now())
