@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from service.api.plans import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
 
 MEDIA_TYPE = "application/problem+json"
+_THREADS = 4  # in which refusals are put into words that take a while to find
 
 
 class Kind(NamedTuple):
@@ -195,16 +197,28 @@ def validation(faults: Iterable[Fault], instance: str) -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Every error of the app leaves as a problem."""
+    """Every error of the app leaves as a problem.
 
-    def refused(request: Request, error: Exception) -> Response:
-        return of_error(cast(ServiceError, error), request.scope["path"])
+    Few wait for a thread, and for none of those that requests are worked on in: who is refused in hundreds would
+    hold all others up.
+    """
+    threads = CapacityLimiter(_THREADS)
 
-    def meaningless(request: Request, error: Exception) -> Response:
+    async def refused(request: Request, error: Exception) -> Response:
+        asked = cast(ServiceError, error), request.scope["path"]
+        if isinstance(error, errors.BudgetExceeded):  # which searches for the noise that fits
+            return await to_thread.run_sync(of_error, *asked, limiter=threads)
+        return of_error(*asked)
+
+    async def meaningless(request: Request, error: Exception) -> Response:
         invalid = cast(RequestValidationError, error)
-        return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
 
-    def http(request: Request, error: Exception) -> Response:
+        def told() -> Problem:
+            return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
+
+        return await to_thread.run_sync(told, limiter=threads)
+
+    async def http(request: Request, error: Exception) -> Response:
         code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
         response = problem(code, KINDS[code].explanation, request.scope["path"])
         if code == "method_not_allowed":

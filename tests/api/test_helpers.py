@@ -35,7 +35,7 @@ from tests.api.conftest import serving
 _LARGE = {"type": "sequence", "parts": [concentrated(f"0.00{1000 + k}") for k in range(1200)]}
 _MIXED = {
     "type": "sequence",
-    "parts": [{"type": "discrete_gaussian", "sigma_squared": f"{40 + k}.5"} for k in range(12)]
+    "parts": [{"type": "discrete_gaussian", "sigma_squared": f"{40 + k}.5"} for k in range(6)]
     + [{"type": "geometric", "scale": f"{20 + k}.25"} for k in range(12)],
 }
 _APPROXIMATE = {"definition": "approximate", "epsilon": 1000, "delta": "1e-6"}
@@ -57,13 +57,6 @@ def _until(holds: Any) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-@pytest.fixture
-def alone(database: Database, secret: Secret) -> Any:
-    """The application without helpers."""
-    with client_of(application(database, secret, helper_processes=0)) as opened:
-        yield opened
 
 
 def test_figures_are_the_same_to_the_last_digit_wherever_they_are_found(client: TestClient, alone: TestClient) -> None:
@@ -157,12 +150,14 @@ def test_requests_of_one_principal_beyond_the_queue_are_429(app: FastAPI) -> Non
 
 
 def test_what_takes_too_long_is_503_and_ended(database: Database, secret: Secret) -> None:
-    app = application(database, secret, helper_seconds=3)
+    app = application(database, secret)
     with client_of(app) as client:
         json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))  # one is ready
+        app.state.helpers._seconds = 2.0
         plan = {"type": "sequence", "parts": [_offset(k) for k in range(100)]}
         problem_of(client.post("/v1/compositions", json={"plan": plan}), "unavailable")
         assert app.state.helpers.overran == 1
+        app.state.helpers._seconds = 600.0
         json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))
 
 
