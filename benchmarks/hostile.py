@@ -113,9 +113,9 @@ def _safetabs() -> list[Ask]:
 
 
 def _crossings() -> list[Ask]:
-    shape, counts = [60, 60, 60], [(7 * k) % 50 for k in range(60**3)]
-    totals = [{"axes": [axis], "values": [90_000] * 60} for axis in range(3)]
-    return [("/v1/postprocessing/project", {"counts": counts, "shape": shape, "totals": totals})]
+    counts = [(7 * k) % 50 for k in range(400 * 500)]
+    totals = [{"axes": [0], "values": [12_500] * 400}, {"axes": [1], "values": [10_000] * 500}]
+    return [("/v1/postprocessing/project", {"counts": counts, "shape": [400, 500], "totals": totals})]
 
 
 def _charges() -> list[Ask]:
@@ -167,7 +167,7 @@ ATTACKS = (
     Attack("auditor", "small balances", _small_balances),
     Attack("auditor", "calibrations of discrete_osgt", _noises),
     Attack("auditor", "SafeTab plans of 16 levels", _safetabs),
-    Attack("auditor", "216,000 cells to crossing totals", _crossings),
+    Attack("auditor", "200,000 cells to crossing totals", _crossings),
     Attack("pipeline", "small charges", _charges),
     Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
     Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
