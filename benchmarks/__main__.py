@@ -11,6 +11,7 @@ from benchmarks import (
     charges,
     empirical,
     growth,
+    hostile,
     noise,
     planning,
     pricing,
@@ -39,6 +40,7 @@ def main() -> None:
         verify,
         empirical,
         replicas,
+        hostile,
     )
     for number, benchmark in enumerate(benchmarks):
         if number:

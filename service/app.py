@@ -3,13 +3,15 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
+from starlette.types import Lifespan
 
-from service import __version__
+from service import __version__, logs
 from service.api import (
     accounts,
     accuracy,
@@ -31,6 +33,7 @@ from service.api import (
     metrics,
     noise,
     postprocessing,
+    priced,
     principal,
     problems,
     registry,
@@ -41,13 +44,15 @@ from service.api import (
 )
 from service.api.auth import Authentication
 from service.api.body_limits import Allowance, BodyLimits
+from service.api.fair import Fair
+from service.api.helpers import Helpers
 from service.api.metrics import Metrics, Observed, Threads
 from service.api.middleware import Surroundings
 from service.api.oidc import Tokens
 from service.api.throttle import Throttle
 from service.errors import StartupRefused
 from service.jobs import Workers
-from service.ledger.database import Database
+from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from service.ledger.uses import Uses
 from service.pages import refusals, routes, start
@@ -63,6 +68,8 @@ _NO_TELEMETRY: TelemetryConfig = {
     "operation_spans": False,
     "auto_configure": False,
 }
+_THREADS = 40  # that anyio has for requests which only read
+_TURNS = 2  # requests of one principal that are worked on at once in this process while others ask
 _SMALL = 16  # bodies that take no room make a part of it in all, if every connection brings the largest of them
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (
@@ -101,20 +108,18 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with app.state.uses.written(), app.state.workers.working():
             yield
+        if app.state.helpers is not None:
+            app.state.helpers.close()
         database.close()
         stop_tracing()
 
-    app = FastAPI(
-        title=_TITLE,
-        version=__version__,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        telemetry=_NO_TELEMETRY,
-    )
-    app.state.settings, app.state.database, app.state.secret = settings, database, secret
-    app.state.writers = Threads(settings.writer_threads, "writer")
+    app = _application(settings, database, secret, lifespan)
+    places = _THREADS + settings.writer_threads
+    app.state.turns = Fair(places, _TURNS, places, settings.max_connections)
+    own = settings.model_copy(update={"bootstrap_key": None})
+    make = partial(helper_app, own, database.url, secret)
+    number, asking = settings.helper_processes, max(1, settings.writer_threads // 2)
+    app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds, asking) if number else None
     app.state.workers = Workers(
         database,
         secret,
@@ -123,17 +128,45 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         None if settings.draw_retention_days is None else timedelta(days=settings.draw_retention_days),
     )
     app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
-    app.state.probes, app.state.walkers = CapacityLimiter(2), CapacityLimiter(4)
-    app.state.ending = False
-    _add_routes(app)
+    contract.install(app)
+    app.state.probes, app.state.ending = CapacityLimiter(2), False
     for router in routes.ROUTERS:
         app.router.routes.extend(router.routes)
     app.mount("/static", routes.static)
-    problems.install(app)
     refusals.install(app)
     _surround(app, settings, database)
     stop_tracing = _trace(app, database) if settings.tracing else lambda: None
-    app.openapi = lambda: contract.describe(app)  # type: ignore[method-assign] # FastAPI's documented way
+    return app
+
+
+def helper_app(settings: Settings, url: str, secret: Secret) -> FastAPI:
+    """The application in a helper: who asks has been let in already, and it answers by itself."""
+    logs.configure(settings.log_level)
+    database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
+    app = _application(settings, database, secret)
+    app.state.turns, app.state.helpers = Fair(_THREADS, _THREADS, _THREADS, _THREADS), None
+    priced.install(app)
+    return app
+
+
+def _application(
+    settings: Settings, database: Database, secret: Secret, lifespan: Lifespan[FastAPI] | None = None
+) -> FastAPI:
+    """``/v1`` over an open database, with nothing around it."""
+    app = FastAPI(
+        title=_TITLE,
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,  # it would be rendered for each request
+        redirect_slashes=False,
+        telemetry=_NO_TELEMETRY,
+    )
+    app.state.settings, app.state.database, app.state.secret = settings, database, secret
+    app.state.writers = Threads(settings.writer_threads, "writer")
+    _add_routes(app)
+    problems.install(app)
     return app
 
 
@@ -155,7 +188,10 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     # Whoever has no key yet cannot take the room of those who have: there is some for every connection.
     sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}
-    app.state.metrics = Metrics(Observed(database, app.state.writers, bodies, settings.metrics_accounts))
+    state = app.state
+    state.metrics = Metrics(
+        Observed(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers)
+    )
     app.add_middleware(
         BodyLimits,
         paths={start.SIGN_IN: sign_in},

@@ -23,6 +23,7 @@ from service.installation import open_installation
 from service.ledger.keys import ensure_first_key
 from service.settings import Settings, shown, unknown_variables
 
+_SWITCH = 0.0005  # seconds after which a thread that computes lets another go on, which has a charge to answer
 _log = structlog.get_logger("service.server")
 
 
@@ -49,7 +50,10 @@ def serve(settings: Settings, host: str, port: int) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    sys.setswitchinterval(_SWITCH)
     app = create_app(settings, database, secret)
+    if app.state.helpers is not None:
+        threading.Thread(target=app.state.helpers.warm, name="helpers").start()
     _log.info("start", version=__version__, settings=shown(settings))
     if unknown := unknown_variables():
         _log.warning("variables that no setting has", names=unknown)

@@ -80,6 +80,19 @@ class Settings(BaseSettings):
         " whether such partitions are disjoint, and charges them once.",
     )
     writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
+    helper_processes: Annotated[int, Field(ge=0, le=64)] = Field(
+        2,
+        description="Processes that answer what takes long (computations, journals, pictures), of which one principal"
+        " has all but one at most; 0 has them answered by the serving process itself.",
+    )
+    helper_seconds: _Seconds = Field(
+        600.0, description="Seconds in which such an answer has to begin; beyond them it is 503 and the work is ended."
+    )
+    max_work: _Count = Field(
+        100_000,
+        description="The most work of one request that computes or is priced, counted before it begins; a unit is about"
+        " a millisecond of one core.",
+    )
     job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
     job_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
         365, description="Days after which a job that has ended is deleted with its result."

@@ -65,7 +65,8 @@ _LAYERS = {
         "__init__", "api", "ledger", packages={"fastapi", "opentelemetry", "starlette", "structlog"}, web=True
     ),
     "app": _layer(
-        "__init__", "api", "errors", "jobs", "ledger", "noise", "pages", "privacy", "settings", "tracing", web=True
+        *("__init__", "api", "errors", "jobs", "ledger", "logs", "noise", "pages", "privacy", "settings", "tracing"),
+        web=True,
     ),
     "demo": _layer("errors", packages={"httpx", "typer"}),  # a client: what it knows of the service it asks over HTTP
     "audit": _layer("empirical", "noise", "privacy", packages={"numpy"}),

@@ -15,7 +15,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _WEB = _ROOT / "service" / "web"
 _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
-    *("README.md", "benchmarks", "compose.yaml", "deploy", "examples", "migrations", "openapi.yaml", "pyproject.toml"),
+    *("README.md", "benchmarks", "compose.yaml", "deploy", "docs", "examples", "migrations", "openapi.yaml"),
+    "pyproject.toml",
     *("requirements-dev.lock", "requirements-otel.lock", "requirements-spark.lock", "requirements.lock"),
     *("docs", "service", "tests"),
 }

@@ -44,6 +44,9 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "MAX_PLAN_OSGT": "5",
         "REQUIRE_PARTITIONS": "true",
         "WRITER_THREADS": "2",
+        "HELPER_PROCESSES": "3",
+        "HELPER_SECONDS": "4.5",
+        "MAX_WORK": "700",
         "JOB_WORKERS": "4",
         "JOB_RETENTION_DAYS": "30",
         "DRAW_RETENTION_DAYS": "3650",
@@ -84,6 +87,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.max_json_bytes, settings.max_arrow_bytes) == (1000, 2000)
     assert (settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt) == (10, 3, 5)
     assert (settings.writer_threads, settings.job_workers, settings.shutdown_seconds) == (2, 4, 7)
+    assert (settings.helper_processes, settings.helper_seconds, settings.max_work) == (3, 4.5, 700)
     assert (settings.drain_seconds, settings.trusted_proxies, settings.log_level) == (2.5, "10.0.0.7", "warning")
     assert (settings.oidc_issuer, settings.oidc_audience) == ("https://login.example/realm", "ledger")
     assert (settings.oidc_role_claim, settings.oidc_accounts_claim) == ("groups", "accounts")

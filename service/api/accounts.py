@@ -1,17 +1,19 @@
 """Accounts, their balances and their journals."""
 
 import json
+from collections import Counter
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
+from sqlalchemy import Connection
 
 from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, in_walkers, in_writers, ok, respond
+from service.api.context import Changing, CurrentDatabase, Elsewhere, in_helpers, in_writers, ok, respond
 from service.api.courses import history_body
 from service.api.exact import Exact, Label, Strict, Text, number_up, short_exact
 from service.api.guarantees import (
@@ -25,6 +27,7 @@ from service.api.guarantees import (
     read_deltas,
     remaining_body,
 )
+from service.api.kept import Question
 from service.api.metadata import Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
 from service.api.pictures import wanted
@@ -36,10 +39,13 @@ from service.ledger.budgets import read_budget, usual_delta
 from service.ledger.opening import NewAccount
 from service.ledger.settling import present
 from service.ledger.spending import Subplans
+from service.privacy import effort
 from service.privacy.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean, spent
 from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numbers import exact_text, parse_exact
-from service.privacy.plan import Neighbouring
+from service.privacy.plan import Neighbouring, condense
+
+_LONG = 1 << 16  # characters of subplans from which a balance is kept
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
@@ -302,7 +308,6 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     response_model=Balance,
     responses=pictures.responses("The balance; a picture of it as SVG or PNG."),
 )
-@in_walkers
 def read_balance(
     account: AccountPath,
     request: Request,
@@ -336,33 +341,36 @@ def read_balance(
         found = accounts.read_account(connection, account)
         if as_of is not None and as_of > found.head.seq:
             raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
+        _where(request, connection, found.id, quick=kind is None and as_of is None, deltas=max(1, len(asked)))
+        if kind is not None and picture == "spending":
+            seen = found if as_of is None else history.replay(connection, found, as_of).account
+            return spending_picture(history_body(connection, seen), kind)
+        expired, kept = Counter[str](), None
         if as_of is None:
-            spent, reserved = spending.counts(connection, found.id)
             now = present(connection, found, clock.now())
-            found, reserved = now.account, reserved - now.expired
-            drawn = partitions.total(connection, found.id)._asdict()
+            found, expired = now.account, now.expired
+            drawn: dict[str, int] | None = partitions.total(connection, found.id)._asdict()
+            deltas = asked or (usual_delta(found.budget),)
+            question = Question(request, found, tag, sorted(expired.items()), *deltas)
+            kept = question.known(connection)
+            spent, reserved = (Counter[str](),) * 2 if kept and kind is None else spending.counts(connection, found.id)
         else:
             then = history.replay(connection, found, as_of)
             found, spent, reserved, drawn = then.account, then.committed, then.reserved, None
-        if kind is not None and picture == "spending":
-            return spending_picture(history_body(connection, found), kind)
-    deltas = asked or (usual_delta(found.budget),)
+            deltas = asked or (usual_delta(found.budget),)
+            question = Question(request, found, tag, "", *deltas)
     if kind is not None and picture != "spending":
         lost = guarantee_body(_history(spent, found.neighbouring, drawn_at(picture, deltas), tag))
         return guarantee_picture(lost, picture, f"what {found.name} has spent", kind)
+    figures = kept or _figures(spent, reserved - expired, found.neighbouring, deltas, tag)
+    if kept is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
+        question.answered(figures)
     return ok(
-        {
-            "account": found.name,
-            "budget": budget_body(found),
-            "spent": guarantee_body(_history(spent, found.neighbouring, deltas, tag)),
-            "reserved": guarantee_body(_history(reserved, found.neighbouring, deltas, tag)),
-            "remaining": remaining_body(found),
-            "releases": found.releases,
-            "equal_more": _equal_more(found),
-            "partitions": drawn,
-            "tags": spending.tags_of([*spent, *reserved]),
-            "head": head_body(found.head),
-        }
+        {"account": found.name, "budget": budget_body(found)}
+        | {name: figures[name] for name in ("spent", "reserved")}
+        | {"remaining": remaining_body(found), "releases": found.releases}
+        | {"equal_more": _equal_more(found), "partitions": drawn}
+        | {"tags": figures["tags"], "head": head_body(found.head)}
     )
 
 
@@ -373,6 +381,29 @@ def _equal_more(account: AccountRecord) -> int | None:
     return count_fitting(account.budget, account.weights, account.totals, mean(account.totals, account.releases))
 
 
+def _figures(
+    spent: Subplans, reserved: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
+) -> dict[str, Any]:
+    return {
+        "spent": guarantee_body(_history(spent, neighbouring, deltas, tag)),
+        "reserved": guarantee_body(_history(reserved, neighbouring, deltas, tag)),
+        "tags": spending.tags_of([*spent, *reserved]),
+    }
+
+
+def _where(request: Request, connection: Connection, account_id: int, *, quick: bool, deltas: int) -> None:
+    """Leave a balance that takes long to a helper.
+
+    Raises:
+        Elsewhere: it does, and there are helpers.
+    """
+    if request.app.state.helpers is None:
+        return
+    few = spending.few(connection, account_id) if quick else None
+    if few is None or effort.of_guarantee(condense(spending.composed(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
+        raise Elsewhere
+
+
 def _history(
     subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
 ) -> Guarantee:
@@ -381,6 +412,7 @@ def _history(
 
 
 @router.get("/{account}/journal", response_model=JournalPage)
+@in_helpers
 def read_journal(
     account: AccountPath,
     database: CurrentDatabase,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Positive, Strict, number_down, number_up, stated
 from service.api.lattice import shown, unit_of
 from service.api.plans import Mechanism, law_of, mechanism_of
@@ -56,6 +56,7 @@ class AccuracyBody(BaseModel):
 
 
 @router.post("", response_model=AccuracyBody, openapi_extra=examples.body(examples.ACCURACY))
+@in_helpers
 def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     """Tell how accurate noisy counts are.
 

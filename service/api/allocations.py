@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import LARGEST_INTEGER, Exact, Label, Positive, Strict, number_down, number_up, short_exact
 from service.api.guarantees import BudgetModel, GuaranteeBody, guarantee_body
 from service.api.plans import Mechanism, Plan, law_of
@@ -97,6 +97,7 @@ class AllocationBody(BaseModel):
 
 
 @router.post("/allocation", response_model=AllocationBody, openapi_extra=examples.body(examples.ALLOCATION))
+@in_helpers
 def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     """Divide a budget over queries.
 

@@ -10,17 +10,19 @@ from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal
 from service.api.balance_figures import OfGuarantee, drawn_at, guarantee_picture
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Strict, number_down, number_up
 from service.api.guarantees import GuaranteeBody, cost_of, read_deltas
 from service.api.plans import BoundedPlan, RdpPoint, document_of, plan_of
+from service.api.priced import check_work
 from service.errors import InvalidInput
+from service.privacy import effort
 from service.privacy.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
 from service.privacy.guarantee import USUAL_ORDERS, AtEpsilon, deltas_at
 from service.privacy.mechanisms import Declared
 from service.privacy.notation import check_relation, read_declaration
 from service.privacy.numbers import parse_exact
-from service.privacy.plan import Neighbouring, Plan
+from service.privacy.plan import Neighbouring, Plan, condense
 from service.privacy.tight.gaussian import gaussian_rho_at
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute)
@@ -98,6 +100,7 @@ class RhoBody(BaseModel):
     responses=pictures.responses("The guarantee; its privacy profile or its Rényi curve as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPOSITION),
 )
+@in_helpers
 def compose(
     body: Composition,
     request: Request,
@@ -114,9 +117,12 @@ def compose(
     check_relation(plan, body.neighbouring, "/plan")
     deltas = read_deltas(body.deltas, [f"/deltas/{number}" for number in range(len(body.deltas))])
     kind, orders = pictures.wanted(request), _orders(body.orders)
+    if kind is not None:
+        deltas = drawn_at(picture, deltas)
+    _check_work(request, plan, orders, deltas)
+    cost = cost_of(plan, body.neighbouring, deltas, orders)
     if kind is None:
-        return ok(cost_of(plan, body.neighbouring, deltas, orders))
-    cost = cost_of(plan, body.neighbouring, drawn_at(picture, deltas), orders)
+        return ok(cost)
     return guarantee_picture(cost, picture, "a plan", kind)
 
 
@@ -125,7 +131,8 @@ def compose(
     response_model=GuaranteeBody | DeltaBody | RhoBody,
     openapi_extra=examples.body(examples.CONVERSION),
 )
-def convert(body: Conversion, _: CurrentPrincipal) -> Response:
+@in_helpers
+def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response:
     """Convert between notions of privacy loss.
 
     With delta: the whole guarantee of rho, of an RDP curve or of a plan. With epsilon: the least delta.
@@ -140,11 +147,17 @@ def convert(body: Conversion, _: CurrentPrincipal) -> Response:
     deltas = () if body.delta is None else read_deltas([body.delta], ["/delta"])
     if body.to is not None:
         return ok(_rhos(epsilon, deltas[0]))
-    plan = _plan(body)
+    plan, orders = _plan(body), _curve_orders(body)
+    _check_work(request, plan, orders, deltas)
     if body.epsilon is None:
-        return ok(cost_of(plan, body.neighbouring, deltas, _curve_orders(body)))
+        return ok(cost_of(plan, body.neighbouring, deltas, orders))
     figures = [_delta_figure(found) for found in deltas_at(plan, body.neighbouring, epsilon)]
     return ok(figures[0] | {"analyses": figures})
+
+
+def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], deltas: tuple[Fraction, ...]) -> None:
+    most = request.app.state.settings.max_work
+    check_work(most, effort.of_guarantee(condense(plan), len(orders), len(deltas)), "/plan")
 
 
 def _delta_figure(found: AtEpsilon) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, ClassVar, cast, get_origin
 
@@ -17,6 +19,8 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
+from service.api.context import IN_HELPERS, PRICES_ONLY, Elsewhere
+from service.api.helpers import Helped
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
@@ -25,6 +29,7 @@ _LARGE = (
     1 << 10
 )  # bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond
 _MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
+_ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # of plans that were read before, under the limits of that time
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -46,18 +51,29 @@ class StrictRoute(APIRoute):
         reads_body = self.body_field is not None
         model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
 
+        in_helper = getattr(self.endpoint, IN_HELPERS, False)
+
         async def read_and_handle(request: Request) -> Response:
             if reads_body:
                 self._check_media_type(request)  # first: of another type the query may be another, too
             _check_address(request, known, lists)
+            state, body = request.app.state, b""
             if reads_body:
-                settings = request.app.state.settings
-                plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
+                settings = state.settings
+                limits = Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt)
+                plan_limits.set(_ANY if getattr(request.state, PRICES_ONLY, False) else limits)
                 body = await _whole_body(request)
-                large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
-                request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
-            await check_kept(request)
-            return await handle(request)
+            if in_helper and state.helpers is not None:
+                await check_kept(request)
+                return Helped(state.helpers, body)
+            async with state.turns.place(request.state.principal.name):
+                if reads_body:
+                    large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
+                    request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
+                await check_kept(request)
+                with suppress(Elsewhere):
+                    return await handle(request)
+            return Helped(state.helpers, body)
 
         return read_and_handle
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.api.guarantees import GuaranteeBody, cost_of
 from service.api.plans import Mechanism, law_of
@@ -58,6 +58,7 @@ class Calibrated(BaseModel):
 
 
 @router.post("/moe", response_model=Calibrated, openapi_extra=examples.body(examples.CALIBRATION))
+@in_helpers
 def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
     """Calibrate noise to a margin of error.
 

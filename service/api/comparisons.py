@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from service.api import charts, examples, pictures
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Strict, number_down, number_up, stated
 from service.api.guarantees import read_deltas
 from service.api.pictures import Caption
@@ -100,6 +100,7 @@ class ComparisonBody(BaseModel):
     responses=pictures.responses("The comparison; as SVG or PNG in four panels."),
     openapi_extra=examples.body(examples.COMPARISON),
 )
+@in_helpers
 def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Compare offset tails with Gaussian noise.
 

@@ -24,6 +24,8 @@ from service.ledger.keys import Principal
 from service.ledger.once import Answer
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
+PRICES_ONLY = "prices_only"  # in the state of a request that a helper is asked
+IN_HELPERS = "in_helpers"  # of a handler that runs in a helper
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
 
 
@@ -52,7 +54,10 @@ class Change:
     principal: Principal
     request: idempotency.Request
     threads: Executor
-    require_partitions: bool  # whether a plan must declare what it is drawn for
+    require_partitions: bool = False  # whether a named partition is drawn only where the plan declares it
+    most_work: int = 100_000  # units that pricing may take
+    elsewhere: Callable[[str, bytes], list[Any]] | None = None  # asks a helper, from a thread
+    prices_only: bool = False  # this is a helper, and is asked what releases would cost
 
 
 async def _change(
@@ -80,7 +85,17 @@ async def _change(
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
     kept = getattr(request.state, "kept", None)
     identity = idempotency.Request(principal.name, idempotency_key, digest, secret, kept, principal.key_id)
-    return Change(state.database, secret, principal, identity, state.writers, state.settings.require_partitions)
+    return Change(
+        state.database,
+        secret,
+        principal,
+        identity,
+        state.writers,
+        require_partitions=state.settings.require_partitions,
+        most_work=state.settings.max_work,
+        elsewhere=None if state.helpers is None else state.helpers.from_thread(request),
+        prices_only=getattr(request.state, PRICES_ONLY, False),
+    )
 
 
 Changing = Annotated[Change, Depends(_change)]
@@ -102,20 +117,14 @@ def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
     return run
 
 
-def in_walkers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Run a handler that follows a whole journal when few others do.
+def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a handler run in a helper's process: it computes long, or reads much, and would hold the interpreter."""
+    setattr(handler, IN_HELPERS, True)
+    return handler
 
-    However many ask, most readers' threads and connections are left to requests that take a moment: charges look up
-    their account, and probes the database.
-    """
 
-    @functools.wraps(handler)
-    async def run(*args: Any, **named: Any) -> Any:
-        request = next(value for value in named.values() if isinstance(value, Request))
-        work = functools.partial(handler, *args, **named)
-        return await to_thread.run_sync(work, limiter=request.app.state.walkers)
-
-    return run
+class Elsewhere(Exception):
+    """What a handler raises that finds out, before it does anything, that a helper should answer."""
 
 
 class Streamed(StreamingResponse):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, FailFast, Field
 from service.api import charts, examples, pictures
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.api.pictures import Caption
 from service.errors import InvalidInput
@@ -67,6 +67,7 @@ class CurveBody(BaseModel):
     responses=pictures.responses("The curve; as SVG or PNG."),
     openapi_extra=examples.body(examples.CURVE),
 )
+@in_helpers
 def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Draw accuracy against epsilon.
 

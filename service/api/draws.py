@@ -13,17 +13,28 @@ from service.api import arrow, contract, examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, Streamed, in_writers, ok, prefers, respond
+from service.api.context import (
+    Change,
+    Changing,
+    CurrentDatabase,
+    Streamed,
+    in_helpers,
+    in_writers,
+    ok,
+    prefers,
+    respond,
+)
 from service.api.drawn import DrawBody, DrawPage, identity_of, json_of, outline_body, page_of, stream_of
 from service.api.exact import Label, Strict, Tags
 from service.api.guarantees import CostDelta, read_delta
 from service.api.lattice import Counts, Granularity, on_lattice, unit_of, units_of
 from service.api.paging import Cursor, Limit, page, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, law_of, mechanism_of
+from service.api.priced import prepared
 from service.api.releases import ReleasePath
 from service.api.tabulated import TabulationBody
 from service.errors import InvalidInput
-from service.ledger import accounts, charges, drawn, draws, partitions, releases
+from service.ledger import accounts, drawn, draws, partitions, releases
 from service.ledger.branches import WHOLE
 from service.ledger.charges import NewRelease
 from service.ledger.drawn import DrawRecord, Turn
@@ -137,8 +148,8 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     delta = read_delta(asked.delta, f"{below}/delta")
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     drawn = _drawn(mechanism, noisy, below)  # first: counts that have no meaning are told before the account is asked
-    (prepared,) = charges.prepare(change.database, account, [new])
-    return draws.register_and_draw(change.database, change.request, prepared, drawn)
+    (ready,), _ = prepared(change, account, [new], costs=False)
+    return draws.register_and_draw(change.database, change.request, ready, drawn)
 
 
 def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
@@ -167,6 +178,7 @@ def draw_of(
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)
+@in_helpers
 def list_draws(
     account: AccountPath,
     release: ReleasePath,
@@ -196,6 +208,7 @@ def list_draws(
 
 
 @router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
+@in_helpers
 def read_draw(
     account: AccountPath,
     draw: DrawPath,

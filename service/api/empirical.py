@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PlainValidator, ValidationInfo, WithJsonS
 from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.empirical_figures import bound_picture, loss_picture
 from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.empirical.bounds import (
@@ -163,6 +163,7 @@ class BoundBody(BaseModel):
     responses=pictures.responses("The estimate; as SVG or PNG in the form of figures SA1 and SA2."),
     openapi_extra=examples.body(examples.LOSS),
 )
+@in_helpers
 def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincipal) -> Response:
     """Estimate the privacy loss that residuals show, as published.
 
@@ -195,6 +196,7 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
     responses=pictures.responses("The bound; as SVG or PNG with the event that proves it."),
     openapi_extra=examples.body(examples.LOWER_BOUND),
 )
+@in_helpers
 def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPrincipal) -> Response:
     """Bound a privacy loss from below, at a stated confidence.
 

@@ -17,7 +17,7 @@ from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Gu
 from service.privacy.keyed import remembered
 from service.privacy.loss import Loss
 from service.privacy.numbers import exact_text, parse_exact
-from service.privacy.plan import Condensed, Neighbouring, Plan, condense
+from service.privacy.plan import Condensed, Neighbouring, Priced, condense
 from service.privacy.pricing import MEMOISED_SIZE
 
 
@@ -138,7 +138,7 @@ class Remaining(BaseModel):
 
 
 def cost_of(
-    plan: Plan,
+    plan: Priced,
     neighbouring: Neighbouring,
     deltas: tuple[Fraction, ...] = (USUAL_DELTA,),
     orders: tuple[Fraction, ...] = USUAL_ORDERS,
@@ -149,7 +149,7 @@ def cost_of(
     return price(condensed, neighbouring, deltas, orders)
 
 
-def cost_text(plan: Plan, neighbouring: Neighbouring, delta: Fraction) -> str:
+def cost_text(plan: Priced, neighbouring: Neighbouring, delta: Fraction) -> str:
     """The same as JSON text, memoised too: it is most of the answer to a charge."""
     condensed = condense(plan)
     write = _cost_text if condensed.size <= MEMOISED_SIZE else _cost_text.__wrapped__

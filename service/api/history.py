@@ -9,7 +9,7 @@ from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.balance_figures import spending_picture
 from service.api.body import StrictRoute
-from service.api.context import CurrentDatabase, in_walkers, ok
+from service.api.context import CurrentDatabase, in_helpers, ok
 from service.api.courses import USUAL_POINTS, HistoryBody, history_body
 from service.ledger import accounts
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
     response_model=HistoryBody,
     responses=pictures.responses("The course of the budget; as SVG or PNG."),
 )
-@in_walkers
+@in_helpers
 def read_history(
     account: AccountPath,
     request: Request,

@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector
 
 from service import __version__
 from service.api.body_limits import Allowance
+from service.api.fair import Fair
+from service.api.helpers import Helpers
 from service.api.problems import KINDS
 from service.errors import ServiceError
 from service.ledger import accounts, clock, jobs
@@ -54,6 +56,8 @@ class Observed:
     writers: Threads
     bodies: dict[str, Allowance]  # by what they are
     accounts: tuple[str, ...]  # whose budgets are shown
+    turns: Fair  # of requests that this process works on
+    helpers: Helpers | None
 
 
 @dataclass
@@ -165,8 +169,26 @@ def _waiting(observed: Observed) -> Iterator[Metric]:
         (["writer_threads"], float(observed.writers.waiting)),
         (["writers"], float(database.writers.waiting)),
         (["readers"], float(database.readers.waiting)),
+        (["turns"], float(observed.turns.waiting)),
+        (["helpers"], float(observed.helpers.queue.waiting if observed.helpers else 0)),
     ]
-    yield _gauge("ledger_waiting", "Who waits: for a writer's thread, or to begin a transaction.", ["queue"], queues)
+    text = "Who waits: for a writer's thread, to begin a transaction, for a principal's turn, or for a helper."
+    yield _gauge("ledger_waiting", text, ["queue"], queues)
+    yield from _work(observed)
+
+
+def _work(observed: Observed) -> Iterator[Metric]:
+    """Who is worked for, and whose work was not done; nobody's name."""
+    turns, helpers = observed.turns, observed.helpers
+    busy = [(["turns"], float(turns.busy)), (["helpers"], float(helpers.queue.busy if helpers else 0))]
+    yield _gauge("ledger_busy", "Requests that are worked on: in this process, and by helpers.", ["where"], busy)
+    ended = CounterMetricFamily(
+        "ledger_work_ended", "Requests that were not worked on to their end, by the reason.", labels=["reason"]
+    )
+    ended.add_metric(["queue_full"], turns.refused + (helpers.queue.refused if helpers else 0))
+    ended.add_metric(["hung_up"], helpers.hung_up if helpers else 0)
+    ended.add_metric(["too_long"], helpers.overran if helpers else 0)
+    yield ended
 
 
 def _stored(observed: Observed) -> Iterator[Metric]:

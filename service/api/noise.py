@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Positive, Strict, number_up
 from service.api.guarantees import GuaranteeBody, cost_of
 from service.api.plans import Mechanism
@@ -70,6 +70,7 @@ class NoiseBody(BaseModel):
 
 
 @router.post("/noise", response_model=NoiseBody, openapi_extra=examples.body(examples.NOISE))
+@in_helpers
 def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
     """Calibrate noise to (epsilon, delta).
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, FailFast, Field
 from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import LARGEST_INTEGER, Strict
 from service.postprocess import tables
 from service.postprocess.crossing import TOLERANCE
@@ -55,6 +55,7 @@ class AdjustedTable(BaseModel):
 
 
 @router.post("/rake", response_model=AdjustedTable, openapi_extra=examples.body(examples.TABLE))
+@in_helpers
 def rake(body: Table, _: CurrentPrincipal) -> Response:
     """Rake noisy counts to published totals.
 
@@ -68,6 +69,7 @@ def rake(body: Table, _: CurrentPrincipal) -> Response:
 
 
 @router.post("/project", response_model=AdjustedTable, openapi_extra=examples.body(examples.TABLE))
+@in_helpers
 def project(body: Table, _: CurrentPrincipal) -> Response:
     """Project noisy counts on published totals.
 

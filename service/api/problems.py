@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import structlog
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from service.ledger.keys import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
+_THREADS = 4  # in which refusals are put into words that take a while to find
 
 
 class Kind(NamedTuple):
@@ -99,8 +101,9 @@ KINDS: dict[str, Kind] = {
     "too_many_requests": Kind(
         429,
         "Too many requests",
-        "A key, or an address whose keys are not valid, asks more often than the service is set up to answer. Nothing"
-        " was charged. Try again after the seconds that Retry-After says.",
+        "A key, or an address whose keys are not valid, asks more often than the service is set up to answer, or too"
+        " many requests of one principal wait for their turn. Nothing was charged."
+        " Try again after the seconds that Retry-After says.",
     ),
     "unavailable": Kind(
         503,
@@ -201,19 +204,31 @@ def validation(faults: Iterable[Fault], instance: str) -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Every error of the app leaves as a problem."""
+    """Every error of the app leaves as a problem.
 
-    def refused(request: Request, error: Exception) -> Response:
+    Few wait for a thread, and for none of those that requests are worked on in: who is refused in hundreds would
+    hold all others up.
+    """
+    threads = CapacityLimiter(_THREADS)
+
+    async def refused(request: Request, error: Exception) -> Response:
         principal: Principal | None = getattr(request.state, "principal", None)
         if principal is not None and isinstance(error, errors.BudgetExceeded | errors.AccountClosed):
             error = error.told(principal.may_use)
-        return of_error(cast(ServiceError, error), request.scope["path"])
+        asked = cast(ServiceError, error), request.scope["path"]
+        if isinstance(error, errors.BudgetExceeded):  # which searches for the noise that fits
+            return await to_thread.run_sync(of_error, *asked, limiter=threads)
+        return of_error(*asked)
 
-    def meaningless(request: Request, error: Exception) -> Response:
+    async def meaningless(request: Request, error: Exception) -> Response:
         invalid = cast(RequestValidationError, error)
-        return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
 
-    def http(request: Request, error: Exception) -> Response:
+        def told() -> Problem:
+            return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
+
+        return await to_thread.run_sync(told, limiter=threads)
+
+    async def http(request: Request, error: Exception) -> Response:
         code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
         response = problem(code, KINDS[code].explanation, request.scope["path"])
         if code == "method_not_allowed":

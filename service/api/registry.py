@@ -10,7 +10,7 @@ from service.api import registry_texts as texts
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import CurrentDatabase, ok, prefers
+from service.api.context import CurrentDatabase, in_helpers, ok, prefers
 from service.api.exact import Exact
 from service.api.guarantees import read_delta
 from service.api.metadata import (
@@ -164,6 +164,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/releases/{release}/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
+@in_helpers
 def read_release_entry(
     account: AccountPath, release: ReleasePath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal
 ) -> Response:
@@ -196,6 +197,7 @@ def read_release_entry(
 
 
 @router.get("/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
+@in_helpers
 def read_account_entry(
     account: AccountPath,
     request: Request,

@@ -5,38 +5,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.context import Change, Changing, CurrentDatabase, in_helpers, in_writers, ok, respond
 from service.api.exact import Duration, Label, Reason, Strict, Tags, duration_of
 from service.api.guarantees import (
     CostDelta,
     GuaranteeBody,
     HeadBody,
     Remaining,
-    cost_of,
-    cost_text,
     head_body,
     read_delta,
     remaining_body,
 )
+from service.api.kept import costs_of
 from service.api.metadata import DescribeRelease, Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_seq
 from service.api.plans import BoundedPlan, DeclaredPartitions, Plan, StatedPartitions, document_of, plan_of_document
+from service.api.priced import cost_of_stored, prepared
 from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.accounts import AccountRecord
-from service.ledger.charges import NewRelease, Prepared, Registered
+from service.ledger.charges import NewRelease, Registered
 from service.ledger.holds import Settled
 from service.ledger.partitions import DrawnFor
 from service.ledger.releases import ReleaseRecord, State
 from service.ledger.settling import present
-from service.privacy.keyed import Key
 from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan as PlanValue
 
@@ -136,8 +135,7 @@ def register_release(
     asks for approval and the release is large enough it is proposed, and held likewise.
     """
     require(change.principal, "pipeline", account)
-    new = charges.prepare(change.database, account, [_new(body, "", {})])
-    costs = _costs(new)
+    new, costs = prepared(change, account, [_new(body, "", {})])
     if dry_run:
         (rehearsed,) = charges.dry_run(change.database, change.request, new)
         with change.database.read() as connection:
@@ -161,8 +159,7 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}
     stated = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
-    new = charges.prepare(change.database, account, stated)
-    costs = _costs(new)
+    new, costs = prepared(change, account, stated)
 
     def render(done: list[Registered]) -> str:
         bodies = (_text(_registered_body(one), cost) for one, cost in zip(done, costs, strict=True))
@@ -172,8 +169,10 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
 
 
 @router.get("", response_model=ReleasePage)
+@in_helpers
 def list_releases(
     account: AccountPath,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     tag: Annotated[Label | None, Query(description="Those that carry this tag, themselves or on a node.")] = None,
@@ -190,15 +189,24 @@ def list_releases(
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now)
+        costs = costs_of(connection, request, owner, found)
         owner = present(connection, owner, now).account
         drawn = partitions.drawn_for(connection, [release.id for release in found])
-    last = found[-1].head.seq if found else None
-    return ok(page([_stored_body(release, owner, now, drawn.get(release.id, ())) for release in found], limit, last))
+    shown = [
+        _body(release, owner, now, drawn.get(release.id, ())) | {"cost": cost}
+        for release, cost in zip(found, costs, strict=True)
+    ]
+    return ok(page(shown, limit, found[-1].head.seq if found else None))
 
 
 @router.get("/{release}", response_model=ReleaseBody)
+@in_helpers
 def read_release(
-    account: AccountPath, release: ReleasePath, database: CurrentDatabase, principal: CurrentPrincipal
+    account: AccountPath,
+    release: ReleasePath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
 ) -> Response:
     """Read a release.
 
@@ -210,9 +218,10 @@ def read_release(
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release).seen(now)
+        (cost,) = costs_of(connection, request, owner, [found])
         owner = present(connection, owner, now).account
         drawn = partitions.drawn_for(connection, [release]).get(release, ())
-    return ok(_stored_body(found, owner, now, drawn))
+    return ok(_body(found, owner, now, drawn) | {"cost": cost})
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
@@ -312,16 +321,6 @@ def _moved(fault: Fault, below: str, pointer: str) -> Fault:
     return fault if at == fault.pointer else Fault(f"{pointer}/partitions{at}", fault.detail)
 
 
-def _costs(prepared: list[Prepared]) -> list[str]:
-    """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
-    known: dict[Key, str] = {}
-    keys = [Key(id(one.release.plan), one.delta) for one in prepared]
-    for one, key in zip(prepared, keys, strict=True):
-        if key not in known:
-            known[key] = cost_text(one.release.plan, one.line.neighbouring, one.delta)
-    return [known[key] for key in keys]
-
-
 def _text(body: dict[str, Any], cost: str) -> str:
     """A release's body with its cost, which is text already."""
     return f'{json.dumps(body)[:-1]}, "cost": {cost}}}'
@@ -343,22 +342,17 @@ def _registered_body(registered: Registered) -> dict[str, Any]:
     return _body(record, registered.account, registered.created_at, ())
 
 
-def _stored_body(record: ReleaseRecord, account: AccountRecord, now: str, drawn: Sequence[DrawnFor]) -> dict[str, Any]:
-    cost = cost_of(record.plan, account.neighbouring, (record.delta,))
-    return _body(record, account, now, drawn) | {"cost": cost}
-
-
 def _settled(change: Change, account: str, release: str) -> Callable[[Settled], str]:
     """How the answer is rendered; the cost, which may take seconds, is found before anything is locked."""
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release)
         drawn = partitions.drawn_for(connection, [release]).get(release, ())
-    cost = cost_of(found.plan, owner.neighbouring, (found.delta,))
+    cost = cost_of_stored(change, account, found)
 
     def render(settled: Settled) -> str:
         record = replace(settled.release, head=settled.account.head)
-        return json.dumps(_body(record, settled.account, clock.now(), drawn) | {"cost": cost})
+        return _text(_body(record, settled.account, clock.now(), drawn), cost)
 
     return render
 

@@ -10,7 +10,7 @@ from service.api import examples
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.calibrations import read_margin
-from service.api.context import ok
+from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Strict, number_up, stated
 from service.api.guarantees import cost_of, guarantee_body, read_deltas
 from service.api.plans import Plan, law_of
@@ -90,6 +90,7 @@ class SafetabBody(BaseModel):
 
 
 @router.post("/safetab", response_model=SafetabBody, openapi_extra=examples.body(examples.SAFETAB))
+@in_helpers
 def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
     """Plan SafeTab from margins of error.
 

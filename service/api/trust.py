@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import CurrentDatabase, in_walkers, ok
+from service.api.context import CurrentDatabase, in_helpers, ok
 from service.api.guarantees import GuaranteeBody, HeadBody, cost_of
 from service.api.plans import Plan
 from service.api.releases import PartitionsBody, ReleasePath
@@ -102,7 +102,7 @@ class Verdict(BaseModel):
 
 
 @router.get("/accounts/{account}/verify", response_model=Verdict, response_model_exclude_none=True)
-@in_walkers
+@in_helpers
 def verify_account(
     account: AccountPath,
     _: Request,
@@ -136,6 +136,7 @@ def verify_account(
     response_class=StreamingResponse,
     responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
 )
+@in_helpers
 def export_account(
     account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal, signer: CurrentSigner
 ) -> Response:
@@ -210,6 +211,7 @@ class Receipt(BaseModel):
 
 
 @router.get("/accounts/{account}/releases/{release}/receipt", response_model=Receipt)
+@in_helpers
 def read_receipt(
     account: AccountPath,
     release: ReleasePath,

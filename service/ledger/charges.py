@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
@@ -92,34 +92,60 @@ _INSERT_HOLD = insert(Hold)
 Render = Callable[[list[Registered]], str]
 
 
-def prepare(database: Database, name: str, releases: Sequence[NewRelease]) -> list[Prepared]:
-    """What needs no lock, the prices above all: however long a plan takes, other charges do not wait for it.
+def prepare(
+    database: Database,
+    name: str,
+    releases: Sequence[NewRelease],
+    prices: Mapping[int, tuple[Price, ...]] | None = None,
+    deltas: Sequence[Fraction] | None = None,
+) -> list[Prepared]:
+    """Find what needs no lock, the prices above all: however long a plan takes, other charges do not wait for it.
+
+    Args:
+        prices: of the plans, by their ids, where they are known already.
+        deltas: of the releases, as ``deltas_of`` has them, likewise.
 
     Raises:
         NotFound: there is no such account.
         InvalidInput: a plan has no meaning under the account's relation.
     """
     line = accounts.line_of(database, name)
-    asks = line.definition is Definition.APPROXIMATE and any(release.delta is None for release in releases)
-    usual = budgets.usual_delta(accounts.budget_of(database, line) if asks else None)  # its figures can change
+    if deltas is None:
+        deltas = deltas_of(database, line, releases)
     known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: in a batch equal ones are one object
     prepared: list[Prepared] = []
-    for release in releases:
+    for release, delta in zip(releases, deltas, strict=True):
         key = id(release.plan), release.tags, release.reserve_for is None
         if key not in known:
-            known[key] = _prepared(line, release, usual)
-        delta = usual if release.delta is None else release.delta
+            known[key] = _prepared(line, release, delta, prices)
         prepared.append(replace(known[key], release=release, delta=delta))
     return prepared
 
 
-def _prepared(line: Line, release: NewRelease, delta: Fraction) -> Prepared:
+def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
+    """The delta at which the cost of each release is shown and stored: the account's unless the release says another.
+
+    Raises:
+        NotFound: the database was replaced by one without the account.
+    """
+    asks = line.definition is Definition.APPROXIMATE and any(release.delta is None for release in releases)
+    usual = budgets.usual_delta(accounts.budget_of(database, line) if asks else None)  # its figures can change
+    return [usual if release.delta is None else release.delta for release in releases]
+
+
+def _prepared(
+    line: Line, release: NewRelease, delta: Fraction, prices: Mapping[int, tuple[Price, ...]] | None
+) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
     subplans = spending.subplans_of(release.plan, release.tags)
-    prices = tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
+    found = (
+        tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
+        if prices is None
+        else (prices[id(release.plan)])
+    )
     ends = release.reserve_for is not None and expires(release.plan)
-    return Prepared(release, delta, line, prices, tuple(sorted(tags)), subplans, ends)
+    return Prepared(release, delta, line, found, tuple(sorted(tags)), subplans, ends)
 
 
 def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:

@@ -115,6 +115,11 @@ class Database:
         self._counted: Tally = Counter()
         self._counting = threading.Lock()
 
+    @property
+    def url(self) -> str:
+        """Where it is, with the password: for another process of ours that opens it too."""
+        return self._writer.url.render_as_string(hide_password=False)
+
     def close(self) -> None:
         """Close the connections that are not in use; those in use close when they are given back."""
         for engine in (self._writer, self._reader, self._asker):

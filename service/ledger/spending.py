@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from sqlalchemy import Connection, bindparam, delete, select, text, update
+from sqlalchemy import Connection, bindparam, delete, func, select, text, update
 
 from service.ledger.journal import canonical
 from service.ledger.tables import Spending
@@ -30,6 +30,8 @@ _LEFT = Spending.reserved - bindparam("count")
 _COMMIT = update(Spending).where(*_HERE).values(reserved=_LEFT, occurrences=Spending.occurrences + bindparam("count"))
 _FORGET = delete(Spending).where(*_HERE, Spending.occurrences == 0, Spending.reserved == bindparam("count"))
 _RELEASE = update(Spending).where(*_HERE).values(reserved=_LEFT)
+
+_FEW, _SHORT = 64, 1 << 16  # rows, and characters in them, that are read in a moment
 
 Subplans = Counter[str]
 """Summands of plans as canonical JSON, with how often each occurs."""
@@ -95,6 +97,17 @@ def counts(connection: Connection, account_id: int) -> tuple[Subplans, Subplans]
     rows = connection.execute(query).all()
     committed = Counter({row.subplan: row.occurrences for row in rows if row.occurrences})
     return committed, Counter({row.subplan: row.reserved for row in rows if row.reserved})
+
+
+def few(connection: Connection, account_id: int) -> Subplans | None:
+    """What an account has committed and holds, together, where that is little; None where it is more."""
+    length = func.length(Spending.subplan)
+    query = select(length).where(Spending.account_id == account_id).limit(_FEW + 1)
+    lengths = connection.execute(query).scalars().all()
+    if len(lengths) > _FEW or sum(lengths) > _SHORT:
+        return None
+    committed, held = counts(connection, account_id)
+    return committed + held
 
 
 def composed(subplans: Subplans, tag: str | None = None) -> Plan:

@@ -1,12 +1,12 @@
 """Calls of ``/v1`` in process, through the whole application, with the key of whoever is signed in."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
+from anyio import to_thread
 from fastapi import Depends, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -15,6 +15,7 @@ from service.api.throttle import PAGE
 from service.errors import Unauthenticated
 from service.pages.session import Session, session_of
 
+_LARGE = 1 << 18  # bytes of an answer from which reading leaves the event loop
 _RELAYED = {b"content-type", b"content-length"}
 Query = Mapping[str, str | int | Sequence[str] | None]
 
@@ -75,7 +76,7 @@ async def get(visit: Visit, path: str, query: Query | None = None) -> Any:
     Raises:
         Refused: the answer is a problem.
     """
-    return _json(await ask(visit.request, visit.session.key, "GET", path, query=query))
+    return await _json(await ask(visit.request, visit.session.key, "GET", path, query=query))
 
 
 async def send(
@@ -88,7 +89,8 @@ async def send(
     """
     content = None if body is None else json.dumps(body).encode()
     given = {} if once is None else {"idempotency-key": once}
-    return _json(await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=given))
+    answer = await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=given)
+    return await _json(answer)
 
 
 async def ask(
@@ -112,8 +114,9 @@ async def ask(
     async def receive() -> Message:
         if waiting:
             return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        await asyncio.Event().wait()  # this caller never hangs up
-        raise AssertionError
+        while (message := await request.receive())["type"] != "http.disconnect":
+            pass  # of the page's own request nothing is left but that its client may hang up
+        return message
 
     async def keep(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -184,7 +187,9 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
     }
 
 
-def _json(answer: Answer) -> Any:
+async def _json(answer: Answer) -> Any:
     if answer.status >= 400:
         raise Refused(json.loads(answer.body))
+    if len(answer.body) > _LARGE:
+        return await to_thread.run_sync(json.loads, answer.body)
     return json.loads(answer.body) if answer.body else None

@@ -65,7 +65,7 @@ _FAILED = "The service failed. Nothing was changed unless the page says so when 
 def install(app: FastAPI) -> None:
     """What ``/v1`` refused leaves a page's handler as the same problem."""
 
-    def refused(_: Request, error: Exception) -> Response:
+    async def refused(_: Request, error: Exception) -> Response:
         if not isinstance(error, Refused):
             raise TypeError("only for what /v1 refused") from error
         return Response(json.dumps(error.problem), error.status, media_type=MEDIA_TYPE)

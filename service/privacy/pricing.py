@@ -17,7 +17,7 @@ from service.privacy.keyed import Figures
 from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
 from service.privacy.mechanisms import Mechanism
 from service.privacy.outline import Foldable, Notion, fold, outline
-from service.privacy.plan import Condensed, Neighbouring, Plan, condense
+from service.privacy.plan import Condensed, Neighbouring, Plan, Priced, condense
 from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.rdp import mechanism_taus, sole_slope
 from service.privacy.renyi import Renyi
@@ -48,7 +48,7 @@ class Price:
     quanta: tuple[int | None, ...]
 
 
-def price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+def price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
     """What a plan adds to the totals of an account with these orders; memoised whatever its names and tags are."""
     condensed = condense(plan)
     if condensed.size > MEMOISED_SIZE:

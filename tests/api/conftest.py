@@ -31,6 +31,13 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
+def alone(database: Database, secret: Secret) -> Iterator[TestClient]:
+    """The same without helpers, for tests that change what runs in this process."""
+    with client_of(application(database, secret, helper_processes=0)) as opened:
+        yield opened
+
+
+@pytest.fixture
 def embedded(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[TestClient]:
     """The same on SQLite alone, for what does not depend on which database it is."""
     path = tmp_path / "embedded.db"

@@ -276,15 +276,15 @@ def test_offset_tails_are_drawn_with_their_margin(embedded: Client) -> None:
 # Reading again
 
 
-def test_draws_are_listed_page_by_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_account(client)
-    of = release(client, {"type": "repeat", "count": 5, "part": pure("0.01")})
-    drawn = [json_of(_draw(client, of, "/part", range(4), repetition=n), 201) for n in range(5)]
+def test_draws_are_listed_page_by_page(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_account(alone)
+    of = release(alone, {"type": "repeat", "count": 5, "part": pure("0.01")})
+    drawn = [json_of(_draw(alone, of, "/part", range(4), repetition=n), 201) for n in range(5)]
     path = f"/v1/accounts/people/releases/{of['id']}/draws"
-    assert json_of(client.get(path)) == {"items": drawn, "next_cursor": None}
-    assert _pages(client, f"{path}?limit=2") == [drawn[:2], drawn[2:4], drawn[4:]]
+    assert json_of(alone.get(path)) == {"items": drawn, "next_cursor": None}
+    assert _pages(alone, f"{path}?limit=2") == [drawn[:2], drawn[2:4], drawn[4:]]
     monkeypatch.setattr(draws_api, "PAGE_OF_COUNTS", 5)
-    assert _pages(client, path) == [drawn[:2], drawn[2:4], drawn[4:]]
+    assert _pages(alone, path) == [drawn[:2], drawn[2:4], drawn[4:]]
 
 
 def test_draws_are_listed_without_their_counts(client: Client) -> None:

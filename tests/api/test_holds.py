@@ -73,21 +73,21 @@ def test_a_reservation_from_its_making_to_its_end(client: Client) -> None:
         problem_of(_settle(client, other, act), "conflict")
 
 
-def test_a_reservation_that_ran_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_account(client, budget=_PURE)
-    held = release(client, pure("0.75"), reserve_for="PT1S", tags=["t"])
-    declared = release(client, {"type": "declared", "epsilon": "0.125", "reference": "r"}, reserve_for="PT1S")
+def test_a_reservation_that_ran_out(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_account(alone, budget=_PURE)
+    held = release(alone, pure("0.75"), reserve_for="PT1S", tags=["t"])
+    declared = release(alone, {"type": "declared", "epsilon": "0.125", "reference": "r"}, reserve_for="PT1S")
     later = datetime.now(UTC) + timedelta(minutes=1)
     monkeypatch.setattr(clock, "now", lambda: clock.stamp(later))
-    assert (_read(client, held)["state"], _read(client, held)["expires_at"]) == ("expired", held["expires_at"])
-    assert (_read(client, declared)["state"], _read(client, declared)["overdue"]) == ("reserved", True)
-    assert _figures(_balance(client)) == (0, 0.125, 0.875, 1)
-    assert _figures(_balance(client, query="tag=t")) == (0, 0, 0.875, 1)
-    listed = json_of(client.get("/v1/accounts/people/releases?state=expired"))["items"]
+    assert (_read(alone, held)["state"], _read(alone, held)["expires_at"]) == ("expired", held["expires_at"])
+    assert (_read(alone, declared)["state"], _read(alone, declared)["overdue"]) == ("reserved", True)
+    assert _figures(_balance(alone)) == (0, 0.125, 0.875, 1)
+    assert _figures(_balance(alone, query="tag=t")) == (0, 0, 0.875, 1)
+    listed = json_of(alone.get("/v1/accounts/people/releases?state=expired"))["items"]
     assert [one["id"] for one in listed] == [held["id"]]
-    problem_of(_settle(client, held, "commit"), "conflict")
-    assert json_of(_settle(client, declared, "commit"))["state"] == "committed"
-    release(client, pure("0.875"))
+    problem_of(_settle(alone, held, "commit"), "conflict")
+    assert json_of(_settle(alone, declared, "commit"))["state"] == "committed"
+    release(alone, pure("0.875"))
 
 
 def test_a_void_says_why_and_attests_what_nobody_can_see(client: Client) -> None:

@@ -128,7 +128,7 @@ def test_states_are_told(client: Client) -> None:
     for pool in ("writers", "readers", "askers"):
         for state in ("in_use", "idle"):
             assert found["ledger_database_connections", frozenset({("pool", pool), ("state", state)})] >= 0
-    for queue in ("writer_threads", "writers", "readers"):
+    for queue in ("writer_threads", "writers", "readers", "turns", "helpers"):
         assert found["ledger_waiting", frozenset({("queue", queue)})] == 0
     for state in ("queued", "running"):
         assert found["ledger_jobs", frozenset({("state", state)})] == 0

@@ -1,9 +1,11 @@
 """SafeTab plans over HTTP: they can be registered, and what has no meaning is refused."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from service.privacy.guarantee import guarantee
 from tests.api.calls import Client, json_of, open_account, pointers_of, release
@@ -28,7 +30,7 @@ def test_the_plan_is_registered_as_it_is(embedded: Client, mechanism: str) -> No
     assert figure == pytest.approx(total, rel=1e-12)
 
 
-def test_what_was_planned_is_not_analysed_again(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_planned_is_not_analysed_again(embedded: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of unlike Gaussian levels the tight analysis takes seconds: planning, pricing and registering share it."""
     asked: list[object] = []
 
@@ -37,6 +39,7 @@ def test_what_was_planned_is_not_analysed_again(embedded: Client, monkeypatch: p
         return guarantee(plan, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("service.api.guarantees.guarantee", counted)
+    cast(FastAPI, embedded.app).state.helpers = None  # what is counted is found in this process
     open_account(embedded, budget={"definition": "zcdp", "rho": "10"})
     target = {"levels": [{"name": "Nation", "moe": 13}, {"name": "County", "moe": 29}], "delta": "1e-7"}
     found = json_of(embedded.post("/v1/plans/safetab", json=TARGET | target))

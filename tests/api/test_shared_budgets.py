@@ -43,8 +43,9 @@ def test_no_way_to_charge_tells_what_is_left_above(client: Client, limited: dict
         client.post(f"{path}/draws", json={"name": "n", "mechanism": pure(1), "counts": [1]}, headers=limited),
     ):
         _says_nothing(answer)
-    stream = {"params": {"name": "n", "mechanism": json.dumps(pure(1))}, "content": counts([1])}
-    _says_nothing(client.post(f"{path}/draws", **stream, headers=limited | {"Content-Type": MEDIA_TYPE}))
+    asked = {"name": "n", "mechanism": json.dumps(pure(1))}
+    as_stream = limited | {"Content-Type": MEDIA_TYPE}
+    _says_nothing(client.post(f"{path}/draws", params=asked, content=counts([1]), headers=as_stream))
 
 
 def test_the_journal_of_an_account_says_nothing_of_those_above(client: Client, limited: dict[str, str]) -> None:

@@ -124,7 +124,7 @@ def test_draws_that_were_counted_without_their_declaration_are_found(
     _opened(database)
     plan = _COUNTY | {"partitions": 1}
     (of,) = register(database, "people", plan)
-    count = partitions.count
+    count: Callable[..., object] = partitions.count
     monkeypatch.setattr(partitions, "count", lambda *given: count(*given[:-1], None))
     for partition in ("01", "02"):
         draw(database, "people", of, plan, partition=partition)

@@ -74,7 +74,7 @@ def test_a_nested_plan_is_hashed_once_at_each_node(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(keys, "keyed", counting)
     condensed = condense(plan)
     for _ in range(5):
-        price(condensed, Neighbouring.ADD_REMOVE, ORDERS[:2])  # type: ignore[arg-type]  # of condensed plans too
+        price(condensed, Neighbouring.ADD_REMOVE, ORDERS[:2])
     assert all(asked[id(leaf.scale)] == 1 for leaf in leaves)
 
 

@@ -1,0 +1,348 @@
+"""One hostile principal of each role doing its worst, and what another's charges, balances and probes take meanwhile.
+
+``python -m benchmarks.hostile`` prints the table of ``docs/hostile-principal.md``. An attack is one function, which
+gives the requests that are sent again and again from many connections.
+"""
+
+import itertools
+import json
+import multiprocessing
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from statistics import quantiles
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from benchmarks.load import request_bytes
+from benchmarks.servers import KEY, open_accounts, postgresql_database, service_server, sqlite_database
+from tests.postgres_server import postgres_server
+
+_CLIENTS = 40  # connections of the hostile principal
+_SECONDS = 6.0  # of each attack
+_QUIET = 2.0  # before each
+_SETTLED = 1.0  # from the attack's begin to the first that is measured
+_ENTRIES = 20_000  # in the journal that is walked
+_PARTS = 5_000  # unlike mechanisms of a large release
+_HANG_UP = 0.2  # seconds
+_TARGET = 3.0
+
+_NOISE = {"type": "discrete_gaussian", "sigma_squared": "100"}
+_OWN = "/v1/accounts/other"  # the account of the one who is not hostile
+_ASKED = {
+    "charge": (f"{_OWN}/releases", {"name": "small", "plan": _NOISE}),
+    "balance": (f"{_OWN}/balance", None),
+    "readyz": ("/readyz", None),
+}
+Ask = tuple[str, Any]
+"""A path, and a body as JSON or None."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What a role does, over and over, from so many connections; ``stays``: it waits for its answers."""
+
+    role: str
+    what: str
+    requests: Callable[[], list[Ask]]
+    stays: bool = True
+    accept: str = "application/json"
+
+
+def _offset(k: int) -> dict[str, Any]:
+    return {"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"}
+
+
+def _plan(parts: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "sequence", "parts": list(parts)}
+
+
+def _compositions() -> list[Ask]:
+    orders = [str(2 + k) for k in range(999)]
+    return [("/v1/compositions", {"plan": _plan(map(_offset, range(100))), "orders": orders})]
+
+
+def _admitted_compositions() -> list[Ask]:
+    return [("/v1/compositions", {"plan": _plan(_offset(100 * n + k) for k in range(100))}) for n in range(5)]
+
+
+def _verifications() -> list[Ask]:
+    return [("/v1/accounts/long/verify", None), ("/v1/accounts/long/history", None)]
+
+
+def _pictures() -> list[Ask]:
+    return [("/v1/accounts/long/history?points=1000", None), ("/v1/accounts/large/balance?picture=profile", None)]
+
+
+def _exports() -> list[Ask]:
+    return [("/v1/accounts/long/export", None)]
+
+
+def _lists() -> list[Ask]:
+    return [
+        (f"/v1/accounts/{name}/{what}?limit=1000", None)
+        for name in ("long", "large")
+        for what in ("releases", "journal")
+    ]
+
+
+def _balances() -> list[Ask]:
+    return [("/v1/accounts/large/balance", None)]
+
+
+def _small_balances() -> list[Ask]:
+    return [("/v1/accounts/small/balance", None)]
+
+
+def _noises() -> list[Ask]:
+    asked = {"mechanism": "discrete_osgt", "delta": "1e-9"}
+    return [("/v1/calibrations/noise", asked | {"epsilon": f"0.{k}", "cells": k}) for k in range(11, 20)]
+
+
+def _safetabs() -> list[Ask]:
+    levels = [{"name": str(k), "moe": 10 + 3 * k} for k in range(16)]
+    body = {"levels": levels, "stability": 9, "mechanism": "discrete_gaussian", "delta": "1e-7"}
+    return [("/v1/plans/safetab", body)]
+
+
+def _crossings() -> list[Ask]:
+    counts = [(7 * k) % 50 for k in range(400 * 500)]
+    totals = [{"axes": [0], "values": [12_500] * 400}, {"axes": [1], "values": [10_000] * 500}]
+    return [("/v1/postprocessing/project", {"counts": counts, "shape": [400, 500], "totals": totals})]
+
+
+def _charges() -> list[Ask]:
+    return [("/v1/accounts/small/releases", {"name": "x", "plan": _NOISE})]
+
+
+def _heavy_charges() -> list[Ask]:
+    return [
+        ("/v1/accounts/curved/releases", {"name": "x", "plan": _plan(_offset(100 * n + k) for k in range(50))})
+        for n in range(20)
+    ]
+
+
+def _wide_charges() -> list[Ask]:
+    return [("/v1/accounts/wide/releases?dry_run=true", {"name": "x", "plan": _wide(7 * n)}) for n in range(3)]
+
+
+def _wide(first: int) -> dict[str, Any]:
+    return _plan({"type": "gaussian", "sigma_squared": str(100 + first + k)} for k in range(_PARTS))
+
+
+def _histograms() -> list[Ask]:
+    values = [str(k) for k in range(200)]
+    body = {
+        "name": "x",
+        "mechanism": _NOISE,
+        "dimensions": [{"name": "a", "values": values}, {"name": "b", "values": values}],
+        "counts": [9] * 40_000,
+        "margins": [["a"], ["b"]],
+        "published": [{"margin": ["a"], "values": [1800] * 200}, {"margin": ["b"], "values": [1800] * 200}],
+        "adjust": "rake",
+    }
+    return [("/v1/accounts/wide/histograms", body)]
+
+
+def _losses() -> list[Ask]:
+    return [("/v1/empirical/loss", {"residuals": [k % 31 - 15 for k in range(100_000)], "bootstrap": 200})]
+
+
+ATTACKS = (
+    Attack("auditor", "compositions of 100 discrete_osgt at 999 orders", _compositions),
+    Attack("auditor", "compositions that are admitted", _admitted_compositions),
+    Attack("auditor", "the same, hung up on", _admitted_compositions, stays=False),
+    Attack("auditor", f"verify and history of {_ENTRIES:,} entries", _verifications),
+    Attack("auditor", "pictures of long journals", _pictures, accept="image/png"),
+    Attack("auditor", "exports", _exports),
+    Attack("auditor", "lists of 1,000 and of large releases", _lists),
+    Attack("auditor", f"balances of {4 * _PARTS:,} unlike mechanisms", _balances),
+    Attack("auditor", "small balances", _small_balances),
+    Attack("auditor", "calibrations of discrete_osgt", _noises),
+    Attack("auditor", "SafeTab plans of 16 levels", _safetabs),
+    Attack("auditor", "200,000 cells to crossing totals", _crossings),
+    Attack("pipeline", "small charges", _charges),
+    Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
+    Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
+    Attack("pipeline", "histograms of 40,000 cells, raked", _histograms),
+    Attack("steward", "empirical losses of 100,000 residuals", _losses),
+)
+
+
+def run() -> None:
+    """Print the table on both databases; with words on the command line, of the attacks that hold one of them."""
+    print(f"Ratios are of the 99th percentiles; the goal is under {_TARGET:g}.\n")
+    _on("SQLite", sqlite_database)
+    with postgres_server(durable=True) as server:
+        _on("PostgreSQL", lambda: postgresql_database(server))
+
+
+def _on(kind: str, new_database: Callable[[], AbstractContextManager[str]]) -> None:
+    words = sys.argv[1:]
+    chosen = [one for one in ATTACKS if not words or any(word in f"{kind} {one.role} {one.what}" for word in words)]
+    with new_database() as url:
+        open_accounts(url, ("other", "long", "large", "small", "wide"))
+        with service_server(url) as address:
+            keys = _prepare(address)
+            quiet = _Latencies()
+            rows = []
+            _measure(address, keys["other"], _QUIET, _Latencies())  # the first ones come with cold pages
+            for attack in chosen:
+                _measure(address, keys["other"], _QUIET, quiet)
+                during, answers = _Latencies(), _attacked(address, keys, attack, _SECONDS)
+                with answers as statuses:
+                    time.sleep(_SETTLED)
+                    _measure(address, keys["other"], _SECONDS - _SETTLED, during)
+                rows.append((attack, during, Counter(statuses)))
+    print(f"**{kind}**: one client that asks for each in turn, milliseconds (p50, p99), and the ratio of the p99\n")
+    print("| who | what | " + " | ".join(_ASKED) + " | answers |\n|---|---|" + "---|" * (len(_ASKED) + 1))
+    print("| nobody | | " + " | ".join(quiet.shown(of) for of in _ASKED) + " | |")
+    for attack, during, answered_with in rows:
+        cells = " | ".join(f"{during.shown(of)}, {during.p99(of) / quiet.p99(of):.1f}" for of in _ASKED)
+        said = ", ".join(f"{number} of {status or 'none'}" for status, number in sorted(answered_with.items()))
+        print(f"| {attack.role} | {attack.what} | {cells} | {said} |")
+    print(flush=True)
+
+
+@dataclass
+class _Latencies:
+    """Seconds that each kind of request took."""
+
+    by: dict[str, list[float]] = field(default_factory=lambda: {of: [] for of in _ASKED})
+
+    def p99(self, of: str) -> float:
+        return quantiles(self.by[of], n=100)[98]
+
+    def shown(self, of: str) -> str:
+        return f"{1e3 * quantiles(self.by[of], n=100)[49]:.1f}, {1e3 * self.p99(of):.1f}"
+
+
+def _measure(address: str, key: str, seconds: float, found: _Latencies) -> None:
+    """Ask for each in turn, on one connection."""
+    requests = {of: _bytes(address, key, *asked) for of, asked in _ASKED.items()}
+    deadline = time.perf_counter() + seconds
+    with _connected(address) as connection:
+        while (now := time.perf_counter()) < deadline or any(len(one) < 2 for one in found.by.values()):
+            for of, request in requests.items():
+                now = time.perf_counter()
+                connection.sendall(request)
+                status = answered(connection)
+                if status not in {200, 201}:
+                    raise RuntimeError(f"expected 200 or 201, got {status} for a {of}")
+                found.by[of].append(time.perf_counter() - now)
+
+
+def _prepare(address: str) -> dict[str, str]:
+    """Keys of every role, and what is attacked."""
+    with httpx.Client(
+        base_url=address, headers={"Authorization": f"Bearer {KEY}"}, timeout=300, trust_env=False
+    ) as caller:
+
+        def send(path: str, body: Any) -> Any:
+            answer = caller.post(path, json=body)
+            if not answer.is_success:
+                raise RuntimeError(f"{path}: {answer.text}")
+            return answer.json()
+
+        keys = {
+            role: send("/v1/keys", {"name": f"hostile-{role}", "role": role})["key"]
+            for role in ("auditor", "pipeline", "steward")
+        }
+        keys["other"] = send("/v1/keys", {"name": "other", "role": "pipeline"})["key"]
+        budget = {"definition": "approximate", "epsilon": 1000, "delta": "1e-6"}
+        send("/v1/accounts", {"name": "curved", "unit": "person", "neighbouring": "add_remove", "budget": budget})
+        for _ in range(_ENTRIES // 1000):
+            send("/v1/accounts/long/releases/batch", {"releases": [{"name": "small", "plan": _NOISE}] * 1000})
+        for number in range(4):
+            send("/v1/accounts/large/releases", {"name": "large", "plan": _wide(_PARTS * number)})
+        send("/v1/accounts/small/releases", {"name": "small", "plan": _NOISE})
+    return keys
+
+
+class _attacked:  # noqa: N801 - used as a function
+    """Attack for so long, from a process of its own, while the block lasts; gives the statuses of the answers."""
+
+    def __init__(self, address: str, keys: dict[str, str], attack: Attack, seconds: float) -> None:
+        asked = [_bytes(address, keys[attack.role], *one, accept=attack.accept) for one in attack.requests()]
+        self._statuses: list[int] = []
+        context = multiprocessing.get_context("fork")  # importing all of this again would take the cores
+        self._heard, told = context.Pipe(duplex=False)
+        self._process = context.Process(target=send_all, args=(address, asked, attack.stays, seconds, told))
+
+    def __enter__(self) -> list[int]:
+        self._process.start()
+        self._heard.recv()  # it begins
+        return self._statuses
+
+    def __exit__(self, *_: object) -> None:
+        self._statuses += self._heard.recv()
+        self._process.join()
+
+
+def send_all(address: str, asked: list[bytes], stays: bool, seconds: float, told: Any) -> None:
+    """Send requests from as many connections for so long, and tell the statuses of the answers."""
+    statuses: list[int] = []
+    deadline = time.perf_counter() + seconds
+    told.send("begun")
+
+    def work(number: int) -> None:
+        for request in itertools.islice(itertools.cycle(asked), number % len(asked), None):
+            if time.perf_counter() > deadline:
+                return
+            with suppress(OSError), _connected(address) as connection:
+                connection.settimeout(max(0.1, deadline - time.perf_counter()) if stays else _HANG_UP)
+                connection.sendall(request)
+                statuses.append(answered(connection))
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.1, deadline + 2 - time.perf_counter()))
+    told.send(statuses)
+
+
+def _connected(address: str) -> socket.socket:
+    target = urlsplit(address)
+    connection = socket.create_connection((target.hostname, target.port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _bytes(address: str, key: str, path: str, body: Any, *, accept: str = "application/json") -> bytes:
+    request = request_bytes(address, path, key, None if body is None else json.dumps(body).encode())
+    head, _, rest = request.partition(b"\r\n")
+    return head + f"\r\nAccept: {accept}\r\n".encode() + rest
+
+
+def answered(connection: socket.socket) -> int:
+    """Read one answer, of a stated length or in chunks, to its end; its status, or 0 where the connection broke."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        chunk = connection.recv(65536)
+        if not chunk:
+            return 0
+        received += chunk
+    head, _, body = received.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), None)
+    left = -1 if length is None else length - len(body)
+    end = body[-5:]
+    while left > 0 or (length is None and end != b"0\r\n\r\n"):
+        chunk = connection.recv(1 << 18)
+        if not chunk:
+            return 0
+        left -= len(chunk)
+        end = (end + chunk)[-5:]
+    return int(head[9:12])
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,283 @@
+"""Processes that answer what takes long, so that the serving one keeps its interpreter for charges.
+
+Each holds the whole application and answers one request at a time, over a pipe, as if it had come to it: ASGI messages
+go through as they are. It is forked from a process that has imported everything and does nothing else, in
+milliseconds, so that it can be ended at any moment: when the client hangs up, or when its time is over.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import resource
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+from fastapi import Request, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.context import PRICES_ONLY
+from service.api.fair import Fair
+from service.api.kept import TO_KEEP
+from service.api.rollback import HEADER
+from service.errors import InvalidInput, ServiceError, Unavailable
+from service.ledger import known
+
+_WAITING = 64  # requests of one principal
+_NICENESS = 10
+_BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
+_FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
+_END = "end"  # the type of the message after a request's last
+_HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # that operations look at
+_PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
+
+
+class Helpers:
+    """The processes, and the queue before them.
+
+    Args:
+        number: of processes; one principal has all but one of them at the most.
+        application: makes what answers, in the process.
+        preload: the module that holds it, to be imported once for all.
+        seconds: in which an answer has to begin.
+        asking: how many threads may wait for a price at once, so that others are left.
+    """
+
+    def __init__(
+        self, number: int, application: Callable[[], ASGIApp], preload: str, seconds: float, asking: int
+    ) -> None:
+        share = max(1, number - 1)
+        self.queue = Fair(number, share, share, _WAITING)
+        self.overran = self.hung_up = 0
+        self._asking = threading.BoundedSemaphore(asking)
+        self._application, self._seconds = application, seconds
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload([preload])
+        self._threads = CapacityLimiter(2 * number + 2)
+        self._idle: list[_Helper] = []  # the last one was busy last, and remembers most
+
+    def warm(self) -> None:
+        """Have one ready before the first request comes."""
+        self._idle.append(self._new())
+
+    def close(self) -> None:
+        """End those that do nothing."""
+        while self._idle:
+            self._idle.pop().end()
+
+    async def answer(self, request: Request, body: bytes, send: Send) -> None:
+        """Have a request answered elsewhere, and pass the answer on; it ends when the client hangs up.
+
+        Raises:
+            TooManyRequests: too many of the principal's wait.
+            Unavailable: it takes too long, or the process was ended.
+            InvalidInput: the client has hung up.
+        """
+        last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, send))
+        if last is None:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
+            raise InvalidInput.at("", "expected the client to wait for its answer")
+        await send(last)  # when the helper is free again, however slowly it is taken
+        if found := request.scope["state"].get(TO_KEEP):
+            state = request.app.state
+            with suppress(ServiceError):  # the answer is given, and may be found again
+                await self._in_thread(partial(known.keep, state.database, state.secret, found))
+
+    def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
+        """Ask a helper on behalf of a request, from the thread that works on it, what releases would cost."""
+        loop = asyncio.get_running_loop()
+
+        def ask(path: str, body: bytes) -> list[Any]:
+            if not self._asking.acquire(blocking=False):
+                raise Unavailable("too many releases wait for their price")
+            try:
+                return asyncio.run_coroutine_threadsafe(self._prices(request, path, body), loop).result()
+            finally:
+                self._asking.release()
+
+        return ask
+
+    async def _prices(self, request: Request, path: str, body: bytes) -> list[Any]:
+        """The figures of the releases in a body.
+
+        Raises:
+            TooManyRequests: too many of the principal's wait.
+            Unavailable: it takes too long, the process was ended, or the client hung up.
+        """
+        asked = asked_of(request.scope)
+        asked |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        asked["headers"] = [(b"content-type", b"application/json")]
+        asked["state"][PRICES_ONLY] = True
+        told: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            told.append(message)
+
+        last = await self._while_heard(request, self._work(request, asked, body, keep))
+        if last is None:
+            raise Unavailable("the client has hung up")
+        if told[0]["status"] != HTTPStatus.OK:
+            raise RuntimeError("a helper refused to price what had been read")
+        found: list[Any] = pickle.loads(last["body"])  # noqa: S301 - of our own process
+        return found
+
+    async def _while_heard(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
+        """What comes of some work, which ends when the client hangs up; None where it did."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request.receive))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            self.hung_up += 1
+            gone.result()
+            return None
+        finally:
+            gone.cancel()
+            task.cancel()
+            with suppress(asyncio.CancelledError, ServiceError):
+                await task
+
+    async def _work(self, request: Request, asked: dict[str, Any], body: bytes, send: Send) -> Message:
+        async with self.queue.place(request.state.principal.name):
+            helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
+            last = None
+            try:
+                last = await self._relay(helper, request.scope, partial(helper.ask, asked, body), send)
+            finally:
+                if last is None:
+                    helper.end()
+                else:
+                    self._idle.append(helper)
+        return last
+
+    async def _relay(self, helper: "_Helper", scope: Scope, ask: Callable[[], Message], send: Send) -> Message:
+        """Pass on all messages but the last, which is returned."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                message: Message = await self._in_thread(ask)
+        except TimeoutError:
+            self.overran += 1
+            raise Unavailable(f"the answer took longer than {self._seconds:g} s") from None
+        following: Message
+        while (following := await self._in_thread(helper.hear))["type"] != _END:
+            await send(message)
+            message = following
+        scope["state"].update(following["state"])
+        return message
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+
+    def _new(self) -> "_Helper":
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs, self._application), name="helper", daemon=True)
+        process.start()
+        theirs.close()
+        return _Helper(process, ours)
+
+
+class _Helper:
+    """One process, seen from without."""
+
+    def __init__(self, process: BaseProcess, pipe: Connection) -> None:
+        self._process, self._pipe = process, pipe
+
+    def ask(self, scope: Mapping[str, Any], body: bytes) -> Message:
+        """Send a request; the first message of its answer."""
+        with suppress(BrokenPipeError):  # what it ended of is found when it is listened to
+            self._pipe.send_bytes(pickle.dumps((scope, bytes(body)), pickle.HIGHEST_PROTOCOL))
+        return self.hear()
+
+    def hear(self) -> Message:
+        """The next message.
+
+        Raises:
+            Unavailable: the process has been ended.
+        """
+        try:
+            message: Message = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - of our own process
+        except (EOFError, OSError):
+            self._process.join(_LAST_WORDS)
+            if self._process.exitcode == _FAILED:
+                raise RuntimeError("a helper failed; it said where in the log") from None
+            raise Unavailable("the process that worked on the answer was ended") from None
+        return message
+
+    def end(self) -> None:
+        """End it, whatever it does; who listens to it hears so."""
+        if self._process.exitcode is None:
+            self._process.kill()
+
+
+class Helped(Response):
+    """An answer that a helper makes to a request, whose body has been read."""
+
+    def __init__(self, helpers: Helpers, whole: bytes) -> None:
+        super().__init__()
+        self._helpers, self._whole = helpers, whole
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have it made, and send it."""
+        await self._helpers.answer(Request(scope, receive, send), self._whole, send)
+
+
+def asked_of(scope: Scope) -> dict[str, Any]:
+    """What a helper is told of a request: neither its key nor its cookies, and of its state what says who asks."""
+    kept = {name: scope[name] for name in _PASSED_ON if name in scope}
+    state = {name: scope["state"][name] for name in ("principal", "request_id") if name in scope["state"]}
+    headers = [(name, value) for name, value in scope["headers"] if name in _HEADERS]
+    return kept | {"headers": headers, "state": state, "root_path": "", "client": None}
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _serve(pipe: Connection, application: Callable[[], ASGIApp]) -> None:
+    """Answer requests until the server has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would be true counts on a disk
+    os.nice(_NICENESS)
+    app = application()
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                scope, body = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
+            except (EOFError, OSError):
+                return
+            runner.run(_answer(app, scope, body, pipe))
+
+
+async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> None:
+    structlog.contextvars.bind_contextvars(request_id=scope["state"].get("request_id"))
+    left = [body]
+
+    async def receive() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        await asyncio.Event().wait()  # who hangs up ends the process
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    try:
+        await app(scope, receive, send)
+        left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}
+        await send({"type": _END, "state": left_behind})
+    except BrokenPipeError:  # the server has gone
+        os._exit(0)
+    except Exception:
+        logging.getLogger("service.helpers").exception("request")  # without its message, as all such lines
+        os._exit(_FAILED)

@@ -1,0 +1,61 @@
+"""Figures that are in the ledger already, and those that a request found and leaves to be kept."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+from sqlalchemy import Connection
+
+from service.api.guarantees import cost_of
+from service.ledger import known
+from service.ledger.accounts import AccountRecord
+from service.ledger.known import Known
+from service.ledger.releases import ReleaseRecord
+from service.privacy.plan import condense
+from service.privacy.pricing import MEMOISED_SIZE
+
+TO_KEEP = "to_keep"  # in the state of a request
+
+
+def costs_of(
+    connection: Connection, request: Request, owner: AccountRecord, releases: Sequence[ReleaseRecord]
+) -> list[dict[str, Any]]:
+    """GUARANTEE of each release; of large plans it is found once and then kept."""
+    subjects = [f"release {release.id}" for release in releases]
+    there = known.look(connection, request.app.state.secret, known.FOUND_BY, subjects)
+    costs: list[dict[str, Any]] = []
+    for subject, release in zip(subjects, releases, strict=True):
+        if subject in there:
+            costs.append(json.loads(there[subject]))
+            continue
+        plan = condense(release.plan)
+        costs.append(cost_of(plan, owner.neighbouring, (release.delta,)))
+        if plan.size > MEMOISED_SIZE:
+            _leave(request, Known(subject, known.FOUND_BY, json.dumps(costs[-1])))
+    return costs
+
+
+class Question:
+    """A question about an account's balance, as its journal is now."""
+
+    def __init__(self, request: Request, account: AccountRecord, *asked: object) -> None:
+        self._request = request
+        text = json.dumps([str(one) for one in asked])
+        self._subject = f"balance {account.id} {hashlib.sha256(text.encode()).hexdigest()}"
+        self._state = f"{known.FOUND_BY} {account.head.hash}"
+
+    def known(self, connection: Connection) -> dict[str, Any] | None:
+        """The answer, where it was kept."""
+        found = known.look(connection, self._request.app.state.secret, self._state, [self._subject])
+        answer: dict[str, Any] | None = json.loads(found[self._subject]) if found else None
+        return answer
+
+    def answered(self, answer: dict[str, Any]) -> None:
+        """Leave an answer to be kept."""
+        _leave(self._request, Known(self._subject, self._state, json.dumps(answer)))
+
+
+def _leave(request: Request, found: Known) -> None:
+    request.scope["state"].setdefault(TO_KEEP, []).append(found)

@@ -1,0 +1,175 @@
+"""Releases made ready to be charged: their work bounded, and what takes long priced by a helper."""
+
+import hashlib
+import json
+import pickle
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from fastapi import FastAPI, Request, Response
+
+from service.api.context import Change
+from service.api.guarantees import cost_text
+from service.errors import InvalidInput
+from service.ledger import accounts, charges
+from service.ledger.accounts import Line
+from service.ledger.charges import NewRelease, Prepared
+from service.ledger.releases import ReleaseRecord
+from service.privacy import effort
+from service.privacy.guarantee import USUAL_ORDERS
+from service.privacy.keyed import Key
+from service.privacy.notation import check_relation
+from service.privacy.numbers import exact_text
+from service.privacy.plan import Condensed, condense
+from service.privacy.pricing import Price, price
+
+_MOST_KEPT = 256  # plans whose figures are kept; each takes some ten kilobytes
+
+Figures = tuple[tuple[Price, ...], str]
+"""A price for each account of the line, and GUARANTEE as text."""
+
+
+class PricesFound(Exception):
+    """What ends a request in a helper that is asked for the figures of releases alone."""
+
+    def __init__(self, found: list[Figures]) -> None:
+        super().__init__()
+        self.found = found
+
+
+class _Kept:
+    """Figures that helpers found last, by a digest of all that they depend on."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[str, Figures] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def get(self, key: str) -> Figures | None:
+        with self._mutex:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def put(self, key: str, figures: Figures) -> None:
+        with self._mutex:
+            self._found[key] = figures
+            if len(self._found) > _MOST_KEPT:
+                self._found.popitem(last=False)
+
+
+_kept = _Kept()
+
+
+def prepared(
+    change: Change, account: str, stated: Sequence[NewRelease], *, costs: bool = True
+) -> tuple[list[Prepared], list[str]]:
+    """Releases with all that needs no lock, and GUARANTEE of each: not while the account is locked, as it takes long.
+
+    Raises:
+        NotFound: there is no such account.
+        InvalidInput: a plan has no meaning under the account's relation, or pricing all of them is too much work.
+        TooManyRequests, Unavailable: no helper can price them now.
+    """
+    line = accounts.line_of(change.database, account)
+    deltas = charges.deltas_of(change.database, line, stated)
+    keys = [Key(id(one.plan), delta) for one, delta in zip(stated, deltas, strict=True)]
+    unlike = dict(zip(keys, zip(stated, deltas, strict=True), strict=True))
+    asked = []
+    for one, delta in unlike.values():
+        check_relation(one.plan, line.neighbouring, one.pointer)
+        asked.append(_Asked.of(one, delta, line, costs))
+    if not change.prices_only:
+        check_work(change.most_work, sum(one.work for one in asked), stated[0].pointer)
+    found = dict(zip(unlike, _figures(change, line, asked), strict=True))
+    prices = {id(one.plan): found[key][0] for one, key in zip(stated, keys, strict=True)}
+    new = charges.prepare(change.database, account, stated, prices, deltas)
+    return new, [found[key][1] for key in keys]
+
+
+def cost_of_stored(change: Change, account: str, release: ReleaseRecord) -> str:
+    """GUARANTEE of a release that is in the ledger, whatever work it is."""
+    line = accounts.line_of(change.database, account)
+    stated = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
+    ((_, cost),) = _figures(change, line, [_Asked.of(stated, release.delta, line, costs=True)])
+    return cost
+
+
+def check_work(most: int, work: float, pointer: str) -> None:
+    """Refuse what would take too long, before it begins.
+
+    Raises:
+        InvalidInput: it would.
+    """
+    if work > most:
+        detail = (
+            f"expected work of at most {most} units (about milliseconds), got some {work:.0f}: fewer unlike mechanisms,"
+            " orders or deltas, osgt and discrete_osgt above all"
+        )
+        raise InvalidInput.at(pointer, detail)
+
+
+def install(app: FastAPI) -> None:
+    """Let an application in a helper answer with figures."""
+
+    def tell(_: Request, error: Exception) -> Response:
+        return Response(pickle.dumps(error.found if isinstance(error, PricesFound) else []))
+
+    app.add_exception_handler(PricesFound, tell)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A release whose figures are asked for; ``costs``: GUARANTEE is one of them."""
+
+    release: NewRelease
+    delta: Fraction
+    plan: Condensed
+    work: float
+    costs: bool
+
+    @classmethod
+    def of(cls, release: NewRelease, delta: Fraction, line: Line, costs: bool) -> "_Asked":
+        plan = condense(release.plan)
+        work = sum(effort.of_price(plan, len(orders)) for orders in line.orders)
+        return cls(release, delta, plan, work + costs * effort.of_guarantee(plan, len(USUAL_ORDERS), 1), costs)
+
+    def figures(self, line: Line) -> Figures:
+        prices = tuple(price(self.plan, line.neighbouring, orders) for orders in line.orders)
+        return prices, cost_text(self.plan, line.neighbouring, self.delta) if self.costs else ""
+
+
+def _figures(change: Change, line: Line, asked: Sequence[_Asked]) -> list[Figures]:
+    """In this process where they are found soon, or are known already; else by a helper."""
+    if change.prices_only:
+        raise PricesFound([one.figures(line) for one in asked])
+    elsewhere = change.elsewhere
+    if elsewhere is None:
+        return [one.figures(line) for one in asked]
+    keys = [_key(one, line) if one.work > effort.LIGHT else None for one in asked]
+    known = [one.figures(line) if key is None else _kept.get(key) for one, key in zip(asked, keys, strict=True)]
+    missing = [place for place, figures in enumerate(known) if figures is None]
+    if missing:
+        listed = [
+            {"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)}
+            for one in (asked[place] for place in missing)
+        ]
+        found = elsewhere(f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": listed}).encode())
+        for place, figures in zip(missing, found, strict=True):
+            known[place] = figures
+            _kept.put(keys[place] or "", figures)
+    return [figures for figures in known if figures is not None]
+
+
+def _key(asked: _Asked, line: Line) -> str:
+    parts: tuple[str, ...] = (
+        json.dumps(asked.release.document), exact_text(asked.delta), line.neighbouring.value,
+        *(",".join(map(_text, orders)) for orders in line.orders),
+    )  # fmt: skip
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _text(order: Fraction) -> str:
+    return f"{order.numerator}/{order.denominator}"

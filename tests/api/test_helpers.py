@@ -1,0 +1,209 @@
+"""Helpers: what takes long is answered elsewhere, with the same figures, and ends when nobody waits for it."""
+
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.api.priced import check_work
+from service.errors import InvalidInput
+from service.ledger.database import Database, open_database
+from service.ledger.installation import Secret
+from tests.api.calls import (
+    STEWARD,
+    Client,
+    application,
+    bearer,
+    charge,
+    client_of,
+    concentrated,
+    json_of,
+    make_key,
+    open_account,
+    pointers_of,
+    problem_of,
+    release,
+)
+from tests.api.conftest import serving
+
+_LARGE = {"type": "sequence", "parts": [concentrated(f"0.00{1000 + k}") for k in range(1200)]}
+_MIXED = {
+    "type": "sequence",
+    "parts": [{"type": "discrete_gaussian", "sigma_squared": f"{40 + k}.5"} for k in range(6)]
+    + [{"type": "geometric", "scale": f"{20 + k}.25"} for k in range(12)],
+}
+_APPROXIMATE = {"definition": "approximate", "epsilon": 1000, "delta": "1e-6"}
+
+
+def _offset(k: int) -> dict[str, Any]:
+    return {"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"}
+
+
+def _slow() -> bytes:
+    """A composition that takes a minute, as it goes over the wire."""
+    body = json.dumps({"plan": {"type": "sequence", "parts": [_offset(k) for k in range(100)]}}).encode()
+    head = f"POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _until(holds: Any) -> None:
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_figures_are_the_same_to_the_last_digit_wherever_they_are_found(client: TestClient, alone: TestClient) -> None:
+    asked = {"plan": _MIXED, "deltas": ["1e-6", "1e-10"]}
+    assert client.post("/v1/compositions", json=asked).text == alone.post("/v1/compositions", json=asked).text
+    for name in ("one", "two"):
+        open_account(client, name, _APPROXIMATE)
+    for caller, name in ((client, "one"), (alone, "two")):
+        for plan in (_MIXED, _LARGE, _MIXED):
+            release(caller, plan, name)
+    bodies = [
+        [
+            {name: one[name] for name in ("plan", "cost", "remaining")}
+            for one in json_of(caller.get(f"/v1/accounts/{of}/releases"))["items"]
+        ]
+        for caller, of in ((client, "one"), (alone, "two"))
+    ]
+    assert bodies[0] == bodies[1]
+    balances = [json_of(caller.get(f"/v1/accounts/{of}/balance")) for caller, of in ((client, "one"), (alone, "two"))]
+    assert balances[0]["spent"] == balances[1]["spent"]
+    assert balances[0]["remaining"] == balances[1]["remaining"]
+    assert json_of(client.get("/v1/accounts/two/verify"))["valid"]
+
+
+def test_too_much_work_is_refused_before_it_begins(embedded: TestClient) -> None:
+    orders = [str(2 + k) for k in range(999)]
+    body = {"plan": {"type": "sequence", "parts": [_offset(k) for k in range(100)]}, "orders": orders}
+    answer = embedded.post("/v1/compositions", json=body)
+    assert pointers_of(answer) == ["/plan"]
+    (fault,) = answer.json()["errors"]
+    assert "expected work of at most 100000 units" in fault["detail"]
+    assert "got some" in fault["detail"]
+
+
+def test_a_charge_that_is_too_much_work_is_refused_and_charges_nothing(database: Database, secret: Secret) -> None:
+    with client_of(application(database, secret, max_work=100)) as client:
+        open_account(client, budget=_APPROXIMATE)
+        assert pointers_of(charge(client, _offset(1))) == ["/plan"]
+        assert json_of(client.get("/v1/accounts/people"))["head"]["seq"] == 1
+        json_of(charge(client, concentrated("0.1")), 201)
+
+
+def test_what_was_registered_before_a_limit_was_lowered_is_still_settled(database_url: str, secret: Secret) -> None:
+    plan = {"type": "sequence", "parts": [_offset(1), _offset(2)]}
+    with client_of(application(open_database(database_url), secret)) as client:
+        open_account(client, budget=_APPROXIMATE)
+        held = release(client, plan, reserve_for="P1D")
+    lower = application(open_database(database_url), secret, max_plan_osgt=1, max_work=10)
+    with client_of(lower) as client:
+        settled = json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/commit"))
+        assert settled["cost"] == held["cost"]
+        assert pointers_of(charge(client, plan)) == ["/plan"]
+
+
+def test_work_up_to_the_bound_is_no_fault() -> None:
+    check_work(100, 100.0, "/plan")
+    with pytest.raises(InvalidInput):
+        check_work(100, 100.1, "/plan")
+
+
+def test_who_hangs_up_ends_the_work_and_others_are_answered(app: FastAPI) -> None:
+    helpers = app.state.helpers
+    with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as client:
+        target = urlsplit(address)
+        hanging = [socket.create_connection((target.hostname, target.port)) for _ in range(3)]
+        for connection in hanging:
+            connection.sendall(_slow())
+        _until(lambda: helpers.queue.busy == 1 and helpers.queue.waiting == 2)  # one at a time of one principal
+        other = make_key(client, "auditor")
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}, headers=other))
+        for connection in hanging:
+            connection.close()
+        _until(lambda: helpers.queue.busy == helpers.queue.waiting == 0)
+        assert helpers.hung_up == 3
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))
+
+
+def test_requests_of_one_principal_beyond_the_queue_are_429(app: FastAPI) -> None:
+    app.state.helpers.queue._most = 2
+    with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as client:
+        target = urlsplit(address)
+        waiting = [socket.create_connection((target.hostname, target.port)) for _ in range(3)]
+        for connection in waiting:
+            connection.sendall(_slow())
+        _until(lambda: app.state.helpers.queue.waiting == 2)
+        answer = client.post("/v1/compositions", json={"plan": concentrated("0.1")})
+        problem_of(answer, "too_many_requests")
+        assert int(answer.headers["Retry-After"]) > 0
+        for connection in waiting:
+            connection.close()
+
+
+def test_what_takes_too_long_is_503_and_ended(database: Database, secret: Secret) -> None:
+    app = application(database, secret)
+    with client_of(app) as client:
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))  # one is ready
+        app.state.helpers._seconds = 2.0
+        plan = {"type": "sequence", "parts": [_offset(k) for k in range(100)]}
+        problem_of(client.post("/v1/compositions", json={"plan": plan}), "unavailable")
+        assert app.state.helpers.overran == 1
+        app.state.helpers._seconds = 600.0
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))
+
+
+def test_a_helper_that_was_ended_is_replaced(app: FastAPI) -> None:
+    with client_of(app) as client:
+        asked = {"plan": concentrated("0.1")}
+        json_of(client.post("/v1/compositions", json=asked))
+        app.state.helpers._idle[-1].end()
+        problem_of(client.post("/v1/compositions", json=asked), "unavailable")
+        json_of(client.post("/v1/compositions", json=asked))
+
+
+def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: TestClient, database: Database) -> None:
+    open_account(client, budget={"definition": "zcdp", "rho": 100})
+    release(client, _LARGE)
+    paths = ("releases", "balance")
+    first = [json_of(client.get(f"/v1/accounts/people/{path}")) for path in paths]
+    _until(lambda: len(_known(database)) == 2)
+    assert [json_of(client.get(f"/v1/accounts/people/{path}")) for path in paths] == first
+
+    def forge(connection: Any) -> None:
+        connection.exec_driver_sql("UPDATE known_costs SET cost = '{}'")
+
+    database.write(forge, landed=lambda _, __: False)
+    assert [json_of(client.get(f"/v1/accounts/people/{path}")) for path in paths] == first
+    release(client, concentrated("0.01"))
+    after = json_of(client.get("/v1/accounts/people/balance"))
+    assert after["spent"]["zcdp"]["rho"] > first[1]["spent"]["zcdp"]["rho"]
+
+
+def _known(database: Database) -> list[Any]:
+    with database.read() as connection:
+        return list(connection.exec_driver_sql("SELECT subject FROM known_costs").scalars())
+
+
+def test_long_work_of_many_is_answered_in_the_end(served: Client) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: served.post("/v1/compositions", json={"plan": _MIXED}), range(16)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.text for answer in answers}) == 1
+
+
+def test_the_contract_is_rendered_once_and_not_sent_to_who_has_it(embedded: TestClient) -> None:
+    first = embedded.get("/openapi.json")
+    assert json_of(first)["openapi"].startswith("3.")
+    again = embedded.get("/openapi.json", headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["ETag"] == first.headers["ETag"]
+    assert embedded.get("/openapi.json").content == first.content
