@@ -60,15 +60,19 @@ class Settings(BaseSettings):
     max_arrow_bytes: _Count = Field(
         2**30, description="Largest Arrow stream, in bytes, as it comes and when it is decompressed."
     )
+    max_json_items: _Count = Field(
+        2_000_000, description="Most arrays, objects and texts in one JSON body. Numbers are bounded by their memory."
+    )
     max_json_bytes_at_once: _Count | None = Field(
         None,
-        description="Bytes of JSON bodies that are in memory at once, half of them for one principal; a request for"
-        " which there is no room is answered with 503, small ones never. By default 8 times the largest.",
+        description="Bytes of memory that JSON bodies take at once with what they unfold to, half of them for one"
+        " principal; a request for which there is no room is answered with 503, small ones never, and with 413 where"
+        " there is never room. By default 64 times the largest.",
     )
     max_arrow_bytes_at_once: _Count | None = Field(
         None,
-        description="The same of Arrow streams, each of which takes up to three times its bytes. By default 4 times the"
-        " largest.",
+        description="The same of Arrow streams and of draws that are read back: a count takes up to 56 bytes. By"
+        " default 16 times the largest.",
     )
     max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
@@ -228,13 +232,13 @@ class Settings(BaseSettings):
 
     @property
     def resolved_json_bytes_at_once(self) -> int:
-        """How many bytes of JSON may be in memory at once."""
-        return self.max_json_bytes_at_once or 8 * self.max_json_bytes
+        """How many bytes JSON may take at once."""
+        return self.max_json_bytes_at_once or 64 * self.max_json_bytes
 
     @property
     def resolved_arrow_bytes_at_once(self) -> int:
-        """How many bytes of Arrow streams may be in memory at once."""
-        return self.max_arrow_bytes_at_once or 4 * self.max_arrow_bytes
+        """How many bytes Arrow streams may take at once."""
+        return self.max_arrow_bytes_at_once or 16 * self.max_arrow_bytes
 
     @property
     def resolved_database_url(self) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar, cast, get_origin
 
 from anyio import to_thread
@@ -17,13 +18,16 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
+from service.api.json_size import LARGE, check_size
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
+from service.api.room import room_of
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
-_LARGE = 1 << 16  # bytes from which reading leaves the event loop
 _MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# An escape and, where it is half of a pair, its other half; the group is of one that stands alone.
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrictRoute(APIRoute):
@@ -52,8 +56,13 @@ class StrictRoute(APIRoute):
                 settings = request.app.state.settings
                 plan_limits.set(Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt))
                 body = await _whole_body(request)
-                large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
-                request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
+                measure = partial(check_size, body, settings.max_json_items, room_of(request.scope))
+                if len(body) > LARGE:  # FastAPI takes a model as it is; others it reads, on the event loop
+                    await to_thread.run_sync(measure)
+                    request._json = await to_thread.run_sync(_model_of, model, body)
+                else:
+                    measure()
+                    request._json = parse(body)
             await check_kept(request)
             return await handle(request)
 
@@ -152,10 +161,8 @@ def parse(body: bytes) -> Any:
             parse_constant=_refuse_constant,
             object_pairs_hook=_without_repetition,
         )
-        if _LONE_SURROGATE.search(body):
-            json.dumps(parsed, ensure_ascii=False, default=str).encode()
     except UnicodeError:
-        raise InvalidInput.at("", "expected JSON in UTF-8 without lone surrogates") from None
+        raise _not_unicode() from None
     except RecursionError:
         raise InvalidInput.at("", "expected JSON that is less deeply nested") from None
     except json.JSONDecodeError as error:
@@ -164,7 +171,13 @@ def parse(body: bytes) -> Any:
     except ValueError as error:  # an integer of thousands of digits, or one of the two refusals below
         detail = str(error) if isinstance(error, _Refused) else "expected integers of a readable length"
         raise InvalidInput.at("", detail) from None
+    if _SURROGATE.search(body) and any(escape[1] for escape in _ESCAPE.finditer(body)):
+        raise _not_unicode()
     return parsed
+
+
+def _not_unicode() -> InvalidInput:
+    return InvalidInput.at("", "expected JSON in UTF-8 without lone surrogates")
 
 
 class _Refused(ValueError):

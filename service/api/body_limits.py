@@ -1,6 +1,7 @@
-"""What a body may take: bytes, bytes of all bodies at once, and time to come in."""
+"""What a body may take: bytes, memory beside all other bodies with what it unfolds to, and time to come in."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Mapping
 
@@ -9,38 +10,43 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api import problems
 from service.api.body import media_type
 from service.api.problems import Problem
-from service.errors import Unavailable
+from service.api.room import ROOM
+from service.errors import TooLarge, Unavailable
 
 SENDER = "sender"  # in the state of a request without a key of its own: the principal whose body it is
+
 
 _RETRY = 10  # seconds after which an upload that found no room may come again
 
 
 class Allowance:
-    """How large a body may be, and how many bytes of such bodies there may be in memory at once.
+    """How large a body may be, and how many bytes of memory such bodies may take at once with what they unfold to.
 
     A slow body holds its room for long. So one principal may hold half of it, or one of the largest bodies where that
-    is more, and bodies of up to ``small`` bytes take none.
+    is more, and what needs up to ``small`` bytes takes none.
     """
 
     def __init__(self, largest: int, at_once: int, small: int = 0) -> None:
         self.largest, self.at_once, self.small = largest, at_once, small
-        self.taken = 0  # bytes of bodies that are being received, worked on or answered now
-        self._most = max(largest, at_once // 2)
+        self.taken = 0  # by bodies that are being received, worked on or answered now
+        self.most = max(largest, at_once // 2)
         self._by: Counter[str] = Counter()
+        self._mutex = threading.Lock()  # some find out in a thread what they unfold to
 
     def take(self, size: int, sender: str) -> bool:
         """Take room for so many bytes more, if there is; without a sender, of the room for all."""
-        fits = self.taken + size <= self.at_once and (not sender or self._by[sender] + size <= self._most)
-        if fits:
-            self._add(size, sender)
+        with self._mutex:
+            fits = self.taken + size <= self.at_once and (not sender or self._by[sender] + size <= self.most)
+            if fits:
+                self._add(size, sender)
         return fits
 
     def give_back(self, size: int, sender: str) -> None:
         """The body is answered."""
-        self._add(-size, sender)
-        if not self._by[sender]:
-            del self._by[sender]
+        with self._mutex:
+            self._add(-size, sender)
+            if not self._by[sender]:
+                del self._by[sender]
 
     def _add(self, size: int, sender: str) -> None:
         self.taken += size
@@ -74,6 +80,7 @@ class BodyLimits:
             return
         allowance = self.paths.get(scope["path"]) or self.allowances.get(media_type(scope), self.otherwise)
         body = _Body(allowance, scope, receive, send, self.seconds, self.rate)
+        scope.setdefault("state", {})[ROOM] = body.unfolds
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
             await self.app(scope, body.received, body.sent)
@@ -125,6 +132,21 @@ class _Body:
         self.whole = not message.get("more_body", False)
         return message
 
+    def unfolds(self, more: int) -> None:
+        """Take room for what the request makes the service hold beside its body, before it does.
+
+        Raises:
+            TooLarge: one principal may not take so much in all.
+            Unavailable: there is no room for it now.
+        """
+        if self.started is None:
+            self.sender = _sender(self.scope)  # there is no body, or nobody reads it
+        whole = self.size + more
+        if whole > self.allowance.most:
+            raise TooLarge(f"expected what takes at most {self.allowance.most} bytes of memory when it is unfolded")
+        if not self._takes(whole):
+            raise _full()
+
     async def sent(self, message: Message) -> None:
         """Pass the answer on."""
         self.answered = True
@@ -136,11 +158,20 @@ class _Body:
             raise _Refused(problems.problem("too_large", detail, self.path))
 
     def _take(self, size: int) -> None:
-        if size > max(self.taken, self.allowance.small):
-            if not self.allowance.take(size - self.taken, self.sender):
-                full = Unavailable("there is no room for this body beside those of other requests now", _RETRY)
-                raise _Refused(problems.of_error(full, self.path))
+        if not self._takes(size):
+            raise _Refused(problems.of_error(_full(), self.path))
+
+    def _takes(self, size: int) -> bool:
+        if size <= max(self.taken, self.allowance.small):
+            return True
+        fits = self.allowance.take(size - self.taken, self.sender)
+        if fits:
             self.taken = size
+        return fits
+
+
+def _full() -> Unavailable:
+    return Unavailable("there is no room for this body beside those of other requests now", _RETRY)
 
 
 def _sender(scope: Scope) -> str:

@@ -14,12 +14,13 @@ from service.errors import InvalidInput, TooLarge
 from tests.api.streams import batches_of, counts, stream, written
 
 _MOST = 10**7
+_free = int  # there is room for everything
 _ENDS = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def _through(content: bytes, noisy: Any = None) -> bytes:
     """The answer to a stream; by default the noise is one more for each count."""
-    read = read_counts(bytearray(content), _MOST)
+    read = read_counts(bytearray(content), _MOST, _free)
     whole = np.concatenate([batch.counts for batch in read.batches])
     return b"".join(with_noisy(read, whole + 1 if noisy is None else noisy))
 
@@ -147,7 +148,7 @@ def test_a_stream_of_noisy_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_answer_goes_out_a_mebibyte_at_a_time() -> None:
     batch = pa.record_batch({"count": np.arange(700_000), "text": pa.array(["x" * 3] * 700_000)})
     content = written(batch.schema, [batch, batch.slice(0, 10), batch])
-    read = read_counts(bytearray(content), 10**8)
+    read = read_counts(bytearray(content), 10**8, _free)
     blocks = list(with_noisy(read, np.concatenate([batch.counts for batch in read.batches])))
     assert max(map(len, blocks)) <= 2**20
     assert len(blocks) < 2 * len(content) / 2**20
@@ -206,7 +207,7 @@ _WRONG: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(("content", "pointer"), _WRONG.values(), ids=_WRONG)
 def test_what_is_no_stream_of_counts(content: bytes, pointer: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_counts(bytearray(content), _MOST)
+        read_counts(bytearray(content), _MOST, _free)
     assert [fault.pointer for fault in refused.value.faults] == [pointer]
 
 
@@ -221,12 +222,12 @@ def test_what_is_no_stream_of_counts(content: bytes, pointer: str) -> None:
 )
 def test_counts_of_another_type(column: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_counts(bytearray(stream({"count": column})), _MOST)
+        read_counts(bytearray(stream({"count": column})), _MOST, _free)
     assert [fault.pointer for fault in refused.value.faults] == ["/count"]
 
 
 def test_a_column_may_allow_nulls_and_have_none() -> None:
-    (batch,) = read_counts(bytearray(counts([5])), _MOST).batches
+    (batch,) = read_counts(bytearray(counts([5])), _MOST, _free).batches
     assert batch.counts.tolist() == [5]
 
 
@@ -234,7 +235,7 @@ def test_every_truncation_is_refused() -> None:
     content = stream({"count": pa.array([1, 2]), "word": pa.array(["a", "b"]).dictionary_encode()})
     for length in range(len(content)):
         with pytest.raises(InvalidInput):
-            read_counts(bytearray(content[:length]), _MOST)
+            read_counts(bytearray(content[:length]), _MOST, _free)
 
 
 # What is too large
@@ -248,13 +249,13 @@ def test_counts_that_unfold_to_too_much_are_refused_before_they_do(codec: str) -
     assert len(packed) < 10**5
     for most in (8 * 10**6 - 1, 8 * 10**6, 16 * 10**6 - 1):
         with pytest.raises(TooLarge):
-            read_counts(bytearray(packed), most)
-    assert read_counts(bytearray(packed), 16 * 10**6).rows == 2 * 10**6
+            read_counts(bytearray(packed), most, _free)
+    assert read_counts(bytearray(packed), 16 * 10**6, _free).rows == 2 * 10**6
     claimed = bytearray(packed)
     at = packed.index(struct.pack("<q", 8 * 10**6))
     claimed[at : at + 8] = struct.pack("<q", 2**62)
     with pytest.raises(InvalidInput):
-        read_counts(claimed, 16 * 10**6)
+        read_counts(claimed, 16 * 10**6, _free)
 
 
 def test_too_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,10 +264,10 @@ def test_too_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     for batches, fits in ((10, True), (11, False)):
         content = bytearray(written(schema, [pa.record_batch({"count": _ONE})] * batches))
         if fits:
-            assert read_counts(content, _MOST).rows == 10
+            assert read_counts(content, _MOST, _free).rows == 10
         else:
             with pytest.raises(TooLarge):
-                read_counts(content, _MOST)
+                read_counts(content, _MOST, _free)
 
 
 # Whatever is sent
