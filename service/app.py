@@ -158,10 +158,11 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     app.add_middleware(
         BodyLimits,
         paths={start.SIGN_IN: sign_in},
-        allowances={arrow.MEDIA_TYPE: streams},
+        allowances={arrow.MEDIA_TYPE: streams, "": streams},  # without a body, it reads draws back at most
         otherwise=json,
         seconds=settings.body_seconds,
         rate=settings.body_bytes_per_second,
+        open_seconds=settings.header_seconds,
     )
     app.add_middleware(
         Authentication,

@@ -1,6 +1,7 @@
 """Serving: over an open installation, until a signal ends it."""
 
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service import __version__
 from service.app import create_app
@@ -21,6 +23,9 @@ from service.installation import open_installation
 from service.ledger.keys import ensure_first_key
 from service.settings import Settings, shown, unknown_variables
 
+_READERS = 60  # threads that may have a connection to the database, beside those that write
+_FILES_OF_DATABASE = 3  # of one connection: SQLite's file, its log and their index
+_OTHER_FILES = 256  # the program's own, its pipes, and connections that end as others come
 _log = structlog.get_logger("service.server")
 
 
@@ -34,6 +39,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     # uvicorn raises the signal again after its shutdown: by then this is what it meets.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
+    allow_files(settings)
     bound = bound_socket(host, port)  # before a first key is shown by a process that will not serve
     database, secret = open_installation(settings, begin=True)
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
@@ -54,6 +60,25 @@ def serve(settings: Settings, host: str, port: int) -> None:
         Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([bound])
     finally:
         _log.info("stop")
+
+
+def allow_files(settings: Settings) -> None:
+    """Raise the process's limit on open files to what its connections and databases need.
+
+    Raises:
+        StartupRefused: the operating system does not allow as many.
+    """
+    threads = settings.writer_threads + _READERS
+    needed = settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY in (soft, hard) or hard >= needed:
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return
+    raise StartupRefused(
+        f"SERVICE_MAX_CONNECTIONS and SERVICE_WRITER_THREADS need {needed} open files, and the operating system allows"
+        f" {hard}: raise its hard limit (nofile), or lower these"
+    )
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -101,7 +126,13 @@ class Server(uvicorn.Server):
 
 def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
     """How uvicorn serves."""
-    limits = Limits(settings.max_connections, settings.header_seconds, settings.answer_seconds)
+    limits = Limits(
+        settings.max_connections,
+        settings.resolved_connections_of_address,
+        settings.header_seconds,
+        settings.answer_seconds,
+        ProxyHeadersMiddleware(app, settings.trusted_proxies).trusted_hosts,  # type: ignore[arg-type] # ASGI is ASGI
+    )
     return uvicorn.Config(
         app,
         host=host,

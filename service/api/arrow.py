@@ -35,7 +35,7 @@ _PAIR = struct.Struct("<qq")
 _A_COUNT, _UNFOLDED = 48, 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CountBatch:
     """A record batch: its counts and where they are. Positions are those in the whole stream."""
 
@@ -206,22 +206,25 @@ def _check_buffers(data: memoryview, batch: CountBatch) -> None:
 
 
 def _check_answer(data: memoryview, batch: CountBatch, place: Place) -> None:
-    """With other lengths where they will stand the metadata are the same otherwise: nothing else is in these bytes."""
+    """The metadata are the same whatever lengths will stand in them: nothing else is in these bytes."""
     message = data[batch.start : batch.body]
+    length_at, buffers, listed = batch.body_length - batch.start, batch.buffers - batch.start, 16 * len(batch.listed)
     said = _said(message)
-    for packed in (8, 1 << 40):  # of which the bytes are unlike
-        _, moved = _moves(batch, packed)
-        head = _head(data, batch, packed, moved)
-        new = _described(memoryview(head), 0, place)
-        expected = _places(batch, packed, moved)
-        where = (new.body_length, new.buffers, new.place, new.codec, new.rows)
-        if (
-            where != (batch.body_length - batch.start, batch.buffers - batch.start, batch.place, batch.codec, batch.rows)
-            or integer(memoryview(head), "<q", new.body_length) != batch.end - batch.body + moved
-            or not np.array_equal(new.listed, expected)
-            or _said(memoryview(head)) != said
-        ):
-            raise struct.error("metadata in which two things share their bytes")
+    if length_at - listed < buffers < length_at + 8:
+        raise struct.error("lengths that share their bytes")
+    for filled in (b"\0", b"\xa5", b"\xff"):
+        changed = bytearray(message)
+        changed[length_at : length_at + 8] = filled * 8
+        changed[buffers : buffers + listed] = filled * listed
+        new = _described(memoryview(changed), batch.start, place)
+        if _said(memoryview(changed)) != said or _where(new) != _where(batch):
+            raise struct.error("lengths that share their bytes with something else")
+
+
+def _where(batch: CountBatch) -> tuple[object, ...]:
+    """What of a batch's metadata is used here, beside the lengths."""
+    lengths = (batch.body_length, batch.buffers, len(batch.listed))
+    return (batch.body, batch.place, batch.codec, batch.rows, *lengths)
 
 
 def _said(head: memoryview) -> tuple[object, ...]:
@@ -295,7 +298,7 @@ def _recompressed(data: memoryview, batch: CountBatch, values: memoryview) -> It
     if packed.nbytes > values.nbytes:
         whole, packed = _RAW, values
     after, moved = _moves(batch, packed.nbytes + 8)
-    yield memoryview(_head(data, batch, packed.nbytes + 8, moved))
+    yield memoryview(_head(data, batch, packed.nbytes + 8))
     yield data[batch.body : batch.body + offset]
     yield memoryview(struct.pack("<q", whole))
     yield packed
@@ -311,22 +314,16 @@ def _moves(batch: CountBatch, packed: int) -> tuple[int, int]:
     return after, packed + -(packed - (after - offset)) % 8 - (after - offset)
 
 
-def _places(batch: CountBatch, packed: int, moved: int) -> NDArray[np.int64]:
-    """The buffers as they are listed then."""
-    after, _ = _moves(batch, packed)
+def _head(data: memoryview, batch: CountBatch, packed: int) -> bytearray:
+    """The metadata of the batch then."""
+    after, moved = _moves(batch, packed)
     places = batch.listed.copy()
     places[places[:, 0] >= after, 0] += moved
     places[places[:, 1] == 0, 0] = 0
     places[batch.place] = batch.listed[batch.place, 0], packed
-    return places
-
-
-def _head(data: memoryview, batch: CountBatch, packed: int, moved: int) -> bytearray:
-    """The metadata of the batch then."""
-    head = bytearray(data[batch.start : batch.body])
+    head, listed = bytearray(data[batch.start : batch.body]), places.tobytes()
     struct.pack_into("<q", head, batch.body_length - batch.start, batch.end - batch.body + moved)
-    places = _places(batch, packed, moved).tobytes()
-    head[batch.buffers - batch.start : batch.buffers - batch.start + len(places)] = places
+    head[batch.buffers - batch.start : batch.buffers - batch.start + len(listed)] = listed
     return head
 
 

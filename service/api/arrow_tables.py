@@ -14,9 +14,7 @@ from service.errors import InvalidInput, TooLarge
 _A_BYTE, _A_ROW = 4, 500
 
 
-def read_table(
-    body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Schema], None], take: Take
-) -> pa.Table:
+def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Schema], None], take: Take) -> pa.Table:
     """The table of one whole stream, every value of it validated.
 
     A stream is untrusted: before anything is decompressed, ``check`` has seen the schema, and all that it unfolds to

@@ -74,6 +74,18 @@ class StrictRoute(APIRoute):
             raise UnsupportedMediaType(f"expected {self.media_types}, got {given or 'no Content-Type'}")
 
 
+class OnlyRoute(StrictRoute):
+    """A route of an address that an item could be named by: other methods are refused there, and nothing is looked for.
+
+    It stands before those of items.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Every request to the address comes here."""
+        match, found = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), found
+
+
 class StreamRoute(StrictRoute):
     """A route for one media type, beside that for JSON at the same address; its body is left as bytes."""
 

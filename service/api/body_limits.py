@@ -1,6 +1,7 @@
 """What a body may take: bytes, memory beside all other bodies with what it unfolds to, and time to come in."""
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -58,7 +59,8 @@ class BodyLimits:
 
     Announced or not: a length that was announced is taken when somebody begins to read, so that who is not let in takes
     no room; whatever comes beyond it is taken as it comes. A body has ``seconds`` to come in, and a second more for
-    every ``rate`` bytes of it. The bodies at some paths have an allowance of their own, others that of their type.
+    every ``rate`` bytes of it. The bodies at some paths, which are open to all, have an allowance of their own and
+    ``open_seconds``; others have the allowance of their type.
     """
 
     def __init__(
@@ -69,9 +71,10 @@ class BodyLimits:
         otherwise: Allowance,
         seconds: float,
         rate: int,
+        open_seconds: float = math.inf,
     ) -> None:
         self.app, self.paths, self.allowances, self.otherwise = app, paths, allowances, otherwise
-        self.seconds, self.rate = seconds, rate
+        self.seconds, self.rate, self.open_seconds = seconds, rate, min(seconds, open_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the body while it is read, and give its room back when it is answered."""
@@ -79,7 +82,8 @@ class BodyLimits:
             await self.app(scope, receive, send)
             return
         allowance = self.paths.get(scope["path"]) or self.allowances.get(media_type(scope), self.otherwise)
-        body = _Body(allowance, scope, receive, send, self.seconds, self.rate)
+        seconds = self.open_seconds if scope["path"] in self.paths else self.seconds
+        body = _Body(allowance, scope, receive, send, seconds, self.rate)
         scope.setdefault("state", {})[ROOM] = body.unfolds
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
@@ -118,7 +122,7 @@ class _Body:
             return await self.receive()
         if self.started is None:
             self.started = asyncio.get_running_loop().time()
-            self.sender = _sender(self.scope)  # of a page it is known by now, as nothing is read of others
+            self.sender = sender_of(self.scope)  # of a page it is known by now, as nothing is read of others
             self._take(self.length)
         try:
             async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
@@ -140,7 +144,7 @@ class _Body:
             Unavailable: there is no room for it now.
         """
         if self.started is None:
-            self.sender = _sender(self.scope)  # there is no body, or nobody reads it
+            self.sender = sender_of(self.scope)  # there is no body, or nobody reads it
         whole = self.size + more
         if whole > self.allowance.most:
             raise TooLarge(f"expected what takes at most {self.allowance.most} bytes of memory when it is unfolded")
@@ -174,7 +178,8 @@ def _full() -> Unavailable:
     return Unavailable("there is no room for this body beside those of other requests now", _RETRY)
 
 
-def _sender(scope: Scope) -> str:
+def sender_of(scope: Scope) -> str:
+    """The principal whose request it is; empty where nobody has shown a key."""
     state = scope.get("state", {})
     principal = state.get("principal")
     return str(state.get(SENDER, "") if principal is None else principal.name)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
-from service.api import arrow
+from service.api import arrow, arrow_metadata
 from service.api.arrow import only_noisy, read_counts, with_noisy
 from service.errors import InvalidInput, TooLarge
 from tests.api.streams import batches_of, counts, stream, written
@@ -259,7 +259,7 @@ def test_counts_that_unfold_to_too_much_are_refused_before_they_do(codec: str) -
 
 
 def test_too_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "MOST_MESSAGES", 10)
+    monkeypatch.setattr(arrow_metadata, "MOST_MESSAGES", 10)
     schema = pa.schema([("count", pa.int64())])
     for batches, fits in ((10, True), (11, False)):
         content = bytearray(written(schema, [pa.record_batch({"count": _ONE})] * batches))
