@@ -1,12 +1,14 @@
 """Serving: over an open installation, until a signal ends it."""
 
 import gc
+import os
 import resource
 import signal
 import socket
 import sys
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 
 import structlog
@@ -54,6 +56,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
     gc.set_threshold(20_000, 20, 20)
     app = create_app(settings, database, secret)
     _log.info("start", version=__version__, settings=shown(settings))
+    if settings.most_memory > (there := memory_there()):
+        _log.warning("bodies may take more memory than there is", most_bytes=settings.most_memory, there_bytes=there)
     if unknown := unknown_variables():
         _log.warning("variables that no setting has", names=unknown)
     try:
@@ -79,6 +83,14 @@ def allow_files(settings: Settings) -> None:
         f"SERVICE_MAX_CONNECTIONS and SERVICE_WRITER_THREADS need {needed} open files, and the operating system allows"
         f" {hard}: raise its hard limit (nofile), or lower these"
     )
+
+
+def memory_there() -> int:
+    """The bytes of memory that the process may have: the machine's, or its container's where that has fewer."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    return min(machine, int(text)) if text.isdigit() else machine
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -19,6 +19,10 @@ _SHORTEST_KEY = 32  # characters: nobody guesses a random one
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _LEAST_ROOM = 256 * 2**20  # bytes: however small the largest body, it may unfold to as much as any of its size
+_OWN_MEMORY, _A_CONNECTION = 2**30, 2 * 2**20  # bytes; of a connection what is on its way in and out
+SMALL_BODIES = (
+    16  # bodies that take no room make this part of it in all, if every connection brings the largest of them
+)
 _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
@@ -246,6 +250,12 @@ class Settings(BaseSettings):
     def resolved_arrow_bytes_at_once(self) -> int:
         """How many bytes Arrow streams may take at once."""
         return self.max_arrow_bytes_at_once or max(16 * self.max_arrow_bytes, _LEAST_ROOM)
+
+    @property
+    def most_memory(self) -> int:
+        """The most bytes that the serving process takes: its own, those of bodies, small ones too, of connections."""
+        bodies = self.resolved_json_bytes_at_once + self.resolved_arrow_bytes_at_once
+        return _OWN_MEMORY + bodies + bodies // SMALL_BODIES + self.max_connections * _A_CONNECTION
 
     @property
     def resolved_connections_of_address(self) -> int:

@@ -291,3 +291,77 @@ def test_no_damaged_stream_does_harm(codec: str | None) -> None:
         except (InvalidInput, TooLarge):
             pass
     assert 0 < read < 1500
+
+
+def _few() -> list[bytes]:
+    """Small streams, of which metadata are the most."""
+    few = pa.array(range(50), pa.int64())
+    words, coded = pa.array(["a", "bb"] * 25), pa.array(["x", "y"] * 25).dictionary_encode()
+    batch = pa.record_batch({"float": pa.array([1.5] * 50), "count": few})
+    return [
+        stream({"count": few}),
+        stream({"count": few}, compression="zstd"),
+        stream({"word": words, "count": few, "coded": coded}, compression="lz4"),
+        stream({"word": words, "count": few, "view": words.cast(pa.string_view())}, compression="zstd"),
+        written(batch.schema, [batch] * 3, compression="zstd"),
+    ]
+
+
+def test_whatever_is_read_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw is charged and stored between the two: what is read has an answer, and that has the noisy counts."""
+    chance, few, read = random.Random(21_359), _few(), 0
+    numbers = [0, 1, 8, 50, 64, 400, -1, 2**31 - 1, 2**62]
+    for _ in range(3000):
+        damaged = bytearray(chance.choice(few))
+        for _ in range(chance.choice([1, 1, 1, 2, 3])):
+            at, size = chance.randrange(len(damaged)), chance.choice([1, 1, 1, 4, 8])
+            at -= at % size
+            number = damaged[at] ^ 1 << chance.randrange(8) if size == 1 else chance.choice(numbers)
+            damaged[at : at + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+        try:
+            found = read_counts(damaged, _MOST, _free)
+        except (InvalidInput, TooLarge):
+            continue
+        noisy = np.arange(found.rows) * 3 - 2**40
+        answer = b"".join(with_noisy(found, noisy))
+        monkeypatch.setattr(arrow, "COUNT", "noisy")
+        monkeypatch.setattr(arrow, "NOISY", "count")
+        again = read_counts(answer, _MOST, _free)
+        monkeypatch.undo()
+        assert np.array_equal(np.concatenate([batch.counts for batch in again.batches]), noisy)
+        read += 1
+    assert 300 < read < 2700
+
+
+def _repeated_text(number: int) -> bytes:
+    """A schema with so many columns and notes, which all are made to say the same long text."""
+    long, short = "x" * 4000, [f"y{one:07}" for one in range(number)]
+    schema = pa.schema([("count", pa.int64())], metadata={"long": long} | dict.fromkeys(short, "z" * 8))
+    content = bytearray(written(schema, [pa.record_batch([_ONE], schema=schema)]))
+    target = content.index(struct.pack("<I", 4000) + b"xxxx")
+    for _ in range(number):
+        at = content.index(struct.pack("<I", 8) + b"zzzzzzzz")
+        content[at : at + 4] = b"done"
+        for place in range(0, at, 4):
+            if place + struct.unpack_from("<I", content, place)[0] == at and place < target:
+                content[place : place + 4] = struct.pack("<I", target - place)
+    return bytes(content)
+
+
+def test_metadata_that_say_one_text_many_times_are_refused_before_arrow_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = _repeated_text(50)
+    known = pa.ipc.open_stream(content).schema.metadata
+    assert sum(map(len, known.values())) > 20 * 4000  # what a reader would build
+    monkeypatch.setattr(pa.ipc, "MessageReader", None)
+    with pytest.raises(InvalidInput):
+        read_counts(content, _MOST, _free)
+
+
+def test_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_metadata, "MOST_FIELDS", 3)
+    nested = pa.array([{"a": 1, "b": 2}])
+    assert read_counts(stream({"count": _ONE, "x": _ONE, "y": _ONE}), _MOST, _free).rows == 1
+    with pytest.raises(TooLarge, match="3 columns"):
+        read_counts(stream({"count": _ONE, "x": nested}), _MOST, _free)

@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
 
 import service.api.body
 from service.api import arrow
 from service.api.body_limits import Allowance, BodyLimits
 from service.api.throttle import Meter, Rate
+from service.app import _ROUTERS
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
 from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
@@ -34,6 +36,7 @@ _HEAD = (
 _JSON = {"Content-Type": "application/json"}
 _ROOM = {"definition": "pure", "epsilon": 10**9}
 _PROBLEMS = Path(__file__).resolve().parents[2] / "service" / "web" / "problems"
+_PLANS = "service.api.plans.Plan:"
 _BODY = json.dumps({"plan": pure(1)}).encode()
 
 Serve = Callable[..., tuple[FastAPI, Client]]
@@ -195,11 +198,11 @@ def test_an_answer_that_nobody_takes(serve: Serve) -> None:
 
 def test_connections_beyond_the_limit(serve: Serve) -> None:
     """All there may be are busy: a newcomer is told so."""
-    _, client = serve(max_connections=2, header_seconds=60)
+    app, client = serve(max_connections=2, header_seconds=60)
     with _line(client) as one, _line(client) as other, _line(client) as third:
         for line in (one, other):
             line.sendall(_head())  # the body of somebody with a key
-        time.sleep(0.2)
+        _wait_until(lambda: app.state.metrics.in_progress == 2)
         third.sendall(_head() + _BODY)
         status, problem, head = _problem(_rest(third))
         assert (status, problem["type"]) == (503, "/problems/unavailable")
@@ -216,7 +219,10 @@ def test_connections_beyond_the_limit(serve: Serve) -> None:
         assert line.recv(1 << 16).startswith(b"HTTP/1.1")
 
 
-_FORM = b"POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 99\r\n\r\nk"
+_FORM = (
+    b"POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    b"Content-Length: 99\r\n\r\nk"
+)
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /heal", _FORM], ids=["nothing", "headers", "a form without a key"])
@@ -461,6 +467,27 @@ def test_a_draw_that_is_read_back_takes_its_room(serve: Serve) -> None:
         time.sleep(0.2)
         for read in (path, f"/v1/accounts/people/releases/{drawn['X-Release']}/draws"):
             assert "room" in problem_of(client.get(read), "unavailable")["detail"]
+
+
+def _endless(schema: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
+    """The lists of a model that are of any length and have a fault for each item."""
+    if isinstance(schema, dict) and id(schema) not in seen:
+        seen.add(id(schema))
+        if schema.get("type") == "list" and "max_length" not in schema and not schema.get("fail_fast"):
+            yield schema
+    for below in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        if not isinstance(below, dict) or id(below) not in seen:
+            yield from _endless(below, seen)
+
+
+def test_no_body_can_have_millions_of_faults() -> None:
+    """Each takes hundreds of bytes and is said; of a plan's parts there are no more than it may have nodes."""
+    routes = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    models = {field.field_info.annotation for route in routes if (field := route.body_field)}
+    assert len(models) > 20
+    for model in models:
+        found = list(_endless(model.__pydantic_core_schema__, set()))  # type: ignore[union-attr] # all are models
+        assert [one for one in found if not one["items_schema"].get("schema_ref", "").startswith(_PLANS)] == []
 
 
 def test_wrong_keys_from_one_address(serve: Serve) -> None:
