@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -35,9 +36,10 @@ def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT; running requests are finished first, then the process exits with 0.
 
     Raises:
-        StartupRefused: the address cannot be listened at, or there is no installation to open.
+        StartupRefused: hashes can be foreseen, the address cannot be listened at, or there is no installation to open.
         Unavailable: the database does not answer.
     """
+    require_random_hashes(os.environ)
     # uvicorn raises the signal again after its shutdown: by then this is what it meets.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
@@ -91,6 +93,18 @@ def memory_there() -> int:
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
     return min(machine, int(text)) if text.isdigit() else machine
+
+
+def require_random_hashes(environment: Mapping[str, str]) -> None:
+    """Refuse a start at which Python draws no key for the hashes of text.
+
+    Whoever knows the key makes texts and numbers that collide, and a request of some kilobytes takes minutes.
+
+    Raises:
+        StartupRefused: it draws none.
+    """
+    if environment.get("PYTHONHASHSEED", "") not in ("", "random"):
+        raise StartupRefused("expected PYTHONHASHSEED unset, or random: with a fixed one clients can foresee hashes")
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from service.errors import StartupRefused
-from service.server import allow_files, bound_socket, memory_there
+from service.server import allow_files, bound_socket, memory_there, require_random_hashes
 from service.settings import Settings
 
 
@@ -60,3 +60,14 @@ def test_the_limit_on_open_files_is_raised_as_far_as_is_needed(monkeypatch: pyte
 
 def test_the_memory_that_is_there_is_told() -> None:
     assert 2**28 < memory_there() < 2**50
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4294967295", " "])
+def test_hashes_that_can_be_foreseen_are_refused(seed: str) -> None:
+    with pytest.raises(StartupRefused, match="expected PYTHONHASHSEED unset, or random"):
+        require_random_hashes({"PYTHONHASHSEED": seed})
+
+
+@pytest.mark.parametrize("environment", [{}, {"PYTHONHASHSEED": ""}, {"PYTHONHASHSEED": "random"}])
+def test_hashes_under_a_key_of_the_process_are_not(environment: dict[str, str]) -> None:
+    require_random_hashes(environment)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -15,6 +14,7 @@ from service.ledger.budgets import write_budget
 from service.ledger.journal import Head
 from service.privacy.filter import Definition, remaining
 from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
+from service.privacy.keyed import remembered
 from service.privacy.loss import Loss
 from service.privacy.numbers import parse_exact
 from service.privacy.plan import Condensed, Neighbouring, Plan, condense
@@ -149,13 +149,13 @@ def cost_text(plan: Plan, neighbouring: Neighbouring, delta: Fraction) -> str:
     return write(condensed, neighbouring, delta)
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def _cost_text(plan: Condensed, neighbouring: Neighbouring, delta: Fraction) -> str:
     cost = _cost if plan.size <= MEMOISED_SIZE else _cost.__wrapped__
     return json.dumps(cost(plan, neighbouring, (delta,), USUAL_ORDERS))
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def _cost(
     plan: Condensed, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], orders: tuple[Fraction, ...]
 ) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import numpy as np
 
 from service.errors import TooLarge
 
-LARGE = 1 << 16  # bytes from which reading leaves the event loop
-
+_LARGE = 1 << 16  # bytes up to which the interpreter is held for some microseconds
 _PART = 1 << 20
 _ASCII, _OTHER = 3, 9  # times its bytes: the text, its parts; of four bytes a character where one is not ASCII
 _NUMBER = 120  # bytes: what is parsed, what is read of it, and its place in lists and arrays
@@ -42,7 +41,7 @@ def check_size(body: bytes, most_items: int, take: Callable[[int], None]) -> Non
 
 def _counter(body: bytes) -> Callable[[bytes], int]:
     """Counts a character; of a large body without holding the interpreter, while others are served."""
-    if len(body) <= LARGE:
+    if len(body) <= _LARGE:
         return body.count
     data = np.frombuffer(body, np.uint8)
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -34,6 +33,7 @@ from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.holds import Settled
 from service.ledger.releases import ReleaseRecord, State
 from service.ledger.settling import present
+from service.privacy.keyed import Key
 from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan as PlanValue
 
@@ -282,12 +282,12 @@ def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> Ne
 
 def _costs(prepared: list[Prepared]) -> list[str]:
     """GUARANTEE of each release; not while the account is locked, where answers are stored, as it may take seconds."""
-    known: dict[tuple[int, Fraction], str] = {}
-    for one in prepared:
-        plan, delta = one.release.plan, one.release.delta
-        if (id(plan), delta) not in known:
-            known[id(plan), delta] = cost_text(plan, one.line.neighbouring, delta)
-    return [known[id(one.release.plan), one.release.delta] for one in prepared]
+    known: dict[Key, str] = {}
+    keys = [Key(id(one.release.plan), one.release.delta) for one in prepared]
+    for one, key in zip(prepared, keys, strict=True):
+        if key not in known:
+            known[key] = cost_text(one.release.plan, one.line.neighbouring, one.release.delta)
+    return [known[key] for key in keys]
 
 
 def _text(body: dict[str, Any], cost: str) -> str:

@@ -166,7 +166,11 @@ def charge(
             raise AccountClosed(account.name)
     done: list[Registered] = []
     for prepared in releases:
-        amounts = tuple(charged(account.totals, asked) for account, asked in zip(line, prepared.prices, strict=True))
+        state = _first_state(line, prepared)
+        amounts = tuple(
+            charged(account.totals, asked, held=state != "committed")
+            for account, asked in zip(line, prepared.prices, strict=True)
+        )
         after = [add(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
         failures = [
             accounts.overrun(account, gap.cap, gap.requested, gap.remaining)
@@ -180,7 +184,7 @@ def charge(
             id=str(uuid.uuid4()),
             release=prepared.release,
             account=line[-1],
-            state=_first_state(line, prepared),
+            state=state,
             created_at=at,
             expires_at=None if reserve_for is None else clock.later(at, reserve_for),
         )

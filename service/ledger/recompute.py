@@ -108,7 +108,7 @@ def _with_prices(
     totals, prices = account.totals, []
     for difference in found:
         totals = subtract(totals, read_amount(difference.old))
-        amount = charged(totals, difference.asked)
+        amount = charged(totals, difference.asked, held=True)  # or it is priced again, which takes it away
         totals = add(totals, amount)
         prices.append((difference.release, difference.old, texts.amount_of(budgets.write_price(amount))))
     return replace(account, totals=totals), prices

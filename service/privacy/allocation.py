@@ -8,7 +8,6 @@ another one the largest amount of 12 digits is searched whose plan an empty acco
 from collections.abc import Callable, Sequence as Listed
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 from flint import arb
@@ -18,6 +17,7 @@ from service.privacy.arithmetic import DOUBLES, Doubles, double
 from service.privacy.calibration import LARGEST_MARGIN, margin_to_scale, margin_to_sigma_squared, of_rank, rank_of
 from service.privacy.conversion import epsilon_to_rho_at
 from service.privacy.filter import Budget, Definition, Totals, Weights, add, charged, open_weights, spent
+from service.privacy.keyed import remembered
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.numbers import MAX_BITS, ball, floor as lower_bound
 from service.privacy.plan import Neighbouring, Plan, Sequence
@@ -74,10 +74,10 @@ def with_margin(kind: Kind, query: Query, margin: Fraction, confidence: Fraction
     """
     whole = kind in (Geometric, DiscreteGaussian)
     reached = Fraction(int(margin)) if whole else margin
-    return _with_parameter(kind, query, _calibrated(kind, reached, confidence))  # type: ignore[arg-type]  # types hash
+    return _with_parameter(kind, query, _calibrated(kind, reached, confidence))
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def _calibrated(kind: Kind, margin: Fraction, confidence: Fraction) -> Fraction:
     if kind is Geometric:
         return margin_to_scale(int(margin), confidence)

@@ -11,12 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from functools import cached_property, lru_cache
 
 from service.privacy.conversion import conversion, epsilon_to_rho_at
-from service.privacy.pricing import QUANTA, Price, fractions, integers
+from service.privacy.keyed import Figures, remembered
+from service.privacy.pricing import QUANTA, Price
 
 FINE_DENOMINATOR = 10**60  # totals are exact below it
+COMMON = 10**60 * math.lcm(*range(1, 2**13))
+"""What the denominators of exact amounts that can be taken away again divide; 3,611 digits, and Python reads 4,300.
+
+Such amounts can cancel, a/p + (1 - a/p), so that no bound on the denominator of their sum bounds that of what is left
+when some of them expire: only one multiple of all their denominators does."""
 COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
 COARSE_DELTA = 10**40
 _STEPS = 250
@@ -59,17 +64,16 @@ class Budget:
         return "rho" if self.definition is Definition.ZCDP else "epsilon"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Weights:
     """RDP orders and, for an (epsilon, delta) budget, the share of delta that each may use; fixed at opening."""
 
     orders: tuple[Fraction, ...] = ()
     shares: tuple[Fraction, ...] = ()
 
-    @cached_property
-    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Orders and shares as a key for memos; taking 500 fractions apart is most of an admission."""
-        return integers(self.orders), integers(self.shares)
+    def __post_init__(self) -> None:
+        for name in ("orders", "shares"):  # keys of memos: to hash 500 fractions again would be most of an admission
+            object.__setattr__(self, name, Figures.of(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +138,23 @@ def open_weights(budget: Budget) -> Weights:
     return Weights(ORDERS, tuple(even + (Fraction(9, 10) if k == best else 0) for k in range(len(ORDERS))))
 
 
-def charged(totals: Totals, asked: Price) -> Price:
-    """The price as it is added: rounded up where the common denominator would pass 10^60."""
+def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
+    """The price as it is added: rounded up where the common denominator would pass 10^60.
+
+    ``held``: it can be taken away again; then also where its denominator does not divide ``COMMON``.
+    """
+
+    def manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
+        fine = math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR
+        return added if fine and not (held and COMMON % added.denominator) else _coarse(added, steps)
+
     return Price(
-        epsilon=None if asked.epsilon is None else _manageable(totals.epsilon.finite, asked.epsilon, COARSE),
-        rho=None if asked.rho is None else _manageable(totals.rho.finite, asked.rho, COARSE),
-        delta=_manageable(totals.delta, asked.delta, COARSE_DELTA),
-        linear=_manageable(totals.linear, asked.linear, COARSE),
+        epsilon=None if asked.epsilon is None else manageable(totals.epsilon.finite, asked.epsilon, COARSE),
+        rho=None if asked.rho is None else manageable(totals.rho.finite, asked.rho, COARSE),
+        delta=manageable(totals.delta, asked.delta, COARSE_DELTA),
+        linear=manageable(totals.linear, asked.linear, COARSE),
         quanta=asked.quanta,
     )
-
-
-def _manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
-    if math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR:
-        return added
-    return _coarse(added, steps)
 
 
 def _coarse(value: Fraction, steps: int) -> Fraction:
@@ -209,7 +215,7 @@ def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
 
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
-    rule = _rule(budget.delta - budget.declared_delta, *weights.parts)
+    rule = _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
     rests = totals.quanta or (0,) * len(rule.conversions)
     needed: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
     if totals.linear:
@@ -237,11 +243,10 @@ class _Rule:
     conversions: tuple[int, ...]
 
 
-@lru_cache(maxsize=256)
-def _rule(delta: Fraction, orders: tuple[int, ...], shares: tuple[int, ...]) -> _Rule:
-    alphas = fractions(orders)
+@remembered(maxsize=256)
+def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> _Rule:
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
-    needed = (conversion(alpha, share * delta) for alpha, share in zip(alphas, fractions(shares), strict=True))
+    needed = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
     return _Rule(
         denominator,
         tuple(int(alpha * denominator) for alpha in alphas),

@@ -127,7 +127,7 @@ class _Spent:
     rho: Loss
     delta: Fraction
     curve: Renyi
-    orders: set[Fraction]
+    orders: list[Fraction]
 
     @classmethod
     def of(cls, plan: Condensed, neighbouring: Neighbouring) -> "_Spent":

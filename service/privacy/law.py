@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from service.privacy.keyed import Keyed
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class Law(Keyed):
     """A law of integer noise, symmetric about 0, with exact parameters.
 
     ``scale`` alone is the geometric law (discrete Laplace), ``sigma_squared`` alone the discrete

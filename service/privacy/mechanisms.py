@@ -16,9 +16,11 @@ the mechanism that is charged, and not to a draw of it.
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
+from service.privacy.keyed import Keyed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mechanism:
+class Mechanism(Keyed):
     """What all mechanisms share.
 
     Attributes:
@@ -104,7 +106,7 @@ class RandomizedResponse(Mechanism):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class Declaration(Keyed):
     """A guarantee that someone else proved: any of pure, zCDP and RDP, each beside ``delta``.
 
     Attributes:

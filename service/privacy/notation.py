@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from service.errors import Fault, InvalidInput
@@ -205,8 +206,8 @@ def read_declaration(document: Document, at: str) -> Declaration:
         if value < 0 or (field == "delta" and value >= 1):
             limits = "a number of at least 0" + (" and below 1" if field == "delta" else "")
             raise InvalidInput.at(f"{at}/{field}", f"expected {limits}")
-    points = [_read_point(point, f"{at}/rdp/{number}") for number, point in enumerate(document.get("rdp") or ())]
-    if len({alpha for alpha, _ in points}) < len(points):
+    points = sorted(_read_point(point, f"{at}/rdp/{number}") for number, point in enumerate(document.get("rdp") or ()))
+    if any(one == other for (one, _), (other, _) in pairwise(points)):
         raise InvalidInput.at(f"{at}/rdp", "expected each order once")
     if not points and "epsilon" not in exact and "rho" not in exact:
         raise InvalidInput.at(at, "expected at least one of epsilon, rho and rdp")
@@ -214,7 +215,7 @@ def read_declaration(document: Document, at: str) -> Declaration:
         epsilon=exact.get("epsilon"),
         delta=exact.get("delta", Fraction(0)),
         rho=exact.get("rho"),
-        rdp=tuple(sorted(points)),
+        rdp=tuple(points),
     )
 
 

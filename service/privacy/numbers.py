@@ -18,6 +18,7 @@ from flint import arb, ctx, fmpq
 _PLAIN = re.compile(r"-?[0-9]{1,100}(\.[0-9]{1,100})?")
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,4})?")
 _FRACTION = re.compile(r"-?[0-9]+/[0-9]+")
+_PLAIN_BELOW = 10**21  # from here on whole numbers are written with an exponent, where that is shorter
 MAX_BITS = 1024  # of a numerator, a denominator or a decimal's digits
 MAX_EXPONENT = 400  # in size, of a decimal's leading digit
 _MAX_LENGTH = 2 * MAX_BITS  # longer than any text of a number inside these limits
@@ -58,13 +59,22 @@ def parse_exact(text: str) -> Fraction:
     )
 
 
-@lru_cache(maxsize=4096)
 def exact_text(value: Fraction) -> str:
     """The shortest usual text of a rational: a decimal where it has a short one, else ``p/q``.
 
     ``parse_exact(exact_text(x)) == x`` for every x that ``parse_exact`` returns.
     """
-    top, bottom = value.numerator, value.denominator
+    top, bottom = value.as_integer_ratio()
+    if bottom == 1 and -_PLAIN_BELOW < top < _PLAIN_BELOW:
+        return str(top)
+    return _shortest(f"{top:x}/{bottom:x}")
+
+
+@lru_cache(maxsize=4096)
+def _shortest(ratio: str) -> str:
+    """The same of a ratio in hexadecimal digits: what clients choose is looked up by its text (``keyed``)."""
+    top, bottom = (int(part, 16) for part in ratio.split("/"))
+    value = Fraction(top, bottom)
     for context in (_SHORT, _LONG):
         decimal = context.divide(Decimal(top), Decimal(bottom)).normalize(context)
         if Fraction(decimal) == value:

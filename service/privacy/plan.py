@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from service.privacy.grouping import grouped
+from service.privacy.keyed import Keyed
 from service.privacy.mechanisms import Additive, Declared, Mechanism, simplest
 
 
@@ -17,7 +18,7 @@ class Neighbouring(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sequence:
+class Sequence(Keyed):
     """All parts, each possibly chosen after seeing the earlier ones' outputs."""
 
     parts: tuple["Plan", ...]
@@ -25,7 +26,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
+class Parallel(Keyed):
     """Parts on subsets of the input; any record is in at most ``max_degree`` of the subsets."""
 
     parts: tuple["Plan", ...]
@@ -34,7 +35,7 @@ class Parallel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Keyed):
     """One of the parts, chosen by earlier outputs, for each partition of the input by itself."""
 
     parts: tuple["Plan", ...]
@@ -42,7 +43,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
+class Repeat(Keyed):
     """The same part ``count`` times."""
 
     part: "Plan"
@@ -51,7 +52,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Keyed):
     """The part when ``size`` records change together: what is protected is a group and not one record."""
 
     part: "Plan"
@@ -110,7 +111,7 @@ def restrict(plan: Plan, tag: str) -> Plan | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Condensed:
+class Condensed(Keyed):
     """All of a plan that its price depends on: no names, no tags, equal parts once with their count.
 
     Equal ones cost the same, and a plan of 100,000 nodes is as quick to fold as its few distinct parts.
@@ -128,10 +129,6 @@ class Condensed:
     parts: tuple[tuple["Condensed", int], ...]
     group: int
     size: int = field(compare=False)
-    _hash: int = field(compare=False, repr=False)
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 Priced = Plan | Condensed
@@ -159,7 +156,7 @@ def _condense(plan: Plan, size: int) -> Condensed:
                 mechanism = replace(mechanism, reference="")
             # Of others than additive noise, all that a group does is known.
             group = 1 if size == 1 or not isinstance(mechanism, Additive) else size
-            leaf = Condensed(mechanism, None, (), group, 1, hash(mechanism))
+            leaf = Condensed(mechanism, None, (), group, 1)
             return leaf if times == 1 else _composed([(leaf, times)])
         case Group():
             return _condense(plan.part, size * plan.size)
@@ -185,7 +182,7 @@ def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
 
 def _node(degree: int | None, counts: Counter[Condensed], group: int = 1) -> Condensed:
     parts = tuple(counts.items())
-    return Condensed(None, degree, parts, group, 1 + sum(part.size for part, _ in parts), hash((degree, parts)))
+    return Condensed(None, degree, parts, group, 1 + sum(part.size for part, _ in parts))
 
 
 def leaves(plan: Condensed) -> Iterator[Mechanism]:

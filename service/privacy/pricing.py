@@ -13,6 +13,7 @@ import numpy as np
 
 from service.privacy.costs import Beyond
 from service.privacy.intervals import up
+from service.privacy.keyed import Figures
 from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
 from service.privacy.mechanisms import Mechanism
 from service.privacy.outline import Foldable, Notion, fold, outline
@@ -52,22 +53,12 @@ def price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) 
     condensed = condense(plan)
     if condensed.size > MEMOISED_SIZE:
         return _price(condensed, neighbouring, orders)
-    return _memoised(condensed, neighbouring, integers(orders))
-
-
-def integers(values: tuple[Fraction, ...]) -> tuple[int, ...]:
-    """Numerators and denominators in turn: as a key, 250 fractions would take ten times as long to hash."""
-    return tuple(part for value in values for part in (value.numerator, value.denominator))
-
-
-def fractions(parts: tuple[int, ...]) -> tuple[Fraction, ...]:
-    """The inverse of ``integers``."""
-    return tuple(Fraction(top, bottom) for top, bottom in zip(parts[::2], parts[1::2], strict=True))
+    return _memoised(condensed, neighbouring, Figures.of(orders))
 
 
 @lru_cache(maxsize=1024)
-def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: tuple[int, ...]) -> Price:
-    return _price(plan, neighbouring, fractions(orders))
+def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: Figures) -> Price:
+    return _price(plan, neighbouring, orders)
 
 
 def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
@@ -112,7 +103,7 @@ def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
     At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
     """
 
-    key = integers(orders)
+    key = Figures.of(orders)
 
     def mechanism(mechanism: Mechanism) -> _Curve:
         linear = sole_slope(mechanism)

@@ -12,6 +12,7 @@ from flint import arb
 
 from service.privacy.arithmetic import BALLS
 from service.privacy.curves import discrete_gaussian, geometric, laplace, randomized_response
+from service.privacy.keyed import Figures, remembered
 from service.privacy.loss import INFINITE, Loss, largest, least, total
 from service.privacy.mechanisms import (
     Declared,
@@ -94,16 +95,16 @@ def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> 
     return Loss(((1 - share) * (low - 1) * at_low + share * (high - 1) * at_high) / z)
 
 
-@lru_cache(maxsize=1 << 16)
+@remembered(maxsize=1 << 16)
 def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
     """tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon bounds it at every order."""
     return _taus(mechanism, (alpha,))[0]
 
 
 @lru_cache(maxsize=1 << 9)
-def mechanism_taus(mechanism: Mechanism, orders: tuple[int, ...]) -> tuple[Loss, ...]:
-    """The same at many orders, of which the numerators and denominators are given in turn: a key that hashes fast."""
-    return _taus(mechanism, [Fraction(top, of) for top, of in zip(orders[::2], orders[1::2], strict=True)])
+def mechanism_taus(mechanism: Mechanism, orders: Figures) -> tuple[Loss, ...]:
+    """The same at many orders."""
+    return _taus(mechanism, orders)
 
 
 def _taus(mechanism: Mechanism, orders: Sequence[Fraction]) -> tuple[Loss, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import groupby
 
 import numpy as np
 
@@ -43,12 +44,13 @@ class Renyi:
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
         """Upper bounds at the orders, less than 1e-11 of themselves above the truth."""
-        found: dict[Fraction, Loss] = {}
+        found: dict[int, Loss] = {}  # by place: no number of a client's is a key
         for whole in (True, False):
-            listed = [order for order in orders if (order.denominator == 1) is whole]
-            if listed:
-                found.update(zip(listed, (self._at_whole_orders if whole else self._costs).bounds(listed), strict=True))
-        return tuple(found[order] for order in orders)
+            places = [place for place, order in enumerate(orders) if (order.denominator == 1) is whole]
+            if places:
+                costs = self._at_whole_orders if whole else self._costs
+                found.update(zip(places, costs.bounds([orders[place] for place in places]), strict=True))
+        return tuple(found[place] for place in range(len(orders)))
 
     def parts(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
         """c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope everywhere.
@@ -97,7 +99,7 @@ def _interpolated(guarantee: Declaration, alphas: Doubles) -> Doubles:
     return np.asarray(np.interp(alphas, orders, weighted, right=np.inf) / (alphas - 1))
 
 
-def declared_orders(plan: Outline) -> set[Fraction]:
+def declared_orders(plan: Outline) -> list[Fraction]:
     """The orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there."""
     guarantees = [one.guarantee for one in plan.mechanisms if isinstance(one, Declared)]
-    return {order for guarantee in guarantees for order, _ in guarantee.rdp}
+    return [order for order, _ in groupby(sorted(order for one in guarantees for order, _ in one.rdp))]

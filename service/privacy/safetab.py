@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from service.privacy.calibration import (
     safetab_sigma_squared,
 )
 from service.privacy.conversion import conversion
+from service.privacy.keyed import remembered
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.plan import Choice, Repeat, Sequence
 from service.privacy.pure import mechanism_epsilon
@@ -80,7 +80,7 @@ class Analysis:
     sound: bool
 
 
-@lru_cache(maxsize=1024)
+@remembered(maxsize=1024)
 def base_of(kind: Kind, margin: int, confidence: Fraction, exact: bool) -> Geometric | DiscreteGaussian:
     """The mechanism of step 2 that meets a margin of error.
 
@@ -104,7 +104,7 @@ def noise_of(design: Design, level: Level) -> Noise:
 
     So the budget is rho_base/(1 - gamma), as in the paper's Table 4; below its eq. 38 it says 1/gamma.
     """
-    base = base_of(design.kind, level.margin, design.confidence, design.exact)  # type: ignore[arg-type]  # types hash
+    base = base_of(design.kind, level.margin, design.confidence, design.exact)
     rest = 1 - design.stage_1
     total = _with_share(base, 1 / rest, f"{level.name}/total only")
     return Noise(

@@ -1,6 +1,7 @@
 """The privacy filter: totals that stay exact, caps that are compared exactly, orders and weights."""
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -14,6 +15,7 @@ from service.privacy.conversion import conversion, epsilon_to_rho_at
 from service.privacy.filter import (
     COARSE,
     COARSE_DELTA,
+    COMMON,
     FINE_DENOMINATOR,
     ORDERS,
     Budget,
@@ -236,6 +238,35 @@ def test_after_rounding_a_stated_tenth_is_still_a_tenth() -> None:
     assert charged(totals, third).rho == Fraction(333333333333333334, 10**18)
     assert charged(totals, replace(third, rho=Fraction(1, 10))).rho == Fraction(1, 10)
     assert charged(Totals(rho=Sum(Fraction(1, 10))), third) == third
+
+
+def test_what_expires_leaves_a_total_that_can_be_read_however_it_cancelled_before() -> None:
+    """Pairs that add up to a short number, of which one each is taken away: 200 unlike primes would be left."""
+    totals, firsts = Totals(), []
+    for k in range(200):
+        prime = 10**45 + 2 * k + 1
+        for part in (Fraction(10**44 + k, prime * 10**6), Fraction(1, 10**6) - Fraction(10**44 + k, prime * 10**6)):
+            asked = Price(part, part, Fraction(0), part, ())
+            amount = charged(totals, asked, held=True)
+            assert asked.epsilon is not None
+            assert amount.epsilon is not None
+            assert asked.epsilon <= amount.epsilon <= asked.epsilon + Fraction(1, COARSE)
+            totals = add(totals, amount)
+            firsts += [amount] if part < Fraction(1, 2 * 10**6) else []
+    for amount in firsts:
+        totals = subtract(totals, amount)
+    assert len(str(totals.epsilon.finite)) < 4300
+    assert COMMON % totals.epsilon.finite.denominator == 0
+
+
+@given(st.fractions(0, 1, max_denominator=2**13 - 1), st.integers(0, 40))
+def test_what_is_held_is_exact_where_its_denominator_is_usual(value: Fraction, digits: int) -> None:
+    asked = Price(value / 10**digits, None, Fraction(0), Fraction(0), ())
+    assert charged(Totals(), asked, held=True) == asked
+
+
+def test_what_can_be_taken_away_from_totals_leaves_figures_that_python_reads() -> None:
+    assert len(str(COMMON * FINE_DENOMINATOR)) + 400 < sys.get_int_max_str_digits()
 
 
 def test_infinite_losses_are_counted_and_not_added() -> None:

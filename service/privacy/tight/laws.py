@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.privacy.keyed import Keyed
 from service.privacy.loss import Loss, total
 from service.privacy.mechanisms import (
     Declared,
@@ -32,7 +33,7 @@ LARGEST, SMALLEST = 1e40, 1e-40
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(Keyed):
     """``families.Ladders`` of one member, exact.
 
     Attributes:

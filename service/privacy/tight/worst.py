@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from service.privacy.keyed import Key, Keyed
 from service.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from service.privacy.numbers import double_up
 from service.privacy.outline import Notion, evaluate, outline
@@ -24,7 +25,7 @@ MOST_BRANCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Keyed):
     """Laws composed.
 
     Attributes:
@@ -37,7 +38,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class Worst(Keyed):
     """The worst of at least two sums, at every epsilon by itself."""
 
     branches: frozenset[Sum]
@@ -97,11 +98,12 @@ def _largest(weighted: Iterable[tuple[Sum, int]], how_many: int) -> Sum:
 
 def _undominated(sums: Iterable[Sum]) -> list[Sum]:
     """The sums without those that another is certainly worse than: of the same kind and larger, or containing it."""
-    largest: dict[object, tuple[object, Sum]] = {}
+    largest: dict[Key, tuple[object, Sum]] = {}
     for one in sums:
         kind, size = _rank(one)
-        if kind not in largest or largest[kind][0] < size:  # type: ignore[operator]  # of one kind: both Fractions
-            largest[kind] = size, one
+        key = Key(kind)
+        if key not in largest or largest[key][0] < size:  # type: ignore[operator]  # of one kind: both Fractions
+            largest[key] = size, one
     left = [one for _, one in largest.values()]
     if len(left) > MOST_BRANCHES:
         raise NotTight

@@ -1,0 +1,105 @@
+"""Hashes of exact numbers that nobody outside this process can foresee, and memos by them.
+
+Python hashes a number to itself modulo 2^61 - 1: who chooses numbers chooses which of them collide, and to look up n
+colliding keys takes n² comparisons. Text is hashed under a key that is drawn when the process starts (SipHash), so
+here numbers are hashed by their text. What a client states is never the key of a dict, a set or a memo as a number.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from fractions import Fraction
+from functools import cache, lru_cache, update_wrapper
+from operator import attrgetter
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def keyed(value: Any) -> int:
+    """A hash that is the same for equal values, whole numbers and fractions alike; tuples are looked into."""
+    kind = type(value)
+    if kind is Fraction:
+        top, bottom = value.as_integer_ratio()
+        return hash(f"{top:x}" if bottom == 1 else f"{top:x}/{bottom:x}")  # hexadecimal: in linear time, at any length
+    if kind is int:
+        return hash(f"{value:x}")
+    if kind is float:
+        return hash(f"{value!r}")
+    return hash(tuple(map(keyed, value))) if kind is tuple else hash(value)
+
+
+class Keyed:
+    """A frozen dataclass that is hashed by its numbers' text, once: not again at each node of a tree above it."""
+
+    __slots__ = ("_kept",)
+    _kept: int
+
+    def __init_subclass__(cls) -> None:
+        """Give the class the hash as its own, which a dataclass leaves as it is."""
+        super().__init_subclass__()
+        cls.__hash__ = Keyed.__hash__  # type: ignore[method-assign]
+
+    def __hash__(self) -> int:
+        try:
+            return self._kept
+        except AttributeError:
+            kind: type = type(self)
+            found = keyed(_compared(kind)(self))
+            object.__setattr__(self, "_kept", found)
+            return found
+
+
+@cache
+def _compared(kind: type) -> Callable[[object], tuple[object, ...]]:
+    """What two values of a dataclass are compared by; the class too, so that there is more than one figure."""
+    return attrgetter("__class__", *(field.name for field in fields(kind) if field.compare))
+
+
+class Figures(tuple[Fraction, ...]):  # its hash is kept
+    """Fractions as a key: an account's 250 orders are hashed once and not for every charge."""
+
+    _kept: int | None = None
+
+    @classmethod
+    def of(cls, values: Iterable[Fraction]) -> Self:
+        """The same as it is where it is one already."""
+        return values if isinstance(values, cls) else cls(values)
+
+    def __hash__(self) -> int:
+        if self._kept is None:
+            self._kept = hash(tuple(map(keyed, self)))
+        return self._kept
+
+
+class Key:
+    """Any values together as a key."""
+
+    __slots__ = ("_hash", "values")
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+        self._hash = keyed(values)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.values == other.values
+
+
+class Remembered(Generic[P, R]):
+    """A function that remembers what it found; ``__wrapped__`` does not."""
+
+    def __init__(self, function: Callable[P, R], maxsize: int) -> None:
+        update_wrapper(self, function)
+        self.__wrapped__ = find = cast("Callable[..., R]", function)
+        self._known = lru_cache(maxsize)(lambda key: find(*key.values))
+
+    def __call__(self, *values: P.args, **named: P.kwargs) -> R:
+        return self._known(Key(*values, **named))
+
+
+def remembered(maxsize: int) -> Callable[[Callable[P, R]], Remembered[P, R]]:
+    """``lru_cache`` for functions of numbers that clients choose, which are given by position."""
+    return lambda function: Remembered(function, maxsize)
