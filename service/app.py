@@ -57,7 +57,7 @@ from service.ledger.installation import Secret
 from service.ledger.uses import Uses
 from service.pages import refusals, routes, start
 from service.pages.refusals import ProblemPages
-from service.settings import Settings
+from service.settings import SMALL_BODIES, Settings
 
 _TITLE = "Privacy-budget ledger"
 # FastAPI's own, which one variable of the environment turns on, sends what is wrong with a body: true counts.
@@ -70,7 +70,6 @@ _NO_TELEMETRY: TelemetryConfig = {
 }
 _THREADS = 40  # that anyio has for requests which only read
 _TURNS = 2  # requests of one principal that are worked on at once in this process while others ask
-_SMALL = 16  # bodies that take no room make a part of it in all, if every connection brings the largest of them
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
@@ -179,7 +178,7 @@ def _add_routes(app: FastAPI) -> None:
 def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     """The middleware, from within to without, and the figures that it keeps."""
     json, streams = (
-        Allowance(largest, at_once, at_once // (_SMALL * settings.max_connections))
+        Allowance(largest, at_once, at_once // (SMALL_BODIES * settings.max_connections))
         for largest, at_once in (
             (settings.max_json_bytes, settings.resolved_json_bytes_at_once),
             (settings.max_arrow_bytes, settings.resolved_arrow_bytes_at_once),
@@ -195,10 +194,11 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     app.add_middleware(
         BodyLimits,
         paths={start.SIGN_IN: sign_in},
-        allowances={arrow.MEDIA_TYPE: streams},
+        allowances={arrow.MEDIA_TYPE: streams, "": streams},  # without a body, it reads draws back at most
         otherwise=json,
         seconds=settings.body_seconds,
         rate=settings.body_bytes_per_second,
+        open_seconds=settings.header_seconds,
     )
     app.add_middleware(
         Authentication,

@@ -4,54 +4,114 @@ What uvicorn has no limits for: headers that never end, answers that nobody take
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.api import problems
+from service.api.body_limits import sender_of
 from service.api.middleware import BEYOND_LIMIT
 
 
 class Limits(NamedTuple):
-    """How many connections, and seconds for the headers of a request and for taking some of an answer."""
+    """How many connections there may be, how many of one address, and seconds for what a client does.
+
+    The seconds are for the headers of a request and for taking some of an answer. A proxy's connections are of many.
+    """
 
     connections: int
+    of_address: int
     header_seconds: float
     answer_seconds: float
+    proxies: Container[str] = ()
 
 
 def limited(given: Limits) -> type[H11Protocol]:
     """The protocol for uvicorn's configuration."""
 
     class Limited(Connection):
-        limits = given
+        limits, crowd = given, Crowd(given)
 
     return Limited
+
+
+class Crowd:
+    """All connections of a server. Who comes when there are too many takes the place of one that is idle."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._all: dict[Connection, str] = {}  # with their addresses, the oldest first
+        self._by: Counter[str] = Counter()
+
+    def enter(self, new: "Connection", address: str) -> bool:
+        """Whether there is room for one more, made by closing an idle one if need be."""
+        whole = len(self._all) >= self._limits.connections
+        own = address not in self._limits.proxies and self._by[address] >= self._limits.of_address
+        fits = not (whole or own) or self._end_idle(address if own else None)
+        self._all[new] = address
+        self._by[address] += 1
+        return fits
+
+    def leave(self, connection: "Connection") -> None:
+        """It has ended, or will when its client has taken what is left."""
+        address = self._all.pop(connection, None)
+        if address is not None:
+            self._by[address] -= 1
+            if not self._by[address]:
+                del self._by[address]
+
+    def _end_idle(self, of: str | None) -> bool:
+        """Close an idle connection: one that never asked for anything if there is one, and the oldest of these."""
+        idle = [one for one, address in self._all.items() if of in (None, address) and one.is_idle]
+        chosen = next((one for one in idle if not one.has_asked), idle[0] if idle else None)
+        if chosen is not None:
+            chosen.end()
+        return chosen is not None
 
 
 class Connection(H11Protocol):
     """HTTP/1.1 on one connection."""
 
     limits: Limits
+    crowd: Crowd
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._headers_due: asyncio.TimerHandle | None = None
         self._answer_due: asyncio.TimerHandle | None = None
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether a request has begun to come on it."""
+        return self.cycle is not None  # type: ignore[redundant-expr] # before its first request there is none
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is worked on: none has come, or one whose body is waited for is nobody's with a key."""
+        if not self.has_asked or self.cycle.response_complete:
+            return True
+        return self.cycle.more_body and not self.cycle.response_started and not sender_of(self.cycle.scope)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Expect headers."""
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
+        if not self.crowd.enter(self, self.client[0] if self.client else ""):
             self.app_state = {**self.app_state, BEYOND_LIMIT: True}
         self._expect_headers()
+
+    def end(self) -> None:
+        """Close it for another one."""
+        self.crowd.leave(self)
+        self.transport.close()
+        self._end()
 
     def data_received(self, data: bytes) -> None:
         """Read on; what is between two requests and no whole request has its time."""
         super().data_received(data)
-        # Before its first request a connection has no cycle, whatever uvicorn declares.
-        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]
+        if self.has_asked and not self.cycle.response_complete:
             self._stop(self._headers_due)
             self._headers_due = None
         elif self._headers_due is None and self.timeout_keep_alive_task is None:
@@ -59,6 +119,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
+        self.crowd.leave(self)
         self._stop(self._headers_due)
         self._stop(self._answer_due)
         super().connection_lost(exc)

@@ -2,18 +2,21 @@
 
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service import __version__
 from service.app import create_app
@@ -24,6 +27,9 @@ from service.ledger.keys import ensure_first_key
 from service.settings import Settings, shown, unknown_variables
 
 _SWITCH = 0.0005  # seconds after which a thread that computes lets another go on, which has a charge to answer
+_READERS = 60  # threads that may have a connection to the database, beside those that write
+_FILES_OF_DATABASE = 3  # of one connection: SQLite's file, its log and their index
+_OTHER_FILES = 256  # the program's own, its pipes, and connections that end as others come
 _log = structlog.get_logger("service.server")
 
 
@@ -38,6 +44,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     # uvicorn raises the signal again after its shutdown: by then this is what it meets.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
+    allow_files(settings)
     bound = bound_socket(host, port)  # before a first key is shown by a process that will not serve
     database, secret = open_installation(settings, begin=True)
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
@@ -55,12 +62,41 @@ def serve(settings: Settings, host: str, port: int) -> None:
     if app.state.helpers is not None:
         threading.Thread(target=app.state.helpers.warm, name="helpers").start()
     _log.info("start", version=__version__, settings=shown(settings))
+    if settings.most_memory > (there := memory_there()):
+        _log.warning("bodies may take more memory than there is", most_bytes=settings.most_memory, there_bytes=there)
     if unknown := unknown_variables():
         _log.warning("variables that no setting has", names=unknown)
     try:
         Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([bound])
     finally:
         _log.info("stop")
+
+
+def allow_files(settings: Settings) -> None:
+    """Raise the process's limit on open files to what its connections and databases need.
+
+    Raises:
+        StartupRefused: the operating system does not allow as many.
+    """
+    threads = settings.writer_threads + _READERS
+    needed = settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY in (soft, hard) or hard >= needed:
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return
+    raise StartupRefused(
+        f"SERVICE_MAX_CONNECTIONS and SERVICE_WRITER_THREADS need {needed} open files, and the operating system allows"
+        f" {hard}: raise its hard limit (nofile), or lower these"
+    )
+
+
+def memory_there() -> int:
+    """The bytes of memory that the process may have: the machine's, or its container's where that has fewer."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    return min(machine, int(text)) if text.isdigit() else machine
 
 
 def require_random_hashes(environment: Mapping[str, str]) -> None:
@@ -120,7 +156,13 @@ class Server(uvicorn.Server):
 
 def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
     """How uvicorn serves."""
-    limits = Limits(settings.max_connections, settings.header_seconds, settings.answer_seconds)
+    limits = Limits(
+        settings.max_connections,
+        settings.resolved_connections_of_address,
+        settings.header_seconds,
+        settings.answer_seconds,
+        ProxyHeadersMiddleware(app, settings.trusted_proxies).trusted_hosts,  # type: ignore[arg-type] # ASGI is ASGI
+    )
     return uvicorn.Config(
         app,
         host=host,

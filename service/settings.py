@@ -18,6 +18,11 @@ _DRIVERS = ("sqlite", "postgresql+psycopg")
 _SHORTEST_KEY = 32  # characters: nobody guesses a random one
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_LEAST_ROOM = 256 * 2**20  # bytes: however small the largest body, it may unfold to as much as any of its size
+_OWN_MEMORY, _A_CONNECTION = 2**30, 2 * 2**20  # bytes; of a connection what is on its way in and out
+SMALL_BODIES = (
+    16  # bodies that take no room make this part of it in all, if every connection brings the largest of them
+)
 _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
@@ -61,15 +66,19 @@ class Settings(BaseSettings):
     max_arrow_bytes: _Count = Field(
         2**30, description="Largest Arrow stream, in bytes, as it comes and when it is decompressed."
     )
+    max_json_items: _Count = Field(
+        2_000_000, description="Most arrays, objects and texts in one JSON body. Numbers are bounded by their memory."
+    )
     max_json_bytes_at_once: _Count | None = Field(
         None,
-        description="Bytes of JSON bodies that are in memory at once, half of them for one principal; a request for"
-        " which there is no room is answered with 503, small ones never. By default 8 times the largest.",
+        description="Bytes of memory that JSON bodies take at once with what they unfold to, half of them for one"
+        " principal; a request for which there is no room is answered with 503, small ones never, and with 413 where"
+        " there is never room. By default 64 times the largest, at least 256 MiB.",
     )
     max_arrow_bytes_at_once: _Count | None = Field(
         None,
-        description="The same of Arrow streams, each of which takes up to three times its bytes. By default 4 times the"
-        " largest.",
+        description="The same of Arrow streams and of draws that are read back: a count takes up to 56 bytes. By"
+        " default 16 times the largest, at least 256 MiB.",
     )
     max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
@@ -143,7 +152,13 @@ class Settings(BaseSettings):
         " claim.",
     )
     max_connections: _Count = Field(
-        1000, description="Connections at once; who comes beyond them is answered with 503, but for probes and metrics."
+        1000,
+        description="Connections at once. For who comes beyond them the oldest idle one is closed; where none is, the"
+        " answer is 503, but for probes and metrics.",
+    )
+    max_connections_of_address: _Count | None = Field(
+        None,
+        description="The same of one address that is no trusted proxy. By default half of max_connections.",
     )
     keep_alive_seconds: _Count = Field(5, description="Seconds that a connection stays open without a request.")
     header_seconds: _Seconds = Field(10.0, description="Seconds that a request's headers may take to come.")
@@ -162,8 +177,8 @@ class Settings(BaseSettings):
     )
     failure_rate: _Rate = Field(
         "10000/minute",
-        description="Requests without a valid key from one address, likewise; beyond it only keys that were valid"
-        " before are looked at.",
+        description="Requests without a valid key from one address, likewise; beyond it keys that were not valid before"
+        " are looked up one after the other.",
     )
     hsts_seconds: Annotated[int, Field(ge=0)] = Field(
         0, description="max-age of Strict-Transport-Security; 0 sends none. Only where every client comes over TLS."
@@ -244,13 +259,24 @@ class Settings(BaseSettings):
 
     @property
     def resolved_json_bytes_at_once(self) -> int:
-        """How many bytes of JSON may be in memory at once."""
-        return self.max_json_bytes_at_once or 8 * self.max_json_bytes
+        """How many bytes JSON may take at once."""
+        return self.max_json_bytes_at_once or max(64 * self.max_json_bytes, _LEAST_ROOM)
 
     @property
     def resolved_arrow_bytes_at_once(self) -> int:
-        """How many bytes of Arrow streams may be in memory at once."""
-        return self.max_arrow_bytes_at_once or 4 * self.max_arrow_bytes
+        """How many bytes Arrow streams may take at once."""
+        return self.max_arrow_bytes_at_once or max(16 * self.max_arrow_bytes, _LEAST_ROOM)
+
+    @property
+    def most_memory(self) -> int:
+        """The most bytes that the serving process takes: its own, those of bodies, small ones too, of connections."""
+        bodies = self.resolved_json_bytes_at_once + self.resolved_arrow_bytes_at_once
+        return _OWN_MEMORY + bodies + bodies // SMALL_BODIES + self.max_connections * _A_CONNECTION
+
+    @property
+    def resolved_connections_of_address(self) -> int:
+        """How many connections one address may have."""
+        return self.max_connections_of_address or max(1, self.max_connections // 2)
 
     @property
     def resolved_database_url(self) -> str:

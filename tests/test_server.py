@@ -1,12 +1,14 @@
 """The address that is served at."""
 
 import asyncio
+import resource
 import socket
 
 import pytest
 
 from service.errors import StartupRefused
-from service.server import bound_socket, require_random_hashes
+from service.server import allow_files, bound_socket, memory_there, require_random_hashes
+from service.settings import Settings
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
@@ -38,6 +40,26 @@ def test_an_address_that_is_taken_is_refused() -> None:
             bound_socket("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(StartupRefused, match="cannot listen at no such host"):
         bound_socket("no such host", 0)
+
+
+def test_more_connections_than_open_files_end_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
+    with pytest.raises(StartupRefused, match=r"need 1484 open files, .* allows 1024: raise .* \(nofile\)"):
+        allow_files(Settings(max_connections=1000))
+
+
+def test_the_limit_on_open_files_is_raised_as_far_as_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = list[object]()
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: raised.append(limits))
+    for limits, expected in (((256, 4096), [(1484, 4096)]), ((2048, 4096), []), ((resource.RLIM_INFINITY,) * 2, [])):
+        raised.clear()
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
+        allow_files(Settings(max_connections=1000))
+        assert raised == expected
+
+
+def test_the_memory_that_is_there_is_told() -> None:
+    assert 2**28 < memory_there() < 2**50
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4294967295", " "])

@@ -63,7 +63,9 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "LOG_LEVEL": "WARNING",
         "MAX_JSON_BYTES_AT_ONCE": "3000",
         "MAX_ARROW_BYTES_AT_ONCE": "4000",
+        "MAX_JSON_ITEMS": "70",
         "MAX_CONNECTIONS": "50",
+        "MAX_CONNECTIONS_OF_ADDRESS": "20",
         "KEEP_ALIVE_SECONDS": "6",
         "HEADER_SECONDS": "1.5",
         "BODY_SECONDS": "2.5",
@@ -95,6 +97,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert settings.oidc_roles == {"office": "steward", "staff": "auditor"}
     assert (settings.resolved_json_bytes_at_once, settings.resolved_arrow_bytes_at_once) == (3000, 4000)
     assert (settings.max_connections, settings.keep_alive_seconds, settings.body_bytes_per_second) == (50, 6, 100)
+    assert (settings.max_json_items, settings.resolved_connections_of_address) == (70, 20)
     assert (settings.header_seconds, settings.body_seconds, settings.answer_seconds) == (1.5, 2.5, 3.5)
     assert (settings.key_rate, settings.failure_rate, settings.hsts_seconds) == ("600/minute", "10/hour", 31536000)
     assert (settings.metrics_accounts, settings.tracing) == (("people", "households"), True)

@@ -7,32 +7,35 @@ that they hold can go wrong, cost memory or come back otherwise. Errors never qu
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 from numpy.typing import NDArray
 
 from service.api.arrow_layout import Place, place_of
+from service.api.arrow_metadata import MARK, check_metadata
 from service.api.flatbuffer import Table, integer
+from service.api.room import Take
 from service.errors import InvalidInput, TooLarge
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 COUNT, NOISY = "count", "noisy"  # of one length: a name is changed where it stands
 LARGEST_COUNT = 2**62
-MOST_MESSAGES = 100_000
 
 _BLOCK = 1 << 20  # bytes that are sent at a time
 _ROWS = 1 << 20  # of a record batch of our own
-_MARK = 0xFFFFFFFF  # before each message
 _VERSION_5 = 4  # of Message.fbs
 _CODECS = ("lz4", "zstd")  # CompressionType of Message.fbs
 _RAW = -1  # in place of the length of a buffer that was not worth compressing
-_END = struct.pack("<II", _MARK, 0)
+_NONE: NDArray[np.int64] = np.empty(0, np.int64)
+_END = struct.pack("<II", MARK, 0)
 _PAIR = struct.Struct("<qq")
+# Bytes that a count takes at most beside the stream: noisy, packed, and copied twice on its way to a database or back.
+_A_COUNT, _UNFOLDED = 48, 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CountBatch:
     """A record batch: its counts and where they are. Positions are those in the whole stream."""
 
@@ -41,10 +44,11 @@ class CountBatch:
     end: int
     body_length: int  # where the length of the body stands
     buffers: int  # where its buffers are listed
-    listed: list[tuple[int, ...]]  # offset in the body, and length
+    listed: NDArray[np.int64]  # offset in the body, and length
     place: int  # of the counts' buffer among them
     codec: str | None
-    counts: NDArray[np.int64]
+    rows: int
+    counts: NDArray[np.int64]  # none until there is room for them
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,28 @@ class CountStream:
     @property
     def rows(self) -> int:
         """How many counts there are."""
-        return sum(batch.counts.size for batch in self.batches)
+        return sum(batch.rows for batch in self.batches)
 
 
-def read_counts(body: bytes | bytearray, most_bytes: int) -> CountStream:
-    """Check a stream and find its counts.
+def read_counts(body: bytes | bytearray, most_bytes: int, take: Take) -> CountStream:
+    """Check a stream and find its counts, once there is room for what becomes of them.
 
-    A stream without its end, or with something after it, is refused: what was cut off could never be drawn.
+    A stream without its end, or with something after it, is refused: what was cut off could never be drawn. So is one
+    that could not be answered, as its noise is not told before it is charged.
 
     Raises:
         InvalidInput: it is not one whole stream, or has not one column ``count`` of int64 without nulls and within
             ±2^62, or no row, or a column ``noisy``. A fault names a row and never its value.
-        TooLarge: its counts take more than ``most_bytes`` when they are decompressed, or it has too many messages.
+        TooLarge: its counts take more than ``most_bytes`` when they are decompressed, or it has too many messages or
+            columns, or there is never room for it.
+        Unavailable: there is no room for it now.
     """
     data = memoryview(body)
     try:
+        check_metadata(data)
         stream = _read(data, most_bytes)
+        take(sum(batch.rows * (_A_COUNT if batch.codec is None else _A_COUNT + _UNFOLDED) for batch in stream.batches))
+        stream = replace(stream, batches=[replace(batch, counts=_counts(data, batch)) for batch in stream.batches])
     except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error):
         raise InvalidInput.at("", "expected one whole and valid Arrow IPC stream") from None
     if not stream.rows:
@@ -86,18 +96,16 @@ def _read(data: memoryview, most_bytes: int) -> CountStream:
     source = pa.BufferReader(pa.py_buffer(data))
     messages = pa.ipc.MessageReader.open_stream(source)
     schema, end = next(messages, None), source.tell()
-    if schema is None or schema.type != "schema" or integer(data, "<I", 0) != _MARK:
-        raise InvalidInput.at("", "expected an Arrow IPC stream, in the format since version 0.15")
+    if schema is None or schema.type != "schema":
+        raise InvalidInput.at("", "expected an Arrow IPC stream that begins with a schema")
     name, place = _column(data, end, pa.ipc.read_schema(schema))
     batches: list[CountBatch] = []
     left = most_bytes
-    for number, message in enumerate(messages):
-        if number >= MOST_MESSAGES:
-            raise TooLarge(f"expected at most {MOST_MESSAGES} record batches and dictionaries")
+    for message in messages:
         start, end = end, source.tell()
         if message.type == "record batch":
             batches.append(_batch(data, start, end, place, left))
-            left -= batches[-1].counts.nbytes
+            left -= 8 * batches[-1].rows
     if source.tell() == end:
         raise InvalidInput.at("", "expected an Arrow IPC stream with its end-of-stream marker; it breaks off")
     if source.tell() != len(data):
@@ -132,32 +140,40 @@ def _column(data: memoryview, end: int, schema: pa.Schema) -> tuple[int, Place]:
 
 
 def _batch(data: memoryview, start: int, end: int, place: Place, most_bytes: int) -> CountBatch:
-    message = Table.root(data, start + 8)
-    header = message.required_table(2)
-    body = start + 8 + integer(data, "<i", start + 4)
-    body_length = message.place(3) or 0  # without one, and without a body, there are no rows below
-    if integer(data, "<I", start) != _MARK or body + message.integer(3, "<q") != end:
+    if integer(data, "<I", start) != MARK:
+        raise struct.error("a message in the format before version 0.15")
+    batch = _described(data[start:end], start, place)
+    if batch.body + Table.root(data, start + 8).integer(3, "<q") != end:
         raise struct.error("a message that is not framed as its metadata say")
-    nodes = header.structs(1, _PAIR)
-    rows, nulls = nodes[place.node] if place.node < len(nodes) else (-1, 0)
+    if 8 * batch.rows > most_bytes:
+        raise TooLarge("expected counts that take at most the limit of a stream when they are decompressed")
+    if batch.rows:
+        _check_buffers(data, batch)
+        if batch.codec is not None:
+            _check_answer(data, batch, place)
+    return batch
+
+
+def _described(data: memoryview, start: int, place: Place) -> CountBatch:
+    """A record batch by its metadata, which ``data`` begins with; it stands at ``start`` in its stream."""
+    message = Table.root(data, 8)
+    header, body_length = message.required_table(2), message.place(3) or 0  # without one it is empty
+    nodes = header.pairs(1)
+    rows, nulls = nodes[place.node].tolist() if place.node < len(nodes) else (-1, 0)
     variadic_at, variadic = header.vector(4)
     if rows < 0 or rows != header.integer(0, "<q") or variadic < place.views:
         raise struct.error("a batch whose columns are not of its length")
     if nulls:
         raise InvalidInput.at(f"/{COUNT}", "expected a column without nulls")
-    if 8 * rows > most_bytes:
-        raise TooLarge("expected counts that take at most the limit of a stream when they are decompressed")
-    listed = header.structs(2, _PAIR)
+    listed = header.pairs(2)
     number = place.buffer + sum(integer(data, "<q", variadic_at + 8 * view) for view in range(place.views))
     if not 0 <= number < len(listed):
         raise struct.error("a batch without the buffer of its counts")
-    offset, length = listed[number]
-    if offset < 0 or length < 0 or offset + length > end - body or _shared(listed, number):
-        raise struct.error("a buffer that is not the counts' alone")
     compression = header.table(3)
     codec = None if compression is None else _CODECS[_known_codec(compression)]
-    counts = _counts(data[body + offset : body + offset + length], rows, codec)
-    return CountBatch(start, body, end, body_length, header.vector(2)[0], listed, number, codec, counts)
+    body, buffers = start + 8 + integer(data, "<i", 4), start + header.vector(2)[0]
+    end = start + len(data)
+    return CountBatch(start, body, end, start + body_length, buffers, listed, number, codec, rows, _NONE)
 
 
 def _known_codec(compression: Table) -> int:
@@ -167,27 +183,74 @@ def _known_codec(compression: Table) -> int:
     return codec
 
 
-def _shared(listed: list[tuple[int, ...]], number: int) -> bool:
-    """Whether another buffer overlaps this one: it would be changed with it."""
-    first, length = listed[number]
-    return any(
-        other != number and size > 0 and offset < first + length and first < offset + size
-        for other, (offset, size) in enumerate(listed)
-    )
+def _check_buffers(data: memoryview, batch: CountBatch) -> None:
+    """All buffers are in the body, and that of the counts is theirs alone and as long as it should be."""
+    offsets, lengths = batch.listed[:, 0], batch.listed[:, 1]
+    size, some = batch.end - batch.body, lengths > 0
+    # Each is at most the size by itself, so that their sum is in range.
+    if lengths.min() < 0 or (some & ((offsets < 0) | (offsets > size) | (lengths > size))).any():
+        raise struct.error("a buffer that is not in the body")
+    ends = np.where(some, offsets + np.where(some, lengths, 0), 0)
+    offset, length = batch.listed[batch.place].tolist()
+    others = some & (np.arange(len(offsets)) != batch.place)
+    if (ends > size).any() or (others & (offsets < offset + length) & (ends > offset)).any():
+        raise struct.error("a buffer that is not the counts' alone")
+    begin, least = batch.body + offset, 8 * batch.rows
+    whole = _RAW if batch.codec is None else integer(data[begin : begin + length], "<q", 0)
+    if whole == _RAW:
+        whole = length - (0 if batch.codec is None else 8)
+        if whole < least:
+            raise struct.error("a buffer that is too short")
+    elif not least <= whole < least + 64:  # writers may pad
+        raise struct.error("a buffer of another length than its column")
 
 
-def _counts(buffer: memoryview, rows: int, codec: str | None) -> NDArray[np.int64]:
-    """The values of a buffer, where they are if they are not compressed."""
-    if rows and codec is not None:
+def _check_answer(data: memoryview, batch: CountBatch, place: Place) -> None:
+    """The metadata are the same whatever lengths will stand in them: nothing else is in these bytes."""
+    message = data[batch.start : batch.body]
+    length_at, buffers, listed = batch.body_length - batch.start, batch.buffers - batch.start, 16 * len(batch.listed)
+    said = _said(message)
+    if length_at - listed < buffers < length_at + 8:
+        raise struct.error("lengths that share their bytes")
+    for filled in (b"\0", b"\xa5", b"\xff"):
+        changed = bytearray(message)
+        changed[length_at : length_at + 8] = filled * 8
+        changed[buffers : buffers + listed] = filled * listed
+        new = _described(memoryview(changed), batch.start, place)
+        if _said(memoryview(changed)) != said or _where(new) != _where(batch):
+            raise struct.error("lengths that share their bytes with something else")
+
+
+def _where(batch: CountBatch) -> tuple[object, ...]:
+    """What of a batch's metadata is used here, beside the lengths."""
+    lengths = (batch.body_length, batch.buffers, len(batch.listed))
+    return (batch.body, batch.place, batch.codec, batch.rows, *lengths)
+
+
+def _said(head: memoryview) -> tuple[object, ...]:
+    """What a reader learns of a batch beside what changes."""
+    message = Table.root(head, 8)
+    header = message.required_table(2)
+    compression = header.table(3)
+    notes = [tuple(bytes(head[at : at + size]) for at, size in map(pair.vector, (0, 1))) for pair in message.tables(4)]
+    views, number = header.vector(4)
+    method = None if compression is None else (compression.integer(0, "<b"), compression.integer(1, "<b"))
+    kinds = message.integer(0, "<h"), message.integer(1, "<B")
+    return kinds, notes, header.pairs(1).tobytes(), bytes(head[views : views + 8 * number]), method
+
+
+def _counts(data: memoryview, batch: CountBatch) -> NDArray[np.int64]:
+    """The values of a batch, where they are if they are not compressed."""
+    if not batch.rows:
+        return _NONE
+    offset, length = batch.listed[batch.place].tolist()
+    buffer = data[batch.body + offset : batch.body + offset + length]
+    if batch.codec is not None:
         whole = integer(buffer, "<q", 0)
         buffer = buffer[8:]
         if whole != _RAW:
-            if not 8 * rows <= whole < 8 * rows + 64:  # writers may pad
-                raise struct.error("a buffer of another length than its column")
-            buffer = memoryview(pa.Codec(codec).decompress(pa.py_buffer(buffer), whole))
-    if len(buffer) < 8 * rows:
-        raise struct.error("a buffer that is too short")
-    return np.frombuffer(buffer, "<i8", rows)
+            buffer = memoryview(pa.Codec(batch.codec).decompress(pa.py_buffer(buffer), whole))
+    return np.frombuffer(buffer, "<i8", batch.rows)
 
 
 def _check_range(stream: CountStream) -> None:
@@ -215,7 +278,7 @@ def _changed(stream: CountStream, noisy: NDArray[np.int64]) -> Iterator[memoryvi
         if not values.nbytes:
             continue
         yield data[done : batch.start]
-        begin = batch.body + batch.listed[batch.place][0]
+        begin = batch.body + int(batch.listed[batch.place, 0])
         if batch.codec is None:
             yield data[batch.start : begin]
             yield values
@@ -228,24 +291,40 @@ def _changed(stream: CountStream, noisy: NDArray[np.int64]) -> Iterator[memoryvi
 
 def _recompressed(data: memoryview, batch: CountBatch, values: memoryview) -> Iterator[memoryview]:
     """A batch whose counts are of another length now: what comes after them moves, by whole words."""
-    offset, length = batch.listed[batch.place]
-    begin, size = batch.body + offset, batch.end - batch.body
-    after = min((at for at, long in batch.listed if long > 0 and at >= offset + length), default=size)
-    packed = struct.pack("<q", values.nbytes) + pa.Codec(batch.codec).compress(pa.py_buffer(values), asbytes=True)
-    if len(packed) > values.nbytes + 8:
-        packed = struct.pack("<q", _RAW) + bytes(values)
-    padding = -(len(packed) - (after - offset)) % 8
-    moved = len(packed) + padding - (after - offset)
-    head = bytearray(data[batch.start : batch.body])
-    struct.pack_into("<q", head, batch.body_length - batch.start, size + moved)
-    for number, (at, long) in enumerate(batch.listed):
-        new = at + moved if at >= after else at
-        pair = (offset, len(packed)) if number == batch.place else (new if long > 0 else 0, long)
-        _PAIR.pack_into(head, batch.buffers - batch.start + number * _PAIR.size, *pair)
-    yield memoryview(head)
-    yield data[batch.body : begin]
-    yield memoryview(packed + bytes(padding))
+    offset = int(batch.listed[batch.place, 0])
+    # As an array, since a view of pyarrow's buffer is cut as if it had the length that was set apart for it.
+    buffer = np.frombuffer(pa.Codec(batch.codec).compress(pa.py_buffer(values)), np.uint8)
+    whole, packed = values.nbytes, buffer.data
+    if packed.nbytes > values.nbytes:
+        whole, packed = _RAW, values
+    after, moved = _moves(batch, packed.nbytes + 8)
+    yield memoryview(_head(data, batch, packed.nbytes + 8))
+    yield data[batch.body : batch.body + offset]
+    yield memoryview(struct.pack("<q", whole))
+    yield packed
+    yield memoryview(bytes(after + moved - offset - 8 - packed.nbytes))
     yield data[batch.body + after : batch.end]
+
+
+def _moves(batch: CountBatch, packed: int) -> tuple[int, int]:
+    """Where in the body what comes after the counts begins, and by how much it moves where they take ``packed``."""
+    offset, length = batch.listed[batch.place].tolist()
+    behind = batch.listed[(batch.listed[:, 1] > 0) & (batch.listed[:, 0] >= offset + length), 0]
+    after = int(behind.min(initial=batch.end - batch.body))
+    return after, packed + -(packed - (after - offset)) % 8 - (after - offset)
+
+
+def _head(data: memoryview, batch: CountBatch, packed: int) -> bytearray:
+    """The metadata of the batch then."""
+    after, moved = _moves(batch, packed)
+    places = batch.listed.copy()
+    places[places[:, 0] >= after, 0] += moved
+    places[places[:, 1] == 0, 0] = 0
+    places[batch.place] = batch.listed[batch.place, 0], packed
+    head, listed = bytearray(data[batch.start : batch.body]), places.tobytes()
+    struct.pack_into("<q", head, batch.body_length - batch.start, batch.end - batch.body + moved)
+    head[batch.buffers - batch.start : batch.buffers - batch.start + len(listed)] = listed
+    return head
 
 
 def only_noisy(noisy: NDArray[np.int64]) -> Iterator[bytes]:

@@ -5,15 +5,16 @@ from collections.abc import Callable
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 
+from service.api.arrow_metadata import check_metadata
 from service.api.flatbuffer import Table, integer
+from service.api.room import Take
 from service.errors import InvalidInput, TooLarge
 
-MOST_BATCHES = 100_000
-_PAIR = struct.Struct("<qq")
-_MARK = 0xFFFFFFFF
+# Bytes beside the stream at most: the table, what is taken out of it, and each row's name as Python's text.
+_A_BYTE, _A_ROW = 4, 500
 
 
-def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Schema], None]) -> pa.Table:
+def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Schema], None], take: Take) -> pa.Table:
     """The table of one whole stream, every value of it validated.
 
     A stream is untrusted: before anything is decompressed, ``check`` has seen the schema, and all that it unfolds to
@@ -21,11 +22,13 @@ def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Sch
 
     Raises:
         InvalidInput: it is not one whole stream, or whatever ``check`` raises.
-        TooLarge: it unfolds to more than ``most_bytes``, or has too many batches.
+        TooLarge: it unfolds to more than ``most_bytes``, or has too many batches, or there is never room for it.
+        Unavailable: there is no room for it now.
     """
     buffer = pa.py_buffer(body)
     try:
-        _measure(buffer, most_bytes, check)
+        check_metadata(memoryview(buffer))
+        take(_measure(buffer, most_bytes, check))
         reader = pa.ipc.open_stream(pa.BufferReader(buffer))
         table = reader.read_all()
         table.validate(full=True)
@@ -34,36 +37,37 @@ def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Sch
     return table
 
 
-def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], None]) -> None:
+def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], None]) -> int:
+    """The bytes of memory that a stream takes beside its own."""
     source, data = pa.BufferReader(buffer), memoryview(buffer)
     messages = pa.ipc.MessageReader.open_stream(source)
-    schema, end, left = next(messages, None), source.tell(), most_bytes
-    if schema is None or schema.type != "schema" or integer(data, "<I", 0) != _MARK:
-        raise InvalidInput.at("", "expected an Arrow IPC stream, in the format since version 0.15")
+    schema, end, total, rows = next(messages, None), source.tell(), 0, 0
+    if schema is None or schema.type != "schema":
+        raise InvalidInput.at("", "expected an Arrow IPC stream that begins with a schema")
     check(pa.ipc.read_schema(schema))
-    for number, message in enumerate(messages):
-        if number >= MOST_BATCHES:
-            raise TooLarge(f"expected at most {MOST_BATCHES} record batches")
+    for message in messages:
         if message.type != "record batch":
             raise InvalidInput.at("", "expected record batches and no dictionaries")
         start, end = end, source.tell()
-        left -= _unfolded(data, start, end)
-        if left < 0:
+        header = Table.root(data, start + 8).required_table(2)
+        total += _unfolded(data, header, start, end)
+        rows += max(0, header.integer(0, "<q"))
+        if max(total, rows // 8) > most_bytes:  # a row has a bit at least
             raise TooLarge("expected a table that takes at most the limit of a stream when it is decompressed")
     if source.tell() == end:
         raise InvalidInput.at("", "expected an Arrow IPC stream with its end-of-stream marker; it breaks off")
     if source.tell() != len(data):
         raise InvalidInput.at("", "expected one Arrow IPC stream and nothing after it")
+    return _A_BYTE * total + _A_ROW * rows
 
 
-def _unfolded(data: memoryview, start: int, end: int) -> int:
+def _unfolded(data: memoryview, header: Table, start: int, end: int) -> int:
     """The bytes of a record batch's buffers when they are decompressed, as far as they say."""
-    header = Table.root(data, start + 8).required_table(2)
-    listed = header.structs(2, _PAIR)
+    listed = header.pairs(2)
     if header.table(3) is None:
-        return sum(max(length, 0) for _, length in listed)
+        return sum(max(length, 0) for length in listed[:, 1].tolist())
     body, total = start + 8 + integer(data, "<i", start + 4), 0
-    for offset, length in listed:
+    for offset, length in listed.tolist():
         if length > 0:
             if offset < 0 or body + offset + 8 > end:
                 raise struct.error("a buffer that is not in the body")

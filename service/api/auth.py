@@ -35,6 +35,7 @@ class Authentication:
         self.app, self.database, self.secret, self.uses = app, database, secret, uses
         self.tokens, self.throttle = tokens, throttle
         self.threads = ThreadPoolExecutor(_THREADS, "authentication")
+        self.suspects = ThreadPoolExecutor(1, "suspects")  # one at a time, however many wrong keys come
         # SQLite answers from memory in a tenth of the time that a thread takes to be woken twice.
         self.inline = database.kind == "sqlite"
 
@@ -51,9 +52,9 @@ class Authentication:
     async def _admit(self, scope: Scope) -> None:
         """Find out whose request it is, unless it comes too often."""
         address, token = (scope.get("client") or ("",))[0], _token(scope)
-        self.throttle.before(address, token)
+        threads = self.suspects if self.throttle.is_suspect(address, token) else self.threads
         try:
-            principal = await self._principal(token)
+            principal = await self._principal(token, threads)
         except Unauthenticated:
             self.throttle.failed(address)
             raise
@@ -64,14 +65,14 @@ class Authentication:
             self.throttle.passed(token, principal.key_id or principal.name)
             visit["counted"] = True
 
-    async def _principal(self, token: str) -> Principal:
+    async def _principal(self, token: str, threads: ThreadPoolExecutor) -> Principal:
         if not token:
             raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
         if self.tokens is not None and is_token(token):
             return await self.tokens.principal(token)
         if self.inline:
             return self._keeper(token)
-        return await asyncio.get_running_loop().run_in_executor(self.threads, self._keeper, token)
+        return await asyncio.get_running_loop().run_in_executor(threads, self._keeper, token)
 
     def _keeper(self, key: str) -> Principal:
         now = clock.now()

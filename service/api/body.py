@@ -21,16 +21,19 @@ from starlette.types import Scope
 from service.api import problems
 from service.api.context import IN_HELPERS, PRICES_ONLY, Elsewhere
 from service.api.helpers import Helped
+from service.api.json_size import HELD, check_size
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
+from service.api.room import room_of
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
-_LARGE = (
-    1 << 10
-)  # bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond
+# Bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond.
+_LARGE = 1 << 10
 _MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
 _ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # of plans that were read before, under the limits of that time
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# An escape and, where it is half of a pair, its other half; the group is of one that stands alone.
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrictRoute(APIRoute):
@@ -63,12 +66,17 @@ class StrictRoute(APIRoute):
                 limits = Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt)
                 plan_limits.set(_ANY if getattr(request.state, PRICES_ONLY, False) else limits)
                 body = await _whole_body(request)
+                large = len(body) > _LARGE
+                measured = body, settings.max_json_items, room_of(request.scope)
+                if len(body) > HELD:
+                    await to_thread.run_sync(check_size, *measured)
+                else:
+                    check_size(*measured)
             if in_helper and state.helpers is not None:
                 await check_kept(request)
                 return Helped(state.helpers, body)
             async with state.turns.place(request.state.principal.name):
-                if reads_body:
-                    large = len(body) > _LARGE  # FastAPI takes a model as it is; others it reads, on the event loop
+                if reads_body:  # FastAPI takes a model as it is; others it reads, on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
                 await check_kept(request)
                 with suppress(Elsewhere):
@@ -81,6 +89,18 @@ class StrictRoute(APIRoute):
         given = media_type(request.scope)
         if given != "application/json":
             raise UnsupportedMediaType(f"expected {self.media_types}, got {given or 'no Content-Type'}")
+
+
+class OnlyRoute(StrictRoute):
+    """A route of an address that an item could be named by: other methods are refused there, and nothing is looked for.
+
+    It stands before those of items.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Every request to the address comes here."""
+        match, found = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), found
 
 
 class StreamRoute(StrictRoute):
@@ -170,10 +190,8 @@ def parse(body: bytes) -> Any:
             parse_constant=_refuse_constant,
             object_pairs_hook=_without_repetition,
         )
-        if _LONE_SURROGATE.search(body):
-            json.dumps(parsed, ensure_ascii=False, default=str).encode()
     except UnicodeError:
-        raise InvalidInput.at("", "expected JSON in UTF-8 without lone surrogates") from None
+        raise _not_unicode() from None
     except RecursionError:
         raise InvalidInput.at("", "expected JSON that is less deeply nested") from None
     except json.JSONDecodeError as error:
@@ -182,7 +200,13 @@ def parse(body: bytes) -> Any:
     except ValueError as error:  # an integer of thousands of digits, or one of the two refusals below
         detail = str(error) if isinstance(error, _Refused) else "expected integers of a readable length"
         raise InvalidInput.at("", detail) from None
+    if _SURROGATE.search(body) and any(escape[1] for escape in _ESCAPE.finditer(body)):
+        raise _not_unicode()
     return parsed
+
+
+def _not_unicode() -> InvalidInput:
+    return InvalidInput.at("", "expected JSON in UTF-8 without lone surrogates")
 
 
 class _Refused(ValueError):

@@ -1,6 +1,8 @@
-"""What a body may take: bytes, bytes of all bodies at once, and time to come in."""
+"""What a body may take: bytes, memory beside all other bodies with what it unfolds to, and time to come in."""
 
 import asyncio
+import math
+import threading
 from collections import Counter
 from collections.abc import Mapping
 
@@ -9,38 +11,43 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api import problems
 from service.api.body import media_type
 from service.api.problems import Problem
-from service.errors import Unavailable
+from service.api.room import ROOM
+from service.errors import TooLarge, Unavailable
 
 SENDER = "sender"  # in the state of a request without a key of its own: the principal whose body it is
+
 
 _RETRY = 10  # seconds after which an upload that found no room may come again
 
 
 class Allowance:
-    """How large a body may be, and how many bytes of such bodies there may be in memory at once.
+    """How large a body may be, and how many bytes of memory such bodies may take at once with what they unfold to.
 
     A slow body holds its room for long. So one principal may hold half of it, or one of the largest bodies where that
-    is more, and bodies of up to ``small`` bytes take none.
+    is more, and what needs up to ``small`` bytes takes none.
     """
 
     def __init__(self, largest: int, at_once: int, small: int = 0) -> None:
         self.largest, self.at_once, self.small = largest, at_once, small
-        self.taken = 0  # bytes of bodies that are being received, worked on or answered now
-        self._most = max(largest, at_once // 2)
+        self.taken = 0  # by bodies that are being received, worked on or answered now
+        self.most = max(largest, at_once // 2)
         self._by: Counter[str] = Counter()
+        self._mutex = threading.Lock()  # some find out in a thread what they unfold to
 
     def take(self, size: int, sender: str) -> bool:
         """Take room for so many bytes more, if there is; without a sender, of the room for all."""
-        fits = self.taken + size <= self.at_once and (not sender or self._by[sender] + size <= self._most)
-        if fits:
-            self._add(size, sender)
+        with self._mutex:
+            fits = self.taken + size <= self.at_once and (not sender or self._by[sender] + size <= self.most)
+            if fits:
+                self._add(size, sender)
         return fits
 
     def give_back(self, size: int, sender: str) -> None:
         """The body is answered."""
-        self._add(-size, sender)
-        if not self._by[sender]:
-            del self._by[sender]
+        with self._mutex:
+            self._add(-size, sender)
+            if not self._by[sender]:
+                del self._by[sender]
 
     def _add(self, size: int, sender: str) -> None:
         self.taken += size
@@ -52,7 +59,8 @@ class BodyLimits:
 
     Announced or not: a length that was announced is taken when somebody begins to read, so that who is not let in takes
     no room; whatever comes beyond it is taken as it comes. A body has ``seconds`` to come in, and a second more for
-    every ``rate`` bytes of it. The bodies at some paths have an allowance of their own, others that of their type.
+    every ``rate`` bytes of it. The bodies at some paths, which are open to all, have an allowance of their own and
+    ``open_seconds``; others have the allowance of their type.
     """
 
     def __init__(
@@ -63,9 +71,10 @@ class BodyLimits:
         otherwise: Allowance,
         seconds: float,
         rate: int,
+        open_seconds: float = math.inf,
     ) -> None:
         self.app, self.paths, self.allowances, self.otherwise = app, paths, allowances, otherwise
-        self.seconds, self.rate = seconds, rate
+        self.seconds, self.rate, self.open_seconds = seconds, rate, min(seconds, open_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the body while it is read, and give its room back when it is answered."""
@@ -73,7 +82,9 @@ class BodyLimits:
             await self.app(scope, receive, send)
             return
         allowance = self.paths.get(scope["path"]) or self.allowances.get(media_type(scope), self.otherwise)
-        body = _Body(allowance, scope, receive, send, self.seconds, self.rate)
+        seconds = self.open_seconds if scope["path"] in self.paths else self.seconds
+        body = _Body(allowance, scope, receive, send, seconds, self.rate)
+        scope.setdefault("state", {})[ROOM] = body.unfolds
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
             await self.app(scope, body.received, body.sent)
@@ -111,7 +122,7 @@ class _Body:
             return await self.receive()
         if self.started is None:
             self.started = asyncio.get_running_loop().time()
-            self.sender = _sender(self.scope)  # of a page it is known by now, as nothing is read of others
+            self.sender = sender_of(self.scope)  # of a page it is known by now, as nothing is read of others
             self._take(self.length)
         try:
             async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
@@ -125,6 +136,21 @@ class _Body:
         self.whole = not message.get("more_body", False)
         return message
 
+    def unfolds(self, more: int) -> None:
+        """Take room for what the request makes the service hold beside its body, before it does.
+
+        Raises:
+            TooLarge: one principal may not take so much in all.
+            Unavailable: there is no room for it now.
+        """
+        if self.started is None:
+            self.sender = sender_of(self.scope)  # there is no body, or nobody reads it
+        whole = self.size + more
+        if whole > self.allowance.most:
+            raise TooLarge(f"expected what takes at most {self.allowance.most} bytes of memory when it is unfolded")
+        if not self._takes(whole):
+            raise _full()
+
     async def sent(self, message: Message) -> None:
         """Pass the answer on."""
         self.answered = True
@@ -136,14 +162,24 @@ class _Body:
             raise _Refused(problems.problem("too_large", detail, self.path))
 
     def _take(self, size: int) -> None:
-        if size > max(self.taken, self.allowance.small):
-            if not self.allowance.take(size - self.taken, self.sender):
-                full = Unavailable("there is no room for this body beside those of other requests now", _RETRY)
-                raise _Refused(problems.of_error(full, self.path))
+        if not self._takes(size):
+            raise _Refused(problems.of_error(_full(), self.path))
+
+    def _takes(self, size: int) -> bool:
+        if size <= max(self.taken, self.allowance.small):
+            return True
+        fits = self.allowance.take(size - self.taken, self.sender)
+        if fits:
             self.taken = size
+        return fits
 
 
-def _sender(scope: Scope) -> str:
+def _full() -> Unavailable:
+    return Unavailable("there is no room for this body beside those of other requests now", _RETRY)
+
+
+def sender_of(scope: Scope) -> str:
+    """The principal whose request it is; empty where nobody has shown a key."""
     state = scope.get("state", {})
     principal = state.get("principal")
     return str(state.get(SENDER, "") if principal is None else principal.name)

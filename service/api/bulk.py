@@ -19,6 +19,7 @@ from service.api.context import Changing, Streamed, in_writers
 from service.api.drawn import identity_of
 from service.api.draws import DrawSelection, NewDraw
 from service.api.releases import ReleasePath
+from service.api.room import Take, room_of
 from service.errors import Fault, InvalidInput
 from service.ledger.drawn import DrawRecord
 from service.ledger.once import Outcome
@@ -44,11 +45,12 @@ class Upload:
 
     body: bytes
     most_bytes: int
+    take: Take
 
 
 async def _upload(request: Request) -> Upload:
     # The route has read it, and Starlette hands on what was read as it is.
-    return Upload(await request.body(), request.app.state.settings.max_arrow_bytes)
+    return Upload(await request.body(), request.app.state.settings.max_arrow_bytes, room_of(request.scope))
 
 
 Uploaded = Annotated[Upload, Depends(_upload)]
@@ -72,7 +74,7 @@ def register_and_draw(
     given = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
     given["granularity"] = granularity
     asked = model_of(NewDraw, given)
-    counts = arrow.read_counts(upload.body, upload.most_bytes)
+    counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
     return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts, granularity), "/query"))
 
 
@@ -92,7 +94,7 @@ def draw_mechanism(
     given = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
     given["granularity"] = granularity
     asked = model_of(DrawSelection, given)
-    counts = arrow.read_counts(upload.body, upload.most_bytes)
+    counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
     return _respond(
         counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts, granularity), "/query")
     )

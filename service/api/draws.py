@@ -1,6 +1,6 @@
 """Noisy counts: drawing them, once, and reading them again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Annotated
 
@@ -32,6 +32,7 @@ from service.api.paging import Cursor, Limit, page, read_seq, write_cursor
 from service.api.plans import Mechanism, document_of, law_of, mechanism_of
 from service.api.priced import prepared
 from service.api.releases import ReleasePath
+from service.api.room import Room
 from service.api.tabulated import TabulationBody
 from service.errors import InvalidInput
 from service.ledger import accounts, drawn, draws, partitions, releases
@@ -53,6 +54,7 @@ class DrawRoute(StrictRoute):
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
 
 PAGE_OF_COUNTS = 1_000_000
+_A_COUNT = 40  # bytes that one takes at most while it is read back and answered
 
 AddNoise = Callable[[Law, Fraction], NDArray[np.int64]]
 """Noise of a law on counts, in units of a granularity."""
@@ -184,6 +186,7 @@ def list_draws(
     release: ReleasePath,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
+    take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
     noisy: Annotated[bool, Query(description="With the noisy counts; else only how many they are.")] = True,
@@ -196,10 +199,11 @@ def list_draws(
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         releases.state_of(connection, owner.id, release)
+        outlines = drawn.list_outlines(connection, release, read_seq(cursor), limit)
         if not noisy:
-            outlines = drawn.list_outlines(connection, release, read_seq(cursor), limit)
             last_seq = outlines[-1].head.seq if outlines else None
             return ok(page([outline_body(outline) for outline in outlines], limit, last_seq))
+        take(_A_COUNT * sum(_on_page(outline.size for outline in outlines)))
         records = drawn.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
     counts = sum(record.noisy.size for record in records if isinstance(record, DrawRecord))
     full = len(records) >= limit or counts >= PAGE_OF_COUNTS
@@ -214,6 +218,7 @@ def read_draw(
     draw: DrawPath,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
+    take: Room,
     accept: Annotated[
         str, Header(description=f"{arrow.MEDIA_TYPE} for an Arrow IPC stream of one column; else JSON.")
     ] = "application/json",
@@ -226,10 +231,21 @@ def read_draw(
     require(principal, "auditor", account)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
+        take(_A_COUNT * drawn.size_of(connection, owner.id, draw))
         record = drawn.read_draw(connection, owner.id, draw)
     if prefers(accept, arrow.MEDIA_TYPE):
         return Streamed(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
     return Streamed(json_of(record), media_type="application/json")
+
+
+def _on_page(sizes: Iterable[int]) -> Iterator[int]:
+    """The sizes of the draws that a page holds."""
+    left = PAGE_OF_COUNTS
+    for size in sizes:
+        if left <= 0:
+            return
+        left -= size
+        yield size
 
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:

@@ -4,6 +4,10 @@ Places are positions in the whole data, so that what has a fixed size can be cha
 """
 
 import struct
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Table:
@@ -50,13 +54,20 @@ class Table:
         start = place + integer(self._data, "<I", place)
         return start + 4, integer(self._data, "<I", start)
 
-    def structs(self, number: int, form: struct.Struct) -> list[tuple[int, ...]]:
-        """A vector of structs."""
+    def tables(self, number: int) -> Iterator["Table"]:
+        """The tables of a vector."""
         start, length = self.vector(number)
-        end = start + length * form.size
-        if end > len(self._data):
+        if length > len(self._data) // 4:
             raise struct.error("a vector that leaves the data")
-        return list(form.iter_unpack(self._data[start:end]))
+        for place in range(start, start + 4 * length, 4):
+            yield Table(self._data, place + integer(self._data, "<I", place))
+
+    def pairs(self, number: int) -> NDArray[np.int64]:
+        """A vector of structs of two numbers, one row for each, where they are."""
+        start, length = self.vector(number)
+        if start + 16 * length > len(self._data):
+            raise struct.error("a vector that leaves the data")
+        return np.frombuffer(self._data[start : start + 16 * length], "<i8").reshape(length, 2)
 
 
 def integer(data: memoryview, form: str, at: int) -> int:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from service.api.arrow_tables import read_table
 from service.api.exact import Label, Strict
+from service.api.room import Take
 from service.errors import InvalidInput
 from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, Groups
 
@@ -70,18 +71,19 @@ def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
     return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at)
 
 
-def of_stream(body: bytes, most_bytes: int) -> NamedGroups:
+def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
     """Groups of an Arrow stream; a fault names a column and a row.
 
     Raises:
         InvalidInput: likewise, or a column is unknown, missing or of another type, or a count is not a count.
-        TooLarge: it unfolds to more than ``most_bytes``.
+        TooLarge: it unfolds to more than ``most_bytes``, or there is never room for it.
+        Unavailable: there is no room for it now.
     """
 
     def at(number: int, field: str) -> str:
         return f"/{field}/{number}"
 
-    table = read_table(body, most_bytes, _check_columns)
+    table = read_table(body, most_bytes, _check_columns, take)
     if not table.num_rows:
         raise InvalidInput.at("/group", "expected at least one row")
     names = _names(table, at)

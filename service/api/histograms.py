@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from fastapi import APIRouter, Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, FailFast, Field
 
 from service.api import examples
 from service.api.accounts import AccountPath
@@ -41,7 +41,7 @@ class Dimension(Strict):
     """A variable of the table, with its values in the order of the counts."""
 
     name: Label
-    values: Annotated[list[Label], Field(min_length=1)]
+    values: Annotated[list[Label], FailFast(), Field(min_length=1)]
 
 
 Dimensions = Annotated[list[Dimension], Field(min_length=1, max_length=MOST_DIMENSIONS)]
@@ -68,7 +68,7 @@ class Histogram(NewDraw):
     margins: Annotated[list[Margin], Field(max_length=MOST_MARGINS)] = Field(
         default_factory=list, description="The dimensions that each margin keeps, in its order; none is the total."
     )
-    published: list[PublishedTotal] = Field(
+    published: Annotated[list[PublishedTotal], FailFast()] = Field(
         default_factory=list,
         description="Totals that the adjusted cells meet, of at most 100 different margins."
         " They are public: not all need be there.",

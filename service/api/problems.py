@@ -244,11 +244,11 @@ def install(app: FastAPI) -> None:
 def _allowed(app: FastAPI, request: Request) -> list[str]:
     """The methods of an address; Starlette's own Allow names only the first route's."""
     scopes = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
-    return [
-        method
+    found = {
+        method: next((route for route in app.router.routes if route.matches(scope)[0] is Match.FULL), None)
         for method, scope in scopes.items()
-        if any(route.matches(scope)[0] is Match.FULL for route in app.router.routes)
-    ]
+    }
+    return [method for method, route in found.items() if method in (getattr(route, "methods", None) or ())]
 
 
 def _fault(fault: Mapping[str, Any], body: Any) -> Fault:

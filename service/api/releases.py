@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
-from service.api.body import StrictRoute
+from service.api.body import OnlyRoute, StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, in_helpers, in_writers, ok, respond
 from service.api.exact import Duration, Label, Reason, Strict, Tags, duration_of
 from service.api.guarantees import (
@@ -149,7 +149,10 @@ def register_release(
     return respond(charges.register(change.database, change.request, new, render))
 
 
-@router.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
+batches = APIRouter(prefix=router.prefix, route_class=OnlyRoute)
+
+
+@batches.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
 @in_writers
 def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
     """Register several releases, all or none.
@@ -166,6 +169,9 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
         return f'{{"releases": [{", ".join(bodies)}]}}'
 
     return respond(charges.register(change.database, change.request, new, render))
+
+
+router.routes.extend(batches.routes)  # before those of one release
 
 
 @router.get("", response_model=ReleasePage)

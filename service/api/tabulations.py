@@ -95,7 +95,7 @@ def tabulate_stream(
         if text is not None:
             given[name] = json_parameter(name, text)
     asked = model_of(TabulationTerms, given)
-    given_groups = groups.of_stream(upload.body, upload.most_bytes)
+    given_groups = groups.of_stream(upload.body, upload.most_bytes, upload.take)
     drawn = _tabulate(account, release, asked, given_groups, change, "/query")
     headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
     return Streamed(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)

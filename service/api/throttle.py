@@ -57,8 +57,8 @@ class Meter:
 class Throttle:
     """Refuses those who ask too often.
 
-    An address that showed too many keys that are not valid is not asked for another one before its time. Keys that
-    were valid before are: clients may share the address of a proxy with one that has gone wrong.
+    An address that showed too many keys that are not valid is told so instead of that its key is not valid. A valid
+    key is never refused for it: clients may share the address of a proxy with one that has gone wrong.
     """
 
     def __init__(self, requests: str, failures: str) -> None:
@@ -67,20 +67,23 @@ class Throttle:
         )
         self._known: dict[int, None] = {}  # salted hashes of tokens that were valid
 
-    def before(self, address: str, token: str) -> None:
-        """Before a key is looked up.
+    def is_suspect(self, address: str, token: str) -> bool:
+        """Whether a key comes from an address that showed too many that are not valid, and was not valid before.
+
+        Looking these up must not take the time of others.
+        """
+        return self._failures is not None and self._failures.wait(address) > 0 and hash(token) not in self._known
+
+    def failed(self, address: str) -> None:
+        """A key was not valid.
 
         Raises:
-            TooManyRequests: the address has shown too many that are not valid.
+            TooManyRequests: too many were not, from this address.
         """
         if self._failures is not None:
             wait = self._failures.wait(address)
-            if wait and hash(token) not in self._known:
+            if wait:
                 raise _refusal("keys that are not valid came from this address", wait)
-
-    def failed(self, address: str) -> None:
-        """A key was not valid."""
-        if self._failures is not None:
             self._failures.count(address)
 
     def passed(self, token: str, key: str) -> None:

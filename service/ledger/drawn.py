@@ -78,6 +78,12 @@ def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawReco
     return _record(row, _mechanisms(connection, row.release_id))
 
 
+def size_of(connection: Connection, account_id: int, draw_id: str) -> int:
+    """How many noisy counts a draw of an account holds; 0 where there is none."""
+    size = connection.execute(select(Draw.size).where(Draw.account_id == account_id, Draw.id == draw_id))
+    return size.scalar_one_or_none() or 0
+
+
 def list_draws(
     connection: Connection, release_id: str, after: int, limit: int, counts: int
 ) -> list[DrawRecord | DrawOutline]:

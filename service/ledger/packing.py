@@ -36,7 +36,9 @@ def pack(values: NDArray[np.int64]) -> bytes:
     width = _width(values)
     planes = np.empty((width, values.size), np.uint8)
     planes[:] = values.astype(f"<i{width}", copy=False).view(np.uint8).reshape(values.size, width).T
-    packed: bytes = bytes([width]) + pa.Codec("zstd", _LEVEL).compress(planes, asbytes=True)
+    frame = pa.Codec("zstd", _LEVEL).compress(planes)
+    del planes  # as large as the counts; the next line makes a copy
+    packed = b"".join((bytes([width]), frame))
     if len(packed) > MOST_BYTES:
         raise TooLarge(f"expected noisy counts that compress to at most {MOST_BYTES} bytes; draw them in partitions")
     return packed

@@ -8,18 +8,19 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
-from service.api import arrow
+from service.api import arrow, arrow_metadata
 from service.api.arrow import only_noisy, read_counts, with_noisy
 from service.errors import InvalidInput, TooLarge
 from tests.api.streams import batches_of, counts, stream, written
 
 _MOST = 10**7
+_free = int  # there is room for everything
 _ENDS = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def _through(content: bytes, noisy: Any = None) -> bytes:
     """The answer to a stream; by default the noise is one more for each count."""
-    read = read_counts(bytearray(content), _MOST)
+    read = read_counts(bytearray(content), _MOST, _free)
     whole = np.concatenate([batch.counts for batch in read.batches])
     return b"".join(with_noisy(read, whole + 1 if noisy is None else noisy))
 
@@ -147,7 +148,7 @@ def test_a_stream_of_noisy_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_answer_goes_out_a_mebibyte_at_a_time() -> None:
     batch = pa.record_batch({"count": np.arange(700_000), "text": pa.array(["x" * 3] * 700_000)})
     content = written(batch.schema, [batch, batch.slice(0, 10), batch])
-    read = read_counts(bytearray(content), 10**8)
+    read = read_counts(bytearray(content), 10**8, _free)
     blocks = list(with_noisy(read, np.concatenate([batch.counts for batch in read.batches])))
     assert max(map(len, blocks)) <= 2**20
     assert len(blocks) < 2 * len(content) / 2**20
@@ -206,7 +207,7 @@ _WRONG: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(("content", "pointer"), _WRONG.values(), ids=_WRONG)
 def test_what_is_no_stream_of_counts(content: bytes, pointer: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_counts(bytearray(content), _MOST)
+        read_counts(bytearray(content), _MOST, _free)
     assert [fault.pointer for fault in refused.value.faults] == [pointer]
 
 
@@ -221,12 +222,12 @@ def test_what_is_no_stream_of_counts(content: bytes, pointer: str) -> None:
 )
 def test_counts_of_another_type(column: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_counts(bytearray(stream({"count": column})), _MOST)
+        read_counts(bytearray(stream({"count": column})), _MOST, _free)
     assert [fault.pointer for fault in refused.value.faults] == ["/count"]
 
 
 def test_a_column_may_allow_nulls_and_have_none() -> None:
-    (batch,) = read_counts(bytearray(counts([5])), _MOST).batches
+    (batch,) = read_counts(bytearray(counts([5])), _MOST, _free).batches
     assert batch.counts.tolist() == [5]
 
 
@@ -234,7 +235,7 @@ def test_every_truncation_is_refused() -> None:
     content = stream({"count": pa.array([1, 2]), "word": pa.array(["a", "b"]).dictionary_encode()})
     for length in range(len(content)):
         with pytest.raises(InvalidInput):
-            read_counts(bytearray(content[:length]), _MOST)
+            read_counts(bytearray(content[:length]), _MOST, _free)
 
 
 # What is too large
@@ -248,25 +249,25 @@ def test_counts_that_unfold_to_too_much_are_refused_before_they_do(codec: str) -
     assert len(packed) < 10**5
     for most in (8 * 10**6 - 1, 8 * 10**6, 16 * 10**6 - 1):
         with pytest.raises(TooLarge):
-            read_counts(bytearray(packed), most)
-    assert read_counts(bytearray(packed), 16 * 10**6).rows == 2 * 10**6
+            read_counts(bytearray(packed), most, _free)
+    assert read_counts(bytearray(packed), 16 * 10**6, _free).rows == 2 * 10**6
     claimed = bytearray(packed)
     at = packed.index(struct.pack("<q", 8 * 10**6))
     claimed[at : at + 8] = struct.pack("<q", 2**62)
     with pytest.raises(InvalidInput):
-        read_counts(claimed, 16 * 10**6)
+        read_counts(claimed, 16 * 10**6, _free)
 
 
 def test_too_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "MOST_MESSAGES", 10)
+    monkeypatch.setattr(arrow_metadata, "MOST_MESSAGES", 10)
     schema = pa.schema([("count", pa.int64())])
     for batches, fits in ((10, True), (11, False)):
         content = bytearray(written(schema, [pa.record_batch({"count": _ONE})] * batches))
         if fits:
-            assert read_counts(content, _MOST).rows == 10
+            assert read_counts(content, _MOST, _free).rows == 10
         else:
             with pytest.raises(TooLarge):
-                read_counts(content, _MOST)
+                read_counts(content, _MOST, _free)
 
 
 # Whatever is sent
@@ -290,3 +291,77 @@ def test_no_damaged_stream_does_harm(codec: str | None) -> None:
         except (InvalidInput, TooLarge):
             pass
     assert 0 < read < 1500
+
+
+def _few() -> list[bytes]:
+    """Small streams, of which metadata are the most."""
+    few = pa.array(range(50), pa.int64())
+    words, coded = pa.array(["a", "bb"] * 25), pa.array(["x", "y"] * 25).dictionary_encode()
+    batch = pa.record_batch({"float": pa.array([1.5] * 50), "count": few})
+    return [
+        stream({"count": few}),
+        stream({"count": few}, compression="zstd"),
+        stream({"word": words, "count": few, "coded": coded}, compression="lz4"),
+        stream({"word": words, "count": few, "view": words.cast(pa.string_view())}, compression="zstd"),
+        written(batch.schema, [batch] * 3, compression="zstd"),
+    ]
+
+
+def test_whatever_is_read_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw is charged and stored between the two: what is read has an answer, and that has the noisy counts."""
+    chance, few, read = random.Random(21_359), _few(), 0
+    numbers = [0, 1, 8, 50, 64, 400, -1, 2**31 - 1, 2**62]
+    for _ in range(3000):
+        damaged = bytearray(chance.choice(few))
+        for _ in range(chance.choice([1, 1, 1, 2, 3])):
+            at, size = chance.randrange(len(damaged)), chance.choice([1, 1, 1, 4, 8])
+            at -= at % size
+            number = damaged[at] ^ 1 << chance.randrange(8) if size == 1 else chance.choice(numbers)
+            damaged[at : at + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+        try:
+            found = read_counts(damaged, _MOST, _free)
+        except (InvalidInput, TooLarge):
+            continue
+        noisy = np.arange(found.rows) * 3 - 2**40
+        answer = b"".join(with_noisy(found, noisy))
+        monkeypatch.setattr(arrow, "COUNT", "noisy")
+        monkeypatch.setattr(arrow, "NOISY", "count")
+        again = read_counts(answer, _MOST, _free)
+        monkeypatch.undo()
+        assert np.array_equal(np.concatenate([batch.counts for batch in again.batches]), noisy)
+        read += 1
+    assert 300 < read < 2700
+
+
+def _repeated_text(number: int) -> bytes:
+    """A schema with so many columns and notes, which all are made to say the same long text."""
+    long, short = "x" * 4000, [f"y{one:07}" for one in range(number)]
+    schema = pa.schema([("count", pa.int64())], metadata={"long": long} | dict.fromkeys(short, "z" * 8))
+    content = bytearray(written(schema, [pa.record_batch([_ONE], schema=schema)]))
+    target = content.index(struct.pack("<I", 4000) + b"xxxx")
+    for _ in range(number):
+        at = content.index(struct.pack("<I", 8) + b"zzzzzzzz")
+        content[at : at + 4] = b"done"
+        for place in range(0, at, 4):
+            if place + struct.unpack_from("<I", content, place)[0] == at and place < target:
+                content[place : place + 4] = struct.pack("<I", target - place)
+    return bytes(content)
+
+
+def test_metadata_that_say_one_text_many_times_are_refused_before_arrow_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = _repeated_text(50)
+    known = pa.ipc.open_stream(content).schema.metadata
+    assert sum(map(len, known.values())) > 20 * 4000  # what a reader would build
+    monkeypatch.setattr(pa.ipc, "MessageReader", None)
+    with pytest.raises(InvalidInput):
+        read_counts(content, _MOST, _free)
+
+
+def test_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_metadata, "MOST_FIELDS", 3)
+    nested = pa.array([{"a": 1, "b": 2}])
+    assert read_counts(stream({"count": _ONE, "x": _ONE, "y": _ONE}), _MOST, _free).rows == 1
+    with pytest.raises(TooLarge, match="3 columns"):
+        read_counts(stream({"count": _ONE, "x": nested}), _MOST, _free)
