@@ -86,14 +86,14 @@ class Connection(H11Protocol):
     @property
     def has_asked(self) -> bool:
         """Whether a request has begun to come on it."""
-        return self.cycle is not None  # type: ignore[redundant-expr] # before its first request there is none
+        return self.cycle is not None  # before its first request there is none, whatever uvicorn declares
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is worked on: none has come, or one whose body is waited for is nobody's with a key."""
         if not self.has_asked or self.cycle.response_complete:
             return True
-        return self.cycle.more_body and not self.cycle.response_started and not sender_of(self.cycle.scope)
+        return self.cycle.more_body and not self.cycle.response_started and not sender_of(dict(self.cycle.scope))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Expect headers."""
