@@ -43,7 +43,7 @@ class Crowd:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._all: dict[Connection, str] = {}  # with their addresses, the oldest first
+        self._all: dict[Connection, str] = {}  # with their addresses, who was idle longest first
         self._by: Counter[str] = Counter()
 
     def enter(self, new: "Connection", address: str) -> bool:
@@ -63,10 +63,15 @@ class Crowd:
             if not self._by[address]:
                 del self._by[address]
 
+    def answered(self, connection: "Connection") -> None:
+        """It has done something: those that have not go first."""
+        if connection in self._all:
+            self._all[connection] = self._all.pop(connection)
+
     def _end_idle(self, of: str | None) -> bool:
-        """Close an idle connection: one that never asked for anything if there is one, and the oldest of these."""
-        idle = [one for one, address in self._all.items() if of in (None, address) and one.is_idle]
-        chosen = next((one for one in idle if not one.has_asked), idle[0] if idle else None)
+        """Close the oldest idle connection. A newcomer whose request is on its way is the youngest of all."""
+        idle = (one for one, address in self._all.items() if of in (None, address) and one.is_idle)
+        chosen = next(idle, None)
         if chosen is not None:
             chosen.end()
         return chosen is not None
@@ -86,14 +91,14 @@ class Connection(H11Protocol):
     @property
     def has_asked(self) -> bool:
         """Whether a request has begun to come on it."""
-        return self.cycle is not None  # type: ignore[redundant-expr] # before its first request there is none
+        return self.cycle is not None  # before its first request there is none, whatever uvicorn declares
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is worked on: none has come, or one whose body is waited for is nobody's with a key."""
         if not self.has_asked or self.cycle.response_complete:
             return True
-        return self.cycle.more_body and not self.cycle.response_started and not sender_of(self.cycle.scope)
+        return self.cycle.more_body and not self.cycle.response_started and not sender_of(dict(self.cycle.scope))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Expect headers."""
@@ -107,6 +112,11 @@ class Connection(H11Protocol):
         self.crowd.leave(self)
         self.transport.close()
         self._end()
+
+    def on_response_complete(self) -> None:
+        """An answer has gone out."""
+        self.crowd.answered(self)
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         """Read on; what is between two requests and no whole request has its time."""

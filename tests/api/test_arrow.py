@@ -14,8 +14,11 @@ from service.errors import InvalidInput, TooLarge
 from tests.api.streams import batches_of, counts, stream, written
 
 _MOST = 10**7
-_free = int  # there is room for everything
 _ENDS = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def _free(_: int) -> None:
+    """Room for everything."""
 
 
 def _through(content: bytes, noisy: Any = None) -> bytes:
