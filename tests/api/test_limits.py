@@ -198,11 +198,14 @@ def test_an_answer_that_nobody_takes(serve: Serve) -> None:
 
 def test_connections_beyond_the_limit(serve: Serve) -> None:
     """All there may be are busy: a newcomer is told so."""
-    app, client = serve(max_connections=2, header_seconds=60)
-    with _line(client) as one, _line(client) as other, _line(client) as third:
+    app, client = serve(max_connections=2, max_connections_of_address=2, header_seconds=60)
+    with contextlib.ExitStack() as stack:
+        one, other = (stack.enter_context(_line(client)) for _ in range(2))
         for line in (one, other):
             line.sendall(_head())  # the body of somebody with a key
         _wait_until(lambda: app.state.metrics.in_progress == 2)
+        time.sleep(0.2)  # until their keys are known: a body that comes slowly without one is idle
+        third = stack.enter_context(_line(client))
         third.sendall(_head() + _BODY)
         status, problem, head = _problem(_rest(third))
         assert (status, problem["type"]) == (503, "/problems/unavailable")
@@ -469,12 +472,17 @@ def test_a_draw_that_is_read_back_takes_its_room(serve: Serve) -> None:
             assert "room" in problem_of(client.get(read), "unavailable")["detail"]
 
 
+_NOT_READ_BY = {"json_schema_input_schema", "serialization"}
+
+
 def _endless(schema: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
     """The lists of a model that are of any length and have a fault for each item."""
     if isinstance(schema, dict) and id(schema) not in seen:
         seen.add(id(schema))
         if schema.get("type") == "list" and "max_length" not in schema and not schema.get("fail_fast"):
             yield schema
+    if isinstance(schema, dict):  # what is read by a function of ours is only described and written by these
+        schema = {name: below for name, below in schema.items() if name not in _NOT_READ_BY}
     for below in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         if not isinstance(below, dict) or id(below) not in seen:
             yield from _endless(below, seen)

@@ -95,16 +95,16 @@ def test_a_name_that_is_taken_and_a_closed_parent(steward: Client, api: Client) 
 
 
 def test_caps_change_within_what_is_spent(steward: Client, api: Client) -> None:
-    page = "/accounts/persons"
-    answer = submit(steward, page, f"{page}/budget", cap="0.6", declared="")
+    page = "/accounts/nation"
+    answer = submit(steward, page, f"{page}/budget", cap="2.5", declared="")
     assert answer.headers["Location"] == f"{page}?done=changed"
     assert "is an entry of the journal" in steward.get(answer.headers["Location"]).text
-    assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "0.6"
+    assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "2.5"
     low = submit(steward, page, f"{page}/budget", cap="0.000001", declared="")
     assert (low.status_code, "does not fit" in low.text, 'value="0.000001"' in low.text) == (409, True, True)
     wrong = submit(steward, page, f"{page}/budget", cap="much", declared="")
     assert (wrong.status_code, 'id="cap-fault"' in wrong.text) == (422, True)
-    assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "0.6"
+    assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "2.5"
 
 
 def test_approval_is_asked_for_sooner_and_not_later(steward: Client, api: Client) -> None:
