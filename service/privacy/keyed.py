@@ -16,17 +16,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def keyed(value: Any) -> int:
-    """A hash that is the same for equal values, whole numbers and fractions alike; tuples are looked into."""
+def keyed(*values: object) -> int:
+    """A hash of values that is the same for equal ones, whole numbers and fractions alike; tuples are looked into."""
+    return hash(tuple([_as_text(value) if type(value) in _NUMBERS else value for value in values]))
+
+
+def _as_text(value: Any) -> object:
+    """What is hashed of a number, or of what holds some."""
     kind = type(value)
     if kind is Fraction:
         top, bottom = value.as_integer_ratio()
-        return hash(f"{top:x}" if bottom == 1 else f"{top:x}/{bottom:x}")  # hexadecimal: in linear time, at any length
+        return f"{top:x}" if bottom == 1 else f"{top:x}/{bottom:x}"  # hexadecimal: in linear time, however long it is
     if kind is int:
-        return hash(f"{value:x}")
+        return f"{value:x}"
     if kind is float:
-        return hash(f"{value!r}")
-    return hash(tuple(map(keyed, value))) if kind is tuple else hash(value)
+        return repr(value)
+    return keyed(*value) if value else value
+
+
+_NUMBERS = frozenset((int, float, Fraction, tuple))
 
 
 class Keyed:
@@ -38,16 +46,16 @@ class Keyed:
     def __init_subclass__(cls) -> None:
         """Give the class the hash as its own, which a dataclass leaves as it is."""
         super().__init_subclass__()
-        cls.__hash__ = Keyed.__hash__  # type: ignore[method-assign]
+        if "__hash__" not in cls.__dict__:
+            cls.__hash__ = Keyed.__hash__  # type: ignore[method-assign]
 
     def __hash__(self) -> int:
-        try:
-            return self._kept
-        except AttributeError:
+        found: int | None = getattr(self, "_kept", None)  # an exception would take as long as the hash
+        if found is None:
             kind: type = type(self)
-            found = keyed(_compared(kind)(self))
+            found = keyed(*_compared(kind)(self))
             object.__setattr__(self, "_kept", found)
-            return found
+        return found
 
 
 @cache
@@ -68,7 +76,7 @@ class Figures(tuple[Fraction, ...]):  # its hash is kept
 
     def __hash__(self) -> int:
         if self._kept is None:
-            self._kept = hash(tuple(map(keyed, self)))
+            self._kept = keyed(*self)
         return self._kept
 
 
@@ -79,7 +87,7 @@ class Key:
 
     def __init__(self, *values: Any) -> None:
         self.values = values
-        self._hash = keyed(values)
+        self._hash = keyed(*values)
 
     def __hash__(self) -> int:
         return self._hash

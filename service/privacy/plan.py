@@ -130,6 +130,11 @@ class Condensed(Keyed):
     group: int
     size: int = field(compare=False)
 
+    def __hash__(self) -> int:
+        """A leaf's is its mechanism's, which is known or needed anyway."""
+        leaf = self.mechanism is not None and self.group == 1
+        return hash(self.mechanism) if leaf else Keyed.__hash__(self)
+
 
 Priced = Plan | Condensed
 """What can be priced; whoever folds a plan more than once condenses it first."""

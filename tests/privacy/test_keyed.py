@@ -61,9 +61,9 @@ def test_a_whole_number_is_keyed_as_the_fraction_that_it_equals() -> None:
 
 def test_a_nested_plan_is_hashed_once_at_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[int] = Counter()
-    plain = keys.keyed
+    plain = keys._as_text
 
-    def counting(value: object) -> int:
+    def counting(value: object) -> object:
         asked[id(value)] += isinstance(value, Fraction)
         return plain(value)
 
@@ -71,7 +71,7 @@ def test_a_nested_plan_is_hashed_once_at_each_node(monkeypatch: pytest.MonkeyPat
     plan: Plan = Choice(parts=tuple(leaves))
     for _ in range(15):
         plan = Choice(parts=(Sequence(parts=(plan, Laplace(scale=Fraction(1)))), Laplace(scale=Fraction(2))))
-    monkeypatch.setattr(keys, "keyed", counting)
+    monkeypatch.setattr(keys, "_as_text", counting)
     condensed = condense(plan)
     for _ in range(5):
         price(condensed, Neighbouring.ADD_REMOVE, ORDERS[:2])
