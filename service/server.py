@@ -89,8 +89,7 @@ def allow_files(settings: Settings) -> None:
     Raises:
         StartupRefused: the operating system does not allow as many.
     """
-    threads = settings.writer_threads + _READERS
-    needed = settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
+    needed = files_needed(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY in (soft, hard) or hard >= needed:
         if soft != resource.RLIM_INFINITY and soft < needed:
@@ -100,6 +99,12 @@ def allow_files(settings: Settings) -> None:
         f"SERVICE_MAX_CONNECTIONS and SERVICE_WRITER_THREADS need {needed} open files, and the operating system allows"
         f" {hard}: raise its hard limit (nofile), or lower these"
     )
+
+
+def files_needed(settings: Settings) -> int:
+    """The most files and connections that the process has open."""
+    threads = settings.writer_threads + _READERS
+    return settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
 
 
 def memory_there() -> int:
