@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
@@ -30,6 +31,7 @@ _SWITCH = 0.0005  # seconds after which a thread that computes lets another go o
 _READERS = 60  # threads that may have a connection to the database, beside those that write
 _FILES_OF_DATABASE = 3  # of one connection: SQLite's file, its log and their index
 _OTHER_FILES = 256  # the program's own, its pipes, and connections that end as others come
+_LOGGED_KEY = timedelta(hours=24)  # a first key's life where it goes to a log, which others read, and later
 _log = structlog.get_logger("service.server")
 
 
@@ -48,9 +50,10 @@ def serve(settings: Settings, host: str, port: int) -> None:
     bound = bound_socket(host, port)  # before a first key is shown by a process that will not serve
     database, secret = open_installation(settings, begin=True)
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
-    first = ensure_first_key(database, secret, bootstrap)
+    lifetime = None if sys.stdout.isatty() else _LOGGED_KEY
+    first = ensure_first_key(database, secret, bootstrap, lifetime)
     if first is not None:
-        print(f"The first key, a steward's, shown this once:\n\n    {first}\n", flush=True)
+        print(f"The first key, a steward's, {_shown(lifetime)}:\n\n    {first}\n", flush=True)
     print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)
     # What exists by now lives as long as the process: the collector need not walk it again and again. And a request
     # makes thousands of objects that are gone by its end, so it looks for cycles every few requests, not in each.
@@ -72,14 +75,21 @@ def serve(settings: Settings, host: str, port: int) -> None:
         _log.info("stop")
 
 
+def _shown(lifetime: timedelta | None) -> str:
+    """What is said of the first key, which goes to a log where standard output is no terminal."""
+    if lifetime is None:
+        return "shown this once"
+    hours = lifetime // timedelta(hours=1)
+    return f"shown this once; it ends after {hours} hours, as whoever reads this log has it: make others with it"
+
+
 def allow_files(settings: Settings) -> None:
     """Raise the process's limit on open files to what its connections and databases need.
 
     Raises:
         StartupRefused: the operating system does not allow as many.
     """
-    threads = settings.writer_threads + _READERS
-    needed = settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
+    needed = files_needed(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY in (soft, hard) or hard >= needed:
         if soft != resource.RLIM_INFINITY and soft < needed:
@@ -89,6 +99,12 @@ def allow_files(settings: Settings) -> None:
         f"SERVICE_MAX_CONNECTIONS and SERVICE_WRITER_THREADS need {needed} open files, and the operating system allows"
         f" {hard}: raise its hard limit (nofile), or lower these"
     )
+
+
+def files_needed(settings: Settings) -> int:
+    """The most files and connections that the process has open."""
+    threads = settings.writer_threads + _READERS
+    return settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
 
 
 def memory_there() -> int:

@@ -1,8 +1,11 @@
 """The command line, as an operator uses it: real processes, signals and exit codes."""
 
+import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +17,7 @@ from fastapi import FastAPI
 
 from service.server import Server
 from tests.api.calls import STEWARD, Answer, bearer, json_of, open_account, problem_of, pure
-from tests.processes import ROOT, run, service
+from tests.processes import MODULE, PATIENCE, ROOT, environment, run, service
 
 
 def test_the_ledger_survives_a_restart_and_the_first_key_is_the_operators(tmp_path: Path) -> None:
@@ -32,10 +35,37 @@ def test_without_a_key_of_the_operators_one_is_printed_once(tmp_path: Path) -> N
     with service(tmp_path, bootstrap_key="") as served:
         assert served.stop() == 0
     (token,) = [line.strip() for line in served.said if line.strip().startswith("pbl_")]
+    assert "it ends after 24 hours" in "".join(served.said)
+    (made,) = run(tmp_path, "keys", "list").stdout.splitlines()
+    assert "  steward   first-steward  expires " in made
     with service(tmp_path, bootstrap_key="") as served:
         json_of(served.client.get("/v1/accounts", headers=bearer(token)))
         assert served.stop() == 0
     assert "pbl_" not in "".join(served.said)
+
+
+def test_a_first_key_that_only_a_terminal_shows_does_not_expire(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    shown, terminal = os.openpty()
+    command = [sys.executable, *MODULE, "serve", "--port", str(port)]
+    with (
+        os.fdopen(shown, encoding="utf-8", buffering=1) as screen,
+        subprocess.Popen(
+            command, cwd=ROOT, env=environment(tmp_path), stdout=terminal, stderr=subprocess.PIPE
+        ) as served,
+    ):
+        os.close(terminal)
+        said = [screen.readline()]
+        while "Serving on" not in said[-1]:
+            assert served.poll() is None
+            said.append(screen.readline())
+        served.terminate()
+        served.communicate(timeout=PATIENCE)
+    assert said[0] == "The first key, a steward's, shown this once:\n"
+    assert said[2].startswith("    pbl_")
+    (made,) = run(tmp_path, "keys", "list").stdout.splitlines()
+    assert "  steward   first-steward  valid" in made
 
 
 def test_sigterm_finishes_what_is_running(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The files for operators: what the dashboard and the alerts ask Prometheus for is what the service tells it."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import make_url
 
 from service.api.problems import KINDS
 from service.configuration import reference
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
-from service.settings import Settings
+from service.server import files_needed
+from service.settings import Settings, read_settings, unknown_variables
 from tests.api.calls import application, charge, client_of, json_of, open_account, pure, release
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -111,3 +114,70 @@ def test_the_reference_of_the_settings_is_the_present_ones() -> None:
     rows = [line for line in committed.splitlines() if line.startswith("| `SERVICE_")]
     assert [re.match(r"\| `SERVICE_(\w+)`", row)[1].lower() for row in rows] == list(Settings.model_fields)  # type: ignore[index]
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
+
+
+_COMPOSE: dict[str, dict[str, Any]] = yaml.safe_load((_ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+_REPLICAS = ("service-1", "service-2", "service-3")
+_UNITS = {"m": 2**20, "g": 2**30}
+
+
+def _bytes(size: str) -> int:
+    return int(size[:-1]) * _UNITS[size[-1]]
+
+
+def _settings_of(name: str) -> Settings:
+    given = {variable: value for variable, value in _COMPOSE[name]["environment"].items() if "$" not in value}
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in [variable for variable in os.environ if variable.startswith("SERVICE_")]:
+            patch.delenv(variable)
+        for variable, value in given.items():
+            patch.setenv(variable, value)
+        assert unknown_variables() == []
+        return read_settings()
+
+
+@pytest.mark.parametrize("name", _COMPOSE)
+def test_every_container_is_confined(name: str) -> None:
+    service = _COMPOSE[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["memswap_limit"] == service["mem_limit"], "true counts would be swapped to a disk"
+    assert service["pids_limit"] > 0
+    assert service["cpus"] > 0
+    assert service["ulimits"]["core"] == 0
+    assert all(re.fullmatch(r"/[a-z/]+:size=\d+m", place) for place in service.get("tmpfs", ()))
+
+
+@pytest.mark.parametrize("name", _REPLICAS)
+def test_a_replica_has_what_its_settings_need(name: str) -> None:
+    service, settings = _COMPOSE[name], _settings_of(name)
+    beside = sum(int(place.partition("=")[2][:-1]) * 2**20 for place in service["tmpfs"]) + 2 * 2**30
+    assert settings.most_memory + beside <= _bytes(service["mem_limit"])
+    assert files_needed(settings) <= service["ulimits"]["nofile"]
+    assert {place.partition(":")[0] for place in service["tmpfs"]} == {"/tmp", "/data"}
+
+
+def test_the_proxy_and_the_database_have_what_their_connections_need() -> None:
+    proxy = (_ROOT / "deploy" / "haproxy.cfg").read_text(encoding="utf-8")
+    clients, servers = (int(number) for number in re.findall(r"\bmaxconn (\d+)", proxy))
+    assert 2 * clients < _COMPOSE["proxy"]["ulimits"]["nofile"]
+    assert all(servers < _settings_of(name).max_connections for name in _REPLICAS)
+    (most,) = re.findall(r"max_connections=(\d+)", " ".join(_COMPOSE["database"]["command"]))
+    assert int(most) < _COMPOSE["database"]["pids_limit"]
+
+
+def test_replicas_use_the_role_that_the_script_makes_after_the_owner_migrated() -> None:
+    script = (_ROOT / "deploy" / "postgres-roles.sql").read_text(encoding="utf-8")
+    owner = _COMPOSE["database"]["environment"]["POSTGRES_USER"]
+    for name in _REPLICAS:
+        service = _COMPOSE[name]
+        role = make_url(service["environment"]["SERVICE_DATABASE_URL"]).username
+        assert f"CREATE ROLE {role} LOGIN;" in script
+        assert "LEDGER_PASSWORD" in service["environment"]["PGPASSWORD"]
+        assert "POSTGRES_PASSWORD" not in json.dumps(service)
+        assert service["depends_on"] == {"roles": {"condition": "service_completed_successfully"}}
+    assert _COMPOSE["roles"]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
+    assert "./deploy/postgres-roles.sql:/postgres-roles.sql:ro" in _COMPOSE["roles"]["volumes"]
+    assert make_url(_COMPOSE["migrate"]["environment"]["SERVICE_DATABASE_URL"]).username == owner
+    assert _COMPOSE["roles"]["environment"]["PGUSER"] == owner

@@ -64,6 +64,7 @@ _POSTGRESQL_KINDS = {
     "23503": Kind.RACE,
     "57P03": Kind.UNREACHABLE,  # starting up
     "55P03": Kind.UNAVAILABLE,  # no lock in time
+    "42501": Kind.UNAVAILABLE,  # no right, which the database's owner can give
     "08": Kind.LOST,
     "53": Kind.UNAVAILABLE,  # disk full, out of memory, too many connections
     "57": Kind.UNAVAILABLE,  # cancelled
@@ -163,5 +164,7 @@ def _advice(failure: Failure) -> str:
         return "check that the server runs, and the host, the port and the options in SERVICE_DATABASE_URL"
     if failure.kind is Kind.LOST:
         return "check that the server runs; its log says why it ended the connection"
+    if failure.code == "42501":
+        return "the tables' owner migrates, and then runs deploy/postgres-roles.sql, which grants what servers need"
     name = failure.code.split("_")[1] if failure.code.startswith("SQLITE_") else ""
     return _SQLITE_ADVICE.get(name, "")

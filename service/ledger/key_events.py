@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from service.ledger import installation_journal
 from service.ledger.installation import Secret
 from service.ledger.journal import Actor, Broken
-from service.ledger.keys import KeyRecord
+from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord
 
 Known = Mapping[str, KeyRecord]
 """Keys by their ids, as the entries made them: without their last use, and what took their place."""
@@ -47,14 +47,14 @@ def people_behind(known: Known, actor: Actor) -> frozenset[str]:
     """Everybody who could act as this one: whoever had the key's token in hand, or could act as one of those.
 
     Whoever makes or rotates a key is shown its token, and so is whoever repeats that request as the same principal.
-    What the operator makes by a command is shown to nobody else. Where an entry names no key, or one of another
-    installation, all of its principal count.
+    What the operator makes, by a command or with the first key, is shown to nobody else. Where an entry names no key,
+    or one of another installation, all of its principal count.
     """
-    people, seen = {actor.name}, set[str]()
+    people, seen, operators = {actor.name}, set[str](), _operators(known)
     waiting = [actor.key] if actor.key is not None and actor.key in known else list(_named(known, actor.name))
     while waiting:
         record = known[waiting.pop()]
-        if record.id in seen or record.created_by is None:
+        if record.id in seen or record.created_by in operators:
             continue
         seen.add(record.id)
         people.add(record.created_by)
@@ -62,6 +62,16 @@ def people_behind(known: Known, actor: Actor) -> frozenset[str]:
         if record.rotated_from is not None and record.rotated_from in known:
             waiting.append(record.rotated_from)
     return frozenset(people)
+
+
+def _operators(known: Known) -> frozenset[str | None]:
+    """By whom the operator makes keys: by nobody on the command line, and with the first key, which is the operator's.
+
+    Not with the first key where anybody else has made or rotated one of its principal, and so knows it.
+    """
+    alone: frozenset[str | None] = frozenset({None})
+    both = alone | {FIRST_PRINCIPAL}
+    return both if all(known[key].created_by in both for key in _named(known, FIRST_PRINCIPAL)) else alone
 
 
 def _named(known: Known, name: str) -> Iterable[str]:

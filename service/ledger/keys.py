@@ -258,8 +258,10 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
     return read_key(connection, key_id)
 
 
-def ensure_first_key(database: Database, secret: Secret, bootstrap: str | None) -> str | None:
-    """At start: where there is no key at all, add the operator's or make one.
+def ensure_first_key(
+    database: Database, secret: Secret, bootstrap: str | None, lifetime: timedelta | None = None
+) -> str | None:
+    """At start: where there is no key at all, add the operator's or make one, which ends after ``lifetime``.
 
     Returns the token that was made, to be shown once; None where nothing has to be shown.
 
@@ -276,11 +278,13 @@ def ensure_first_key(database: Database, secret: Secret, bootstrap: str | None) 
         # Whoever takes the rows away gets the operator's token no second life.
         if _any_key(connection) or installation_journal.has_kind(connection, "key_made", "key_adopted", "key_left"):
             return None
+        at = clock.now()
         if bootstrap is not None:
-            add_bootstrap_key(connection, secret, bootstrap, clock.now())
+            add_bootstrap_key(connection, secret, bootstrap, at)
             return None
+        end = None if lifetime is None else clock.later(at, lifetime)
         _, token = create_key(
-            connection, secret, name=FIRST_PRINCIPAL, role="steward", accounts=None, expires_at=None, at=clock.now()
+            connection, secret, name=FIRST_PRINCIPAL, role="steward", accounts=None, expires_at=end, at=at
         )
         return token
 

@@ -30,7 +30,7 @@ _MAY_CHANGE = {
     "tabulations": set(),
     "descriptions": set(),
 }
-_FIXED = [
+FIXED = [
     (table, column.name)
     for table, free in _MAY_CHANGE.items()
     for column in Base.metadata.tables[table].columns
@@ -73,7 +73,7 @@ def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
     if where and database.kind == "sqlite":
         return  # its triggers are for each row, and no row is changed
     _ledger(database)
-    for table, column in _FIXED:
+    for table, column in FIXED:
         _refused(database, f'UPDATE {table} SET "{column}" = "{column}"{where}')
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
+from service.ledger import clock
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from service.ledger.journal import Actor
@@ -305,6 +306,16 @@ def test_the_first_key_is_made_and_shown_once(database: Database, secret: Secret
     assert ensure_first_key(database, secret, None) is None
     assert ensure_first_key(database, secret, BOOTSTRAP) is None
     assert len(_listed(database)) == 1
+
+
+def test_a_first_key_ends_where_it_is_told_to(database: Database, secret: Secret) -> None:
+    token = ensure_first_key(database, secret, None, timedelta(hours=24))
+    assert token is not None
+    (made,) = _listed(database)
+    assert made.expires_at == clock.later(made.created_at, timedelta(hours=24))
+    assert _authenticate(database, token) is not None
+    assert authenticate(database, secret, token, made.expires_at) is None
+    assert ensure_first_key(database, secret, None, timedelta(hours=24)) is None
 
 
 def test_the_operators_first_key_is_not_shown(database: Database, secret: Secret) -> None:

@@ -16,7 +16,7 @@ from service.ledger.idempotency import Request
 from service.ledger.installation_journal import append
 from service.ledger.journal import Actor, BadEntry, Broken
 from service.ledger.key_events import keys_of, people_behind
-from service.ledger.keys import KeyRecord, create_key, revoke_key, rotate_key
+from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord, create_key, revoke_key, rotate_key
 from service.ledger.once import Answer
 from service.ledger.verify import verify
 from tests.ledger.charging import (
@@ -99,8 +99,17 @@ def test_whoever_made_a_key_is_not_the_second_person(ledger: Database) -> None:
 
 
 def test_one_who_made_both_keys_is_one_person(ledger: Database) -> None:
-    first = _make(ledger, "first-steward")
-    assert not _approved(ledger, _make(ledger, "ann", by=first), _make(ledger, "bob", by=first))
+    head = _make(ledger, "head")
+    assert not _approved(ledger, _make(ledger, "ann", by=head), _make(ledger, "bob", by=head))
+
+
+def test_the_first_key_is_the_operators_as_long_as_nobody_else_knows_it(ledger: Database) -> None:
+    first = _make(ledger, FIRST_PRINCIPAL)
+    ann, bob = _make(ledger, "ann", by=first), _make(ledger, "bob", by=_rotate(ledger, first, by=first))
+    assert _approved(ledger, ann, bob)
+    assert not _approved(ledger, ann, _make(ledger, "puppet", by=ann))
+    _make(ledger, FIRST_PRINCIPAL, by=ann)
+    assert not _approved(ledger, ann, bob)
 
 
 def test_whoever_has_another_key_of_the_one_who_made_a_key_could_have_been_shown_it(ledger: Database) -> None:
