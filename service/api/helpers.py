@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import pickle
-import resource
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -32,6 +31,7 @@ from service.api.kept import TO_KEEP
 from service.api.rollback import HEADER
 from service.errors import InvalidInput, ServiceError, Unavailable
 from service.ledger import known
+from service.memory_privacy import forbid_dumps
 
 _WAITING = 64  # requests of one principal
 _NICENESS = 10
@@ -247,7 +247,7 @@ def _serve(pipe: Connection, application: Callable[[], ASGIApp]) -> None:
     """Answer requests until the server has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would be true counts on a disk
+    forbid_dumps()
     os.nice(_NICENESS)
     app = application()
     with asyncio.Runner() as runner:
