@@ -21,6 +21,8 @@ _MAY_CHANGE = {
         "approval_above",
         "next_expiry",
         "releases",
+        "partitions_drawn",
+        "partitions_undeclared",
     },
     "releases": {"state", "price", "accountant"},
     "release_tags": set(),

@@ -16,7 +16,7 @@ from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret, check_secret
 from service.ledger.journal import Actor
-from service.ledger.migrate import prepare
+from service.ledger.migrate import migrate, prepare
 from service.ledger.rebuild import rebuild
 from service.ledger.recompute import recompute
 from service.ledger.retention import remove_noisy
@@ -33,7 +33,6 @@ from tests.ledger.test_recompute import older
 __all__ = ["older"]  # a fixture
 
 _FOREVER = ("journal", "installation_journal", "draws", "releases", "release_tags", "tabulations", "branches_taken")
-_WITH_AN_ENTRY = {("accounts", "partitions_drawn"), ("accounts", "partitions_undeclared")}
 _LATER = "2040-01-01T00:00:00.000000Z"
 
 
@@ -148,7 +147,7 @@ def _statements() -> Iterator[str]:
         yield f"DROP TABLE {table} CASCADE"
         yield f"CREATE TRIGGER mine BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_change()"
         yield f"CREATE RULE mine AS ON INSERT TO {table} DO INSTEAD NOTHING"
-    for table, column in set(FIXED) - _WITH_AN_ENTRY:
+    for table, column in FIXED:
         yield f'UPDATE {table} SET "{column}" = "{column}"'
     yield "UPDATE installation SET secret_fingerprint = ''"
     yield "UPDATE installation_journal SET body = ''"
@@ -250,3 +249,23 @@ def test_an_operator_is_told_which_rights_are_missing(postgresql_url: str, url: 
     with _opened(url) as database, pytest.raises(Unavailable) as refused:
         check_secret(database, SECRET)
     assert "deploy/postgres-roles.sql" in str(refused.value.for_operator)
+
+
+@pytest.mark.usefixtures("url")  # somebody else has made the role
+@pytest.mark.parametrize("empty_database_url", ["postgresql"], indirect=True)
+def test_an_owner_who_is_no_superuser_migrates_and_grants(empty_database_url: str) -> None:
+    database = make_url(empty_database_url).database
+    with _connected(_libpq(empty_database_url)) as administrator:
+        administrator.execute("CREATE ROLE agency LOGIN")
+        try:
+            administrator.execute(f"ALTER DATABASE {database} OWNER TO agency")
+            owned = make_url(empty_database_url).set(username="agency").render_as_string(hide_password=False)
+            migrate(owned)
+            with _opened(application_url(owned)) as served:
+                prepare(served, embedded=False)
+                check_secret(served, SECRET)
+                open_account(served)
+        finally:
+            administrator.execute(f"REASSIGN OWNED BY agency TO {administrator.info.user}")
+            administrator.execute("DROP OWNED BY agency")
+            administrator.execute("DROP ROLE agency")
