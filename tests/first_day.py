@@ -245,7 +245,7 @@ def _end(day: Day) -> None:
 
 def lived(home: Path) -> dict[str, Any]:
     """The record of a day on a new server, as the file has it."""
-    with service(home, **SETTINGS) as served:
+    with service(home, helper_processes="2", **SETTINGS) as served:
         day = Day(served)
         live(day)
     return {"answers": day.answers, "problems": day.problems}

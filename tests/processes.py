@@ -84,12 +84,15 @@ class Served:
 
 @contextlib.contextmanager
 def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Iterator[Served]:
-    """``python -m service serve``, or the same by another way, for as long as the block lasts."""
+    """``python -m service serve``, or the same by another way, for as long as the block lasts.
+
+    Without helpers unless a test says how many: each process takes seconds to start another one.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address, command = f"http://127.0.0.1:{port}", [sys.executable, *start, "serve", "--port", str(port)]
-    given = {"bootstrap_key": STEWARD} | settings  # an empty setting counts as none
+    given = {"bootstrap_key": STEWARD, "helper_processes": "0"} | settings  # an empty setting counts as none
     caller = Client(base_url=address, headers=bearer(STEWARD), timeout=60)
     started = subprocess.Popen(
         command,

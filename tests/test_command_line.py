@@ -146,7 +146,7 @@ def test_a_question_about_an_empty_database_is_refused(tmp_path: Path, empty_dat
     assert refused.stderr.startswith("error: ")
     assert run(tmp_path, "migrate", **given).returncode == 0
     verified = run(tmp_path, "verify", **given)
-    assert (verified.returncode, verified.stdout) == (0, "the ledger has no accounts\n")
+    assert (verified.returncode, verified.stdout) == (0, "the installation: all valid\nthe ledger has no accounts\n")
 
 
 def test_a_data_directory_is_its_owners_or_is_refused(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_process_that_will_end_says_so_and_goes_on(tmp_path: Path) -> None:
         assert "ends" in problem_of(served.client.get("/readyz"), "unavailable")["detail"]
         open_account(served.client)
         assert served.stop() == 0, "a second signal waits for nothing"
-    (warning,) = [line for line in served.said if '"warning"' in line]
+    (warning,) = [line for line in served.said if "variables that no setting has" in line]
     assert '"names": ["SERVICE_KEY_RATES"]' in warning, "a variable that is misspelt is told of"
 
 

@@ -17,7 +17,7 @@ from tests.processes import Served, service
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with service(tmp_path_factory.mktemp("documents")) as running:
+    with service(tmp_path_factory.mktemp("documents"), helper_processes="2") as running:
         yield running
 
 

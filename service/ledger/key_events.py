@@ -50,11 +50,11 @@ def people_behind(known: Known, actor: Actor) -> frozenset[str]:
     What the operator makes, by a command or with the first key, is shown to nobody else. Where an entry names no key,
     or one of another installation, all of its principal count.
     """
-    people, seen, operators = {actor.name}, set[str](), _operators(known)
+    people, seen, operator = {actor.name}, set[str](), _operator(known)
     waiting = [actor.key] if actor.key is not None and actor.key in known else list(_named(known, actor.name))
     while waiting:
         record = known[waiting.pop()]
-        if record.id in seen or record.created_by in operators:
+        if record.id in seen or record.created_by is None or record.created_by == operator:
             continue
         seen.add(record.id)
         people.add(record.created_by)
@@ -64,14 +64,13 @@ def people_behind(known: Known, actor: Actor) -> frozenset[str]:
     return frozenset(people)
 
 
-def _operators(known: Known) -> frozenset[str | None]:
-    """By whom the operator makes keys: by nobody on the command line, and with the first key, which is the operator's.
+def _operator(known: Known) -> str | None:
+    """The principal as which the operator makes keys over HTTP, with the first key; None where somebody else knows one.
 
-    Not with the first key where anybody else has made or rotated one of its principal, and so knows it.
+    Whoever has made or rotated a key of that principal could act as it.
     """
-    alone: frozenset[str | None] = frozenset({None})
-    both = alone | {FIRST_PRINCIPAL}
-    return both if all(known[key].created_by in both for key in _named(known, FIRST_PRINCIPAL)) else alone
+    made_by = {known[key_id].created_by for key_id in _named(known, FIRST_PRINCIPAL)}
+    return FIRST_PRINCIPAL if made_by <= {None, FIRST_PRINCIPAL} else None
 
 
 def _named(known: Known, name: str) -> Iterable[str]:

@@ -20,10 +20,13 @@ Answer = httpx2.Response
 
 
 def application(database: Database, secret: Secret, **settings: Any) -> FastAPI:
-    """The real application over a migrated database, with its first key."""
+    """The real application over a migrated database, with its first key.
+
+    Without helpers unless a test is about them: a process for each of thousands of tests takes as long as the tests.
+    """
     check_secret(database, secret)
     ensure_first_key(database, secret, STEWARD)
-    return create_app(Settings(**settings), database, secret)
+    return create_app(Settings(**{"helper_processes": 0} | settings), database, secret)
 
 
 def client_of(app: FastAPI) -> TestClient:

@@ -18,9 +18,15 @@ from tests.api.calls import STEWARD, Client, application, bearer, client_of
 
 
 @pytest.fixture
-def app(database: Database, secret: Secret) -> FastAPI:
+def helper_processes() -> int:
+    """How many helpers a test's application has; modules that are about them say another number."""
+    return 0
+
+
+@pytest.fixture
+def app(database: Database, secret: Secret, helper_processes: int) -> FastAPI:
     """The application over a fresh database, once on each kind."""
-    return application(database, secret)
+    return application(database, secret, helper_processes=helper_processes)
 
 
 @pytest.fixture
@@ -33,25 +39,30 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 @pytest.fixture
 def alone(database: Database, secret: Secret) -> Iterator[TestClient]:
     """The same without helpers, for tests that change what runs in this process."""
-    with client_of(application(database, secret, helper_processes=0)) as opened:
+    with client_of(application(database, secret)) as opened:
         yield opened
 
 
 @pytest.fixture
-def embedded(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[TestClient]:
+def embedded(_sqlite_template: Path, tmp_path: Path, secret: Secret, helper_processes: int) -> Iterator[TestClient]:
     """The same on SQLite alone, for what does not depend on which database it is."""
     path = tmp_path / "embedded.db"
     shutil.copyfile(_sqlite_template, path)
-    with client_of(application(open_database(f"sqlite:///{path}"), secret)) as opened:
+    app = application(open_database(f"sqlite:///{path}"), secret, helper_processes=helper_processes)
+    with client_of(app) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def still(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A steward of an application that a module's tests share, for what does not depend on what is stored."""
+    """A steward of an application that a module's tests share, for what does not depend on what is stored.
+
+    It has a helper, so that all that these tests ask goes through one.
+    """
     path = tmp_path_factory.mktemp("shared") / "ledger.db"
     shutil.copyfile(_sqlite_template, path)
-    with client_of(application(open_database(f"sqlite:///{path}"), Secret(bytes(range(32))))) as opened:
+    app = application(open_database(f"sqlite:///{path}"), Secret(bytes(range(32))), helper_processes=1)
+    with client_of(app) as opened:
         yield opened
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.api.calls import (
     Client,
+    bearer,
     charge,
     concentrated,
     head_of,
@@ -292,14 +293,16 @@ def test_a_greater_budget_waits_for_a_second_steward(client: Client) -> None:
     opened = open_account(client, approval_above="0.1")
     assert opened["proposed_change"] is None
     greater = {"budget": {"definition": "zcdp", "rho": 2}}
-    waits = json_of(client.patch("/v1/accounts/people", json=greater), 202)
+    ann = operators_key(client, "steward", "ann")
+    waits = json_of(client.patch("/v1/accounts/people", json=greater, headers=ann), 202)
     assert waits["budget"]["rho"] == "1"
     proposed = waits["proposed_change"]
     assert (proposed["budget"], proposed["state"]) == ({"definition": "zcdp", "rho": "2"}, None)
-    assert (proposed["seq"], proposed["proposed_by"]) == (2, "first-steward")
+    assert (proposed["seq"], proposed["proposed_by"]) == (2, "ann")
     assert json_of(client.get("/v1/accounts/people"))["proposed_change"] == proposed
     assert json_of(client.get("/v1/accounts"))["items"][0]["proposed_change"] == proposed
-    puppet = make_key(client, "steward", "puppet")
+    made = client.post("/v1/keys", json={"name": "puppet", "role": "steward"}, headers=ann)
+    puppet = bearer(json_of(made, 201)["key"])
     problem_of(client.patch("/v1/accounts/people", json=greater, headers=puppet), "forbidden")
     second = operators_key(client, "steward", "second")
     done = json_of(client.patch("/v1/accounts/people", json=greater, headers=second))

@@ -40,6 +40,11 @@ _THREADS = 32
 _HANGS_UP = 10.0  # seconds after which a client hangs up
 
 
+@pytest.fixture
+def helper_processes() -> int:
+    return 2
+
+
 def _at_once(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """The answers to calls that many threads make together."""
     start = threading.Barrier(min(_THREADS, len(calls)))

@@ -73,7 +73,10 @@ class _Aftermath:
 @pytest.fixture(scope="module")
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> _Aftermath:
     home = tmp_path_factory.mktemp("installation")
-    with _temporary_files_in(home), service(home, ("-c", _FAULTY), log_level="debug", max_arrow_bytes="4000") as served:
+    with (
+        _temporary_files_in(home),
+        service(home, ("-c", _FAULTY), log_level="debug", max_arrow_bytes="4000", helper_processes="2") as served,
+    ):
         client = served.client
         open_account(client, budget={"definition": "pure", "epsilon": 1})
         refused = _refusals(client)

@@ -41,6 +41,11 @@ _MIXED = {
 _APPROXIMATE = {"definition": "approximate", "epsilon": 1000, "delta": "1e-6"}
 
 
+@pytest.fixture
+def helper_processes() -> int:
+    return 2
+
+
 def _offset(k: int) -> dict[str, Any]:
     return {"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"}
 
@@ -150,7 +155,7 @@ def test_requests_of_one_principal_beyond_the_queue_are_429(app: FastAPI) -> Non
 
 
 def test_what_takes_too_long_is_503_and_ended(database: Database, secret: Secret) -> None:
-    app = application(database, secret)
+    app = application(database, secret, helper_processes=2)
     with client_of(app) as client:
         json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))  # one is ready
         app.state.helpers._seconds = 2.0

@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server that a module's tests share, with the accounts and releases that ``ledger.fill`` makes."""
-    with service(tmp_path_factory.mktemp("served"), session_hours="2") as running:
+    with service(tmp_path_factory.mktemp("served"), session_hours="2", helper_processes="2") as running:
         fill(running.client)
         yield running
 

@@ -27,7 +27,7 @@ _ATTACKS = {
 
 @pytest.mark.parametrize("attack", _ATTACKS)
 def test_others_are_answered_while_one_asks_for_as_much_as_he_can(attack: str, tmp_path: Path, times: Form) -> None:
-    with service(tmp_path) as served:
+    with service(tmp_path, helper_processes="2") as served:
         for account in ("people", "long"):
             open_account(served.client, account, budget={"definition": "zcdp", "rho": 10**6})
         batch = {"releases": [{"name": "x", "plan": concentrated("0.001")}] * 1000}
