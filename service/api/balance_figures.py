@@ -30,7 +30,7 @@ def drawn_at(of: OfGuarantee, asked: Sequence[Fraction]) -> tuple[Fraction, ...]
     """The deltas that a picture needs: of a profile those asked for, but one alone makes no curve without others."""
     if of == "rdp":
         return ()
-    return tuple(asked) if len(asked) > 1 else tuple({*PROFILE_DELTAS, *asked})
+    return tuple(asked) if len(asked) > 1 else (*PROFILE_DELTAS, *(one for one in asked if one not in PROFILE_DELTAS))
 
 
 def spending_picture(history: dict[str, Any], kind: str) -> Response:

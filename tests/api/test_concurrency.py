@@ -168,7 +168,7 @@ def test_nobody_waits_while_journals_are_followed(served: Client, app: FastAPI, 
     helpers = app.state.helpers.queue
     parts = [{"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"} for k in range(100)]
     with ThreadPoolExecutor(_THREADS + 1) as threads, Client(base_url=served.base_url, headers=served.headers) as slow:
-        plan = {"plan": {"type": "sequence", "parts": parts}}
+        plan = {"plan": {"type": "sequence", "parts": parts}, "orders": [str(2 + k) for k in range(300)]}
         ended = threads.submit(slow.post, "/v1/compositions", json=plan, timeout=_HANGS_UP)
         _until(lambda: helpers.busy == 1)
         asked = [threads.submit(served.get, f"/v1/accounts/people/{path}") for _ in range(_THREADS)]

@@ -8,10 +8,9 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from service.api import registry
+from service.api import priced, registry
 from service.api.metadata import Metadata
 from service.api.registry import TIERS, YAML
-from service.ledger import charges
 from service.ledger.recompute import recompute
 from service.privacy.pricing import Price
 from tests.api.calls import (
@@ -312,7 +311,7 @@ def test_what_was_priced_too_low_is_not_promised(
     """As after a correction of the accountant: the account is over its budget until that is raised."""
     account = _open(embedded, **budget)
     with monkeypatch.context() as older:
-        older.setattr(charges, "price", lambda *_: Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ()))
+        older.setattr(priced, "price", lambda *_: Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ()))
         made = release(embedded, pure("0.1"))
     _entry(embedded, account)  # nobody knows yet
     recompute(embedded.app.state.database, "people", apply=True)  # type: ignore[attr-defined]

@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
-from tests.api.conftest import embedded, still
+from tests.api.conftest import embedded, helper_processes, still
 from tests.browser.ledger import fill
 from tests.pages.visits import sign_in
 
-__all__ = ["embedded", "still"]
+__all__ = ["embedded", "helper_processes", "still"]
 
 
 _SECRET = Secret(bytes(range(32)))
