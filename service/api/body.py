@@ -28,7 +28,7 @@ from service.api.room import room_of
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
 # Bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond.
-_LARGE = 1 << 10
+_LARGE = 1 << 9
 _MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
 _ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # of plans that were read before, under the limits of that time
 # An escape and, where it is half of a pair, its other half; the group is of one that stands alone.
