@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 import yaml
 
-from service import auditing, key_commands, logs
+from service import acknowledging, auditing, key_commands, logs
 from service.configuration import reference
 from service.errors import ServiceError
 from service.installation import open_place
@@ -127,6 +127,7 @@ app.command()(auditing.recompute)
 app.command()(auditing.export)
 app.command()(auditing.backup)
 app.command("import")(auditing.import_export)
+app.command()(acknowledging.acknowledge)
 
 
 def _settings() -> Settings:

@@ -1,7 +1,7 @@
 """All wiring: settings and an open database in, an application out."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -53,7 +53,9 @@ from service.api.throttle import Throttle
 from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.database import Database, open_database
+from service.ledger.high_water import HighWaterFile
 from service.ledger.installation import Secret
+from service.ledger.mark_keeper import MarkKeeper
 from service.ledger.uses import Uses
 from service.pages import refusals, routes, start
 from service.pages.refusals import ProblemPages
@@ -100,23 +102,25 @@ _ROUTERS = (
 )
 
 
-def create_app(settings: Settings, database: Database, secret: Secret) -> FastAPI:
-    """The application over an open database, which it closes at its end."""
+def create_app(settings: Settings, database: Database, secret: Secret, keeper: MarkKeeper | None = None) -> FastAPI:
+    """The application over an open database, which it closes at its end; ``keeper`` writes its high-water mark."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with app.state.uses.written(), app.state.workers.working():
+        marked = nullcontext() if keeper is None else keeper.keeping()
+        with marked, app.state.uses.written(), app.state.workers.working():
             yield
         if app.state.helpers is not None:
             app.state.helpers.close()
         database.close()
         stop_tracing()
 
-    app = _application(settings, database, secret, lifespan)
+    mark = None if keeper is None else keeper.file
+    app = _application(settings, database, secret, mark, lifespan)
     places = _THREADS + settings.writer_threads
     app.state.turns = Fair(places, _TURNS, places, settings.max_connections)
     own = settings.model_copy(update={"bootstrap_key": None})
-    make = partial(helper_app, own, database.url, secret)
+    make = partial(helper_app, own, database.url, secret, mark)
     number, asking = settings.helper_processes, max(1, settings.writer_threads // 2)
     app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds, asking) if number else None
     app.state.workers = Workers(
@@ -133,23 +137,27 @@ def create_app(settings: Settings, database: Database, secret: Secret) -> FastAP
         app.router.routes.extend(router.routes)
     app.mount("/static", routes.static)
     refusals.install(app)
-    _surround(app, settings, database)
+    _surround(app, settings, database, keeper)
     stop_tracing = _trace(app, database) if settings.tracing else lambda: None
     return app
 
 
-def helper_app(settings: Settings, url: str, secret: Secret) -> FastAPI:
+def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile | None) -> FastAPI:
     """The application in a helper: who asks has been let in already, and it answers by itself."""
     logs.configure(settings.log_level)
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
-    app = _application(settings, database, secret)
+    app = _application(settings, database, secret, mark)
     app.state.turns, app.state.helpers = Fair(_THREADS, _THREADS, _THREADS, _THREADS), None
     priced.install(app)
     return app
 
 
 def _application(
-    settings: Settings, database: Database, secret: Secret, lifespan: Lifespan[FastAPI] | None = None
+    settings: Settings,
+    database: Database,
+    secret: Secret,
+    mark: HighWaterFile | None,
+    lifespan: Lifespan[FastAPI] | None = None,
 ) -> FastAPI:
     """``/v1`` over an open database, with nothing around it."""
     app = FastAPI(
@@ -163,6 +171,7 @@ def _application(
         telemetry=_NO_TELEMETRY,
     )
     app.state.settings, app.state.database, app.state.secret = settings, database, secret
+    app.state.mark = mark
     app.state.writers = Threads(settings.writer_threads, "writer")
     _add_routes(app)
     problems.install(app)
@@ -175,7 +184,7 @@ def _add_routes(app: FastAPI) -> None:
         app.router.routes.extend(router.routes)
 
 
-def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
+def _surround(app: FastAPI, settings: Settings, database: Database, keeper: MarkKeeper | None) -> None:
     """The middleware, from within to without, and the figures that it keeps."""
     json, streams = (
         Allowance(largest, at_once, at_once // (SMALL_BODIES * settings.max_connections))
@@ -189,7 +198,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database) -> None:
     bodies = {"json": json, "arrow": streams}
     state = app.state
     state.metrics = Metrics(
-        Observed(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers)
+        Observed(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper)
     )
     app.add_middleware(
         BodyLimits,

@@ -10,13 +10,15 @@ import typer
 from sqlalchemy import make_url
 
 from service import logs
-from service.errors import Conflict, InvalidInput
-from service.installation import open_installation, require_ledger
+from service.errors import Conflict, InvalidInput, StartupRefused
+from service.installation import high_water_file, open_installation, require_ledger
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
+from service.ledger.high_water import HighWaterFile, Mark, missing_entries
 from service.ledger.installation import Secret
 from service.ledger.journal import Head, read_head, write_head
+from service.ledger.mark_keeper import check_clock
 from service.ledger.rebuild import rebuild
 from service.ledger.receipts import check_receipt
 from service.ledger.recompute import Repriced, recompute as price_again
@@ -24,7 +26,7 @@ from service.ledger.signing import signer_of
 from service.ledger.texts import Amount, price_of
 from service.ledger.verify import verify as verify_account
 from service.ledger.verify_installation import verify_installation
-from service.settings import read_settings
+from service.settings import Settings, read_settings
 
 _BAD, _OVER = 1, 3  # exit codes
 _PAGE = 500
@@ -48,19 +50,28 @@ def verify(
         return
     if head is not None and len(account or []) != 1:
         raise typer.BadParameter("expected one --account with --head")
-    kept = None if head is None else _head(head)
-    database, secret = _open()
-    bad, verified = False, 0
+    kept = [] if head is None else [_head(head)]
+    settings = _settings()
+    database, secret = open_installation(settings, require_mark=False)
+    mark, fault = _mark(high_water_file(settings, secret))
+    bad, verified = fault is not None, 0
+    if fault is not None:
+        typer.echo(f"the high-water mark: {fault}")
     if not account:
+        if mark is not None:
+            typer.echo(f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}")
         with database.read() as connection:
             faults = list(verify_installation(connection, secret))
-        bad = bool(faults)
+            if mark is not None:
+                faults += map(str, missing_entries(connection, mark.heads))
+        bad = bad or bool(faults)
         for fault in faults or ["all valid"]:
             typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
         verified += 1
+        heads = [*kept, mark.heads[name]] if mark is not None and name in mark.heads else kept
         with database.read() as connection:
-            verdict = verify_account(connection, name, kept)
+            verdict = verify_account(connection, name, heads)
         first = verdict.first_bad
         bad = bad or first is not None
         typer.echo(
@@ -73,6 +84,17 @@ def verify(
         typer.echo("the ledger has no accounts")
     if bad:
         raise typer.Exit(_BAD)
+
+
+def _mark(file: HighWaterFile) -> tuple[Mark | None, str | None]:
+    """Read the high-water mark; None where there is none, and what is wrong with it where something is."""
+    try:
+        mark = file.read()
+        if mark is not None:
+            check_clock(mark)
+    except StartupRefused as refused:
+        return None, str(refused)
+    return mark, None
 
 
 def _verify_file(file: Path, public_key: str | None) -> None:
@@ -186,17 +208,22 @@ def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
 
     An export of this installation's own secret is taken as it is; of another's, with its --public-key.
     """
-    database, secret = _open(begin=True)
+    # What is imported may be older than the high-water mark: the next start tells, and an operator acknowledges it.
+    database, secret = open_installation(_settings(), begin=True, require_mark=False)
     heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
     database.close()
     for name, head in heads.items():
         typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
 
 
-def _open(*, begin: bool = False) -> tuple[Database, Secret]:
+def _open() -> tuple[Database, Secret]:
+    return open_installation(_settings())
+
+
+def _settings() -> Settings:
     settings = read_settings()
     logs.configure(settings.log_level)
-    return open_installation(settings, begin=begin)
+    return settings
 
 
 def _names(database: Database) -> Iterator[str]:

@@ -8,27 +8,42 @@ from service.errors import StartupRefused
 from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.failures import out_of_reach
+from service.ledger.high_water import HighWaterFile
 from service.ledger.installation import Secret, check_secret, is_bound, load_secret
+from service.ledger.mark_keeper import check_mark
 from service.ledger.migrate import prepare
 from service.settings import Settings
 
 
-def open_installation(settings: Settings, *, begin: bool = False) -> tuple[Database, Secret]:
-    """The database, ready and bound to the installation's secret.
+def open_installation(
+    settings: Settings, *, begin: bool = False, check_file: bool = False, require_mark: bool = True
+) -> tuple[Database, Secret]:
+    """Open the database, ready and bound to the installation's secret.
 
-    ``begin``: where there is no ledger one is begun. Who asks about a ledger is refused there instead: an empty one
-    would tell whoever named a wrong place that all is well.
+    Args:
+        begin: where there is no ledger, begin one. Commands that ask about a ledger are refused there instead: an
+            empty one would tell an operator who named a wrong place that all is well.
+        check_file: read all of an SQLite file whose server did not end in good order, and refuse a damaged one.
+        require_mark: refuse a ledger that lacks entries of its high-water mark.
 
     Raises:
-        StartupRefused: there is none, it is not migrated, or belongs to another secret.
+        StartupRefused: there is none, it is damaged, not migrated, older than its high-water mark, or belongs to
+            another secret.
         Unavailable: it does not answer.
     """
     database = open_place(settings, begin=begin)
     prepare(database, embedded=database.kind == "sqlite", begin=begin)
     secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
     check_secret(database, secret)
+    if require_mark:
+        check_mark(database, high_water_file(settings, secret), check_file=check_file)
     adopt(database, secret, settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None)
     return database, secret
+
+
+def high_water_file(settings: Settings, secret: Secret) -> HighWaterFile:
+    """The file of the installation's high-water mark, as seen from here."""
+    return HighWaterFile(settings.resolved_high_water_file, secret)
 
 
 def open_place(settings: Settings, *, begin: bool) -> Database:

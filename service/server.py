@@ -23,8 +23,9 @@ from service import __version__
 from service.app import create_app
 from service.connections import Limits, limited
 from service.errors import StartupRefused
-from service.installation import open_installation
+from service.installation import high_water_file, open_installation
 from service.ledger.keys import ensure_first_key
+from service.ledger.mark_keeper import MarkKeeper
 from service.settings import Settings, shown, unknown_variables
 
 _SWITCH = 0.0005  # seconds after which a thread that computes lets another go on, which has a charge to answer
@@ -48,7 +49,9 @@ def serve(settings: Settings, host: str, port: int) -> None:
         signal.signal(number, lambda *_: sys.exit(0))
     allow_files(settings)
     bound = bound_socket(host, port)  # before a first key is shown by a process that will not serve
-    database, secret = open_installation(settings, begin=True)
+    database, secret = open_installation(settings, begin=True, check_file=True)
+    keeper = MarkKeeper(database, high_water_file(settings, secret))
+    keeper.advance(everything=True)
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
     lifetime = None if sys.stdout.isatty() else _LOGGED_KEY
     first = ensure_first_key(database, secret, bootstrap, lifetime)
@@ -61,7 +64,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     sys.setswitchinterval(_SWITCH)
-    app = create_app(settings, database, secret)
+    app = create_app(settings, database, secret, keeper)
     if app.state.helpers is not None:
         threading.Thread(target=app.state.helpers.warm, name="helpers").start()
     _log.info("start", version=__version__, settings=shown(settings))

@@ -51,6 +51,12 @@ class Settings(BaseSettings):
         description="The installation's secret, made when absent; by default service.secret next to data_dir,"
         " not in it, so that a stolen backup of the data does not carry it.",
     )
+    high_water_file: Path | None = Field(
+        None,
+        description="The high-water mark: how far each journal had come, by which a ledger that was replaced by an"
+        " older one is known and refused. By default beside the secret, with the ending .high-water. It is written"
+        " every second and must be outside data_dir, so that nobody restores it with the ledger.",
+    )
     bootstrap_key: SecretStr | None = Field(
         None,
         description="The first steward key, at least 32 characters; used only while the database has no key, and to"
@@ -290,6 +296,11 @@ class Settings(BaseSettings):
     def resolved_secret_file(self) -> Path:
         """Where the installation's secret is, or will be made."""
         return self.secret_file or self.data_dir.resolve().parent / "service.secret"
+
+    @property
+    def resolved_high_water_file(self) -> Path:
+        """Where the high-water mark is kept."""
+        return self.high_water_file or self.resolved_secret_file.with_suffix(".high-water")
 
 
 def read_url(text: str) -> URL:

@@ -72,7 +72,9 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None:
-    assert said(home, "verify") == "the installation: all valid\npeople: 4 entries, all valid\n"
+    mark, _, rest = said(home, "verify").partition("\n")
+    assert mark.startswith("the high-water mark: 5 entries in 2 journals, 20")
+    assert rest == "the installation: all valid\npeople: 4 entries, all valid\n"
     assert "all valid" in said(home, "verify", "--account", "people", "--head", (home / "head").read_text())
     assert said(home, "verify", "--account", "people", "--head", "9:" + "0" * 64, code=1) == (
         "people: the first bad entry is 5: the entry is missing\n"
@@ -82,7 +84,52 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
         assert "Invalid value" in said(home, "verify", *arguments, code=2)
     changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
     bad = "people: the first bad entry is 4: the draw is not what its entry says\n"
-    assert said(changed, "verify", code=1) == f"the installation: all valid\n{bad}"
+    assert said(changed, "verify", code=1).endswith(f"\nthe installation: all valid\n{bad}")
+
+
+_CUT = (
+    "DELETE FROM draws",
+    "DELETE FROM journal WHERE seq > 2",
+    "UPDATE accounts SET head_seq = 2, head_hash = (SELECT hash FROM journal WHERE seq = 2)",
+)
+
+
+def test_a_ledger_that_lacks_entries_of_its_mark_is_refused_until_somebody_says_why(
+    home: Path, tmp_path: Path, said: Command
+) -> None:
+    cut = _tampered(home, tmp_path / "cut", *_CUT)
+    missing = "the journal of 'people' ends with entry 2 and had 4"
+    verdict = said(cut, "verify", code=1)
+    assert f"the installation: {missing}\n" in verdict
+    assert "people: the first bad entry is 3: the entry is missing" in verdict
+    assert "the first bad entry is 3" in said(cut, "verify", "--account", "people", code=1)
+    for command in (["export"], ["keys", "list"], ["recompute"]):
+        assert missing in said(cut, *command, code=1)
+    assert "Invalid value" in said(cut, "acknowledge", "--reason", " ", code=2)
+    assert missing in said(cut, "acknowledge", "--reason", "the disk failed; the backup of Monday")
+    assert said(cut, "keys", "list")
+    assert "nothing to acknowledge" in said(cut, "acknowledge", "--reason", "again", code=1)
+    with contextlib.closing(sqlite3.connect(cut / "data" / "ledger.db")) as connection:
+        (body,) = connection.execute(
+            "SELECT body FROM installation_journal WHERE kind = 'mark_acknowledged'"
+        ).fetchone()
+    content = json.loads(body)["content"]
+    assert (content["reason"], content["missing"]) == ("the disk failed; the backup of Monday", 1)
+    (journal,) = content["journals"]
+    assert (journal["account"], journal["seq"], journal["last"]) == ("people", 4, 2)
+
+
+def test_a_mark_that_cannot_be_used_is_refused_until_somebody_says_why(
+    home: Path, tmp_path: Path, said: Command
+) -> None:
+    copy = _tampered(home, tmp_path / "copy")
+    (copy / "service.high-water").write_bytes(b"no database")
+    for command in (["verify"], ["keys", "list"]):
+        assert "service.high-water cannot be used: " in said(copy, *command, code=1)
+    said(copy, "acknowledge", "--reason", "the volume was lost")
+    assert "the high-water mark: 6 entries in 2 journals" in said(copy, "verify")
+    (copy / "service.high-water").unlink()
+    assert said(copy, "verify").startswith("the installation: all valid\n"), "a new one begins at the next start"
 
 
 def test_a_key_that_somebody_put_into_the_database_is_found(home: Path, tmp_path: Path, said: Command) -> None:

@@ -24,6 +24,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     assert settings.data_dir == Path("data")
     assert settings.resolved_database_url == f"sqlite:///{tmp_path}/data/ledger.db"
     assert settings.resolved_secret_file == tmp_path / "service.secret"
+    assert settings.resolved_high_water_file == tmp_path / "service.high-water"
     assert settings.bootstrap_key is None
     assert settings.lock_timeout_seconds == 30
     assert settings.max_json_bytes == 64 * 1024 * 1024
@@ -35,6 +36,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "DATA_DIR": "/srv/ledger",
         "DATABASE_URL": "postgresql+psycopg://ledger@/ledger?host=/run/postgresql",
         "SECRET_FILE": "/srv/secret/service.secret",
+        "HIGH_WATER_FILE": "/srv/mark/service.high-water",
         "BOOTSTRAP_KEY": "k" * 32,
         "LOCK_TIMEOUT_SECONDS": "0.5",
         "MAX_JSON_BYTES": "1000",
@@ -83,6 +85,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     settings = read_settings()
     assert settings.resolved_database_url == stated["DATABASE_URL"]
     assert settings.resolved_secret_file == Path(stated["SECRET_FILE"])
+    assert settings.resolved_high_water_file == Path(stated["HIGH_WATER_FILE"])
     assert settings.bootstrap_key is not None
     assert settings.bootstrap_key.get_secret_value() == "k" * 32
     assert settings.lock_timeout_seconds == 0.5

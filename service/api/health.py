@@ -30,6 +30,8 @@ async def readyz(request: Request) -> Response:
     if state.ending:
         raise Unavailable("the process ends in a moment: ask another one")
     database: Database = state.database
+    if database.stopped is not None:
+        raise Unavailable(database.stopped)
     # Threads of their own: a probe never waits behind requests.
     if not await to_thread.run_sync(is_migrated, database, limiter=state.probes):
         raise Unavailable("the database is not of this version of the service: run the newer one's migrate command")

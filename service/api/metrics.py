@@ -28,6 +28,7 @@ from service.ledger import accounts, clock, jobs
 from service.ledger.accounts import AccountRecord
 from service.ledger.database import Database
 from service.ledger.journal import Kind
+from service.ledger.mark_keeper import MarkKeeper
 from service.ledger.migrate import is_migrated
 from service.ledger.settling import present
 from service.privacy.filter import remaining
@@ -58,6 +59,7 @@ class Observed:
     accounts: tuple[str, ...]  # whose budgets are shown
     turns: Fair  # of requests that this process works on
     helpers: Helpers | None
+    keeper: MarkKeeper | None
 
 
 @dataclass
@@ -122,6 +124,7 @@ class _States(Collector):
         yield from _counted(observed.database)
         yield from _bodies(observed.bodies)
         yield from _waiting(observed)
+        yield from _kept(observed)
         yield from _stored(observed)
 
 
@@ -189,6 +192,18 @@ def _work(observed: Observed) -> Iterator[Metric]:
     ended.add_metric(["hung_up"], helpers.hung_up if helpers else 0)
     ended.add_metric(["too_long"], helpers.overran if helpers else 0)
     yield ended
+
+
+def _kept(observed: Observed) -> Iterator[Metric]:
+    """How old the high-water mark is, whether the ledger is older than it, and whether the clock was set back."""
+    written = [] if observed.keeper is None else [observed.keeper.written_at]
+    ages = [(list[str](), clock.between(at, clock.now()).total_seconds()) for at in written]
+    yield _gauge("ledger_high_water_age_seconds", "Since the high-water mark was written.", [], ages)
+    stopped = float(observed.database.stopped is not None)
+    text = "1 where the ledger lacks entries of its high-water mark; nothing is written then."
+    yield _gauge("ledger_older_than_mark", text, [], [([], stopped)])
+    behind = clock.seconds_behind()
+    yield _gauge("ledger_clock_behind_seconds", "By how much the system's clock was set back.", [], [([], behind)])
 
 
 def _stored(observed: Observed) -> Iterator[Metric]:

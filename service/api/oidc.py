@@ -10,6 +10,7 @@ import jwt
 
 from service.api.issuer import ALGORITHMS, Issuer
 from service.errors import Forbidden, Unauthenticated
+from service.ledger import clock
 from service.ledger.keys import ISSUED, ROLES, Principal, Role, is_clear
 from service.settings import Settings
 
@@ -66,6 +67,8 @@ class Tokens:
                 leeway=_LEEWAY,
                 options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
             )
+            if clock.seconds() > int(claims["exp"]) + _LEEWAY:  # PyJWT goes by a clock that may have been set back
+                raise jwt.ExpiredSignatureError
         except (jwt.PyJWTError, OverflowError, TypeError, ValueError) as error:
             raise Unauthenticated(_REASONS.get(type(error), "the token is not valid")) from None
         return Principal(None, self._name(claims), self._role(claims), self._accounts(claims))

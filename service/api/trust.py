@@ -16,6 +16,7 @@ from service.api.plans import Plan
 from service.api.releases import PartitionsBody, ReleasePath
 from service.errors import InvalidInput
 from service.ledger import accounts, clock, exports, journal, receipts, signing
+from service.ledger.journal import Head
 from service.ledger.signing import Signer
 from service.ledger.verify import verify
 from service.privacy.notation import read_plan
@@ -105,7 +106,7 @@ class Verdict(BaseModel):
 @in_helpers
 def verify_account(
     account: AccountPath,
-    _: Request,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     head: Annotated[str | None, Query(description="A head that was kept: seq:hash.", examples=[_SOME_HEAD])] = None,
@@ -113,16 +114,20 @@ def verify_account(
     """Verify an account.
 
     Walks the chain from its first entry, prices its releases again, adds them up, and holds every stored row and
-    draw against the entry that wrote it. Whoever writes the database could rebuild a whole chain: head holds it
-    against an entry that was kept elsewhere. Takes some seconds for a million entries; charges go on meanwhile.
+    draw against the entry that wrote it, and the chain against the service's high-water mark. Whoever writes the
+    database could rebuild a whole chain: head holds it against an entry that was kept elsewhere. Takes some seconds
+    for a million entries; charges go on meanwhile.
     """
     require(principal, "auditor", account)
-    kept = None
+    kept: list[Head] = []
     if head is not None:
         try:
-            kept = journal.read_head(head)
+            kept.append(journal.read_head(head))
         except ValueError as error:
             raise InvalidInput.at("/query/head", str(error)) from None
+    mark = None if request.app.state.mark is None else request.app.state.mark.read()
+    if mark is not None and account in mark.heads:
+        kept.append(mark.heads[account])
     with database.read() as connection:
         verdict = verify(connection, account, kept)
     body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from service.errors import Conflict, Unavailable
+from service.errors import Conflict, StartupRefused, Unavailable
+from service.ledger.database import Database
 from service.ledger.failures import refusal, sqlite_failure
 from service.ledger.journal import Head
 from service.ledger.place import place_of_file
@@ -31,7 +32,8 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
         with _named_when_whole(target) as draft, _opened(source) as ledger, _opened(draft) as copy:
             ledger.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")  # no second file belongs to it
-            _require_sound(copy)
+            if not _is_sound(copy):
+                raise Unavailable("the copy is not sound: the ledger's file is damaged")
             return _heads(copy)
     except sqlite3.Error as error:
         raise refusal(sqlite_failure(error), place_of_file(source)) from None
@@ -69,10 +71,25 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def _require_sound(copy: sqlite3.Connection) -> None:
-    faults = copy.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok"
-    if faults or copy.execute("PRAGMA foreign_key_check").fetchone() is not None:
-        raise Unavailable("the copy is not sound: the ledger's file is damaged")
+def require_sound_file(database: Database) -> None:
+    """Read all of an SQLite ledger, and refuse it where a page, an index or a reference is damaged.
+
+    Raises:
+        StartupRefused: the file is damaged.
+        Unavailable: it cannot be read.
+    """
+    with database.read() as connection:
+        file = connection.connection.driver_connection
+        if isinstance(file, sqlite3.Connection) and not _is_sound(file):
+            raise StartupRefused(
+                f"the ledger's file is damaged: {database.place}. Keep it as it is for whoever looks into it, restore"
+                " the newest backup, and say so with python -m service acknowledge"
+            )
+
+
+def _is_sound(file: sqlite3.Connection) -> bool:
+    whole = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
+    return whole and file.execute("PRAGMA foreign_key_check").fetchone() is None
 
 
 def _heads(copy: sqlite3.Connection) -> dict[str, Head]:

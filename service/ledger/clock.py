@@ -4,15 +4,63 @@ Moments are stored as text and compared as text, so all of them have the same sh
 UTC with exactly six decimals and a ``Z``.
 """
 
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 _SHAPE = "%Y-%m-%dT%H:%M:%S.%fZ"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = 10**9  # nanoseconds
+
+
+class _Clock:
+    """The system's clock, held so that it never goes back while the process lives.
+
+    A clock that was set back would make expired keys valid again and date new entries before old ones. Where the
+    system's clock falls behind, time goes on from the latest moment at the speed of the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._latest, self._measured = 0, time.monotonic_ns()
+        self._reading = threading.Lock()
+
+    def read(self) -> int:
+        """Nanoseconds since 1970."""
+        with self._reading:
+            passed, system = time.monotonic_ns() - self._measured, time.time_ns()
+            self._latest, self._measured = max(self._latest + passed, system), self._measured + passed
+            return self._latest
+
+    def raise_to(self, moment: int) -> None:
+        """Go on from a moment, in nanoseconds since 1970, unless it is later already."""
+        self.read()
+        with self._reading:
+            self._latest = max(self._latest, moment)
+
+
+_clock = _Clock()
 
 
 def now() -> str:
-    """The present moment."""
-    return stamp(datetime.now(UTC))
+    """Return the present moment, which is never earlier than one that this process returned before."""
+    return stamp(_EPOCH + timedelta(microseconds=_clock.read() // 1000))
+
+
+def seconds() -> float:
+    """Return the present moment in seconds since 1970, likewise."""
+    return _clock.read() / _SECOND
+
+
+def seconds_behind() -> float:
+    """Return how far the system's clock is behind the moments that this process goes by; 0 where it is not."""
+    return max(0.0, (_clock.read() - time.time_ns()) / _SECOND)
+
+
+def go_on_from(moment: str) -> None:
+    """Never return a moment before this one, which the ledger wrote down."""
+    parsed = datetime.strptime(moment, _SHAPE).replace(tzinfo=UTC)
+    _clock.raise_to((parsed - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
 def stamp(moment: datetime) -> str:

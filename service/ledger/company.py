@@ -7,6 +7,7 @@ To them it is as if each had had the next transaction, and nobody is told anythi
 import time
 from collections import Counter
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
@@ -16,11 +17,26 @@ from service.errors import Unavailable
 from service.ledger.queue import Queue, Turn
 
 TALLY = "tally"  # where a connection's present work counts what it does
-Tally = Counter[tuple[str, str]]
-"""How often something was done, by what it is and of which kind."""
-
 _MOST = 64  # in one transaction, beside whoever's it is
 _SECONDS = 0.05  # after which nobody joins it any more
+
+
+@dataclass
+class Tally:
+    """What a transaction does, which counts once it is committed.
+
+    Attributes:
+        counts: how often something was done, by what it is and of which kind.
+        journals: the ids of the accounts to whose journals it adds entries.
+    """
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    journals: set[int] = field(default_factory=set)
+
+    def add(self, other: "Tally") -> None:
+        """Add what another transaction did."""
+        self.counts.update(other.counts)
+        self.journals |= other.journals
 
 
 class Parted(Exception):
@@ -34,7 +50,7 @@ class Company:
         self._queue = queue
         self._turns: list[Turn] = []  # taken over and not answered
         self._outcomes: list[Future[Any]] = []
-        self.done: Tally = Counter()
+        self.done = Tally()
 
     def work(self, connection: Connection) -> None:
         """Do the work of those who wait, in a transaction that did its own.
@@ -72,12 +88,12 @@ class Company:
 
     def _in_savepoint(self, connection: Connection, turn: Turn) -> Future[Any]:
         outcome: Future[Any] = Future()
-        done: Tally = Counter()
+        done = Tally()
         connection.info[TALLY] = done
         connection.exec_driver_sql("SAVEPOINT joined")
         try:
             outcome.set_result(turn.work(connection))
-            self.done += done
+            self.done.add(done)
         except SQLAlchemyError:
             raise
         except Exception as error:  # noqa: BLE001 - his to be told

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
@@ -112,7 +112,8 @@ class Database:
         # What each transaction happens in, by whether it reads or writes.
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         self._writer, self._reader, self._asker = writer, reader, asker
-        self._counted: Tally = Counter()
+        self.stopped: str | None = None  # why nothing is written any more, where that is so
+        self._done = Tally()
         self._counting = threading.Lock()
 
     @property
@@ -125,10 +126,25 @@ class Database:
         for engine in (self._writer, self._reader, self._asker):
             engine.dispose()
 
-    def counted(self) -> Tally:
+    def counted(self) -> Counter[tuple[str, str]]:
         """What was tallied in transactions that this process committed."""
         with self._counting:
-            return self._counted.copy()
+            return self._done.counts.copy()
+
+    def take_changed_journals(self) -> set[int]:
+        """The ids of the accounts whose journals this process added to since the last call."""
+        with self._counting:
+            changed, self._done.journals = self._done.journals, set()
+            return changed
+
+    def put_back_changed_journals(self, changed: set[int]) -> None:
+        """Have the next call return these too: they could not be dealt with."""
+        with self._counting:
+            self._done.journals |= changed
+
+    def has_changed_journals(self) -> bool:
+        """Whether there are any."""
+        return bool(self._done.journals)
 
     def connections(self) -> dict[str, Connections]:
         """The pools, and how many of their connections are in use."""
@@ -180,10 +196,12 @@ class Database:
         database after all; if so it is returned and ``work`` does not run again.
 
         Raises:
-            Unavailable: no lock in time, the database does not answer, or its disk is full.
+            Unavailable: no lock in time, the database does not answer, its disk is full, or writing was stopped.
             Conflict: a unique key is still taken after the last attempt.
             Whatever ``work`` raises, after a rollback.
         """
+        if self.stopped is not None:
+            raise Unavailable(self.stopped, retry_after=60)
         deadline = time.monotonic() + self.lock_timeout
         turn = Turn(work)
         with self.around("write"), self.writers.place(deadline, turn):
@@ -203,7 +221,7 @@ class Database:
                     for earlier, counts in unknown:
                         if landed(connection, earlier):
                             return self._count(earlier, counts)
-                    done: Tally = Counter()
+                    done = Tally()
                     connection.info[TALLY] = done
                     value = work(connection)
                     self._require_transaction(connection)
@@ -211,7 +229,8 @@ class Database:
                         company.work(connection)
                     committing = True
                     self._commit(connection)
-                    self._count(value, done + company.done)
+                    done.add(company.done)
+                    self._count(value, done)
                     company.answer()
                     return value
             except Parted:
@@ -230,7 +249,7 @@ class Database:
 
     def _count(self, value: T, done: Tally) -> T:
         with self._counting:
-            self._counted.update(done)
+            self._done.add(done)
         return value
 
     def _snapshot(self) -> Connection:
@@ -294,9 +313,16 @@ class Database:
 
 def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
     """Count something that this write transaction does; it counts once that is committed."""
-    counts: Tally | None = connection.info.get(TALLY)
-    if counts is not None:
-        counts[what, of] += number
+    done: Tally | None = connection.info.get(TALLY)
+    if done is not None:
+        done.counts[what, of] += number
+
+
+def note_journals(connection: Connection, account_ids: Iterable[int]) -> None:
+    """Note whose journals this write transaction adds entries to; it counts once that is committed."""
+    done: Tally | None = connection.info.get(TALLY)
+    if done is not None:
+        done.journals.update(account_ids)
 
 
 def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert, select
 
+from service.ledger.database import note_journals
 from service.ledger.installation import Secret, lock_installation
 from service.ledger.journal import (
     BEFORE_FIRST,
@@ -26,7 +27,7 @@ from service.ledger.journal import (
 )
 from service.ledger.tables import InstallationEntry
 
-Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "rows_sealed"]
+Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "mark_acknowledged", "rows_sealed"]
 
 _ENTRY = select(
     InstallationEntry.seq,
@@ -36,6 +37,7 @@ _ENTRY = select(
     InstallationEntry.seal,
 ).order_by(InstallationEntry.seq)
 _PURPOSE = "installation-journal"
+_NO_ACCOUNT = 0  # as the id of the account whose journal it is
 _AT_ONCE = 500  # entries that a reader holds
 
 
@@ -54,6 +56,7 @@ def append(
     row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
     row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
     connection.execute(insert(InstallationEntry).values(row))
+    note_journals(connection, [_NO_ACCOUNT])
     return new
 
 

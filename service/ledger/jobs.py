@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal, cast, get_args
 
 from sqlalchemy import Connection, Row, Select, and_, delete, func, insert, or_, select, tuple_, update
@@ -318,7 +318,7 @@ def _has_job(connection: Connection, job_id: str) -> bool:
 
 
 def _lease_end() -> str:
-    return clock.stamp(datetime.now(UTC) + LEASE)
+    return clock.later(clock.now(), LEASE)
 
 
 def _selected(job_id: str) -> Any:
@@ -326,7 +326,7 @@ def _selected(job_id: str) -> Any:
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
-    result, problem = (None if text is None else json.loads(text) for text in (row.result, row.problem))
+    result, problem = _json(row.result), _json(row.problem)
     return JobRecord(
         row.id,
         row.principal,
@@ -339,3 +339,11 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
         row.ended_at,
         row.seal,
     )
+
+
+def _json(text: str | None) -> dict[str, Any] | None:
+    """What a text says that the service wrote; None also of any that somebody else put in its place."""
+    try:
+        return None if text is None else json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None

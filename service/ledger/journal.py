@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import Connection, bindparam, insert, select
 
 from service.errors import LedgerRolledBack
-from service.ledger.database import batch, tally
+from service.ledger.database import batch, note_journals, tally
 from service.ledger.tables import Account, Entry
 
 Kind = Literal[
@@ -212,6 +212,7 @@ def write(connection: Connection, rows: Sequence[Row]) -> None:
     connection.execute(_INSERT, batch(rows))
     for kind, number in Counter(row["kind"] for row in rows).items():
         tally(connection, "entries", str(kind), number)
+    note_journals(connection, {int(row["account_id"] or 0) for row in rows})
 
 
 def append(

@@ -8,6 +8,7 @@ charges go on meanwhile.
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +39,8 @@ class Verdict:
         return self.first_bad is None
 
 
-def verify(connection: Connection, name: str, kept: Head | None = None) -> Verdict:
-    """Hold an account against its journal; with ``kept``, the journal against a head that was kept elsewhere.
+def verify(connection: Connection, name: str, kept: Collection[Head] = ()) -> Verdict:
+    """Hold an account against its journal, and the journal against heads that were kept elsewhere.
 
     Raises:
         NotFound: there is no such account.
@@ -60,7 +61,7 @@ def verify(connection: Connection, name: str, kept: Head | None = None) -> Verdi
 
 
 def _hold_against(
-    connection: Connection, account: Row[Any], audit: Audit, kept: Head | None, cursors: ExitStack
+    connection: Connection, account: Row[Any], audit: Audit, kept: Collection[Head], cursors: ExitStack
 ) -> None:
     chain, rows = audit.chain, OwnRows(connection, account.id, audit, cursors)
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
@@ -78,19 +79,19 @@ def _hold_against(
     _check_spending(connection, chain, account.id, cursors)
 
 
-def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Head | None) -> None:
+def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Collection[Head]) -> None:
     expected = chain.head.seq + 1
     try:
         rows.take(entry)
     except Broken as broken:
         raise Bad(expected, str(broken)) from None
-    if kept is not None and entry.seq == kept.seq and entry.hash != kept.hash:
+    if any(entry.seq == head.seq and entry.hash != head.hash for head in kept):
         raise Bad(entry.seq, "the entry is not the one that was kept")
 
 
-def _check_head(chain: Chain, stored: Head, kept: Head | None) -> None:
+def _check_head(chain: Chain, stored: Head, kept: Collection[Head]) -> None:
     last = chain.head.seq
-    if last < max(stored.seq, kept.seq if kept else 0, 1):
+    if last < max(stored.seq, 1, *(head.seq for head in kept)):
         raise Bad(last + 1, journal.MISSING)
     if stored != chain.head:
         raise Bad(last, "the account's head is not the last entry")

@@ -7,13 +7,13 @@ import base64
 import binascii
 import json
 import secrets
-import time
 from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fastapi import Request, Response
 
+from service.ledger import clock
 from service.ledger.installation import Secret
 from service.ledger.keys import Role
 
@@ -43,7 +43,7 @@ class Session:
 
 def new_session(key: str, name: str, role: Role, hours: int) -> Session:
     """A session from now on."""
-    return Session(key, name, role, int(time.time()) + 3600 * hours)
+    return Session(key, name, role, int(clock.seconds()) + 3600 * hours)
 
 
 def seal(secret: Secret, session: Session) -> str:
@@ -61,7 +61,7 @@ def unseal(secret: Secret, sealed: str) -> Session | None:
     except (ValueError, binascii.Error, InvalidTag):  # ValueError: too short to hold a nonce, or not ASCII
         return None
     session = Session(*json.loads(plain))
-    return session if session.expires > time.time() else None
+    return session if session.expires > clock.seconds() else None
 
 
 def session_of(request: Request) -> Session | None:
@@ -84,7 +84,7 @@ def remember(request: Request, response: Response, session: Session) -> None:
     response.set_cookie(
         name_of_cookie(request),
         seal(request.app.state.secret, session),
-        max_age=session.expires - int(time.time()),
+        max_age=session.expires - int(clock.seconds()),
         httponly=True,
         samesite="strict",
         secure=_is_secure(request),

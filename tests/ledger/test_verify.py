@@ -253,7 +253,7 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
         _chain_again(connection, "people", by_another)
         connection.execute(text("UPDATE releases SET accountant = '0' WHERE seq = 2"))
         assert verify(connection, "people").valid, "an older accountant's price cannot be known"
-        found = verify(connection, "people", kept)
+        found = verify(connection, "people", [kept])
         assert found.first_bad == BadEntry(3, "the entry is not the one that was kept")
 
 
@@ -363,11 +363,11 @@ def test_a_head_that_was_kept_must_be_in_the_chain(database: Database) -> None:
     heads = [Head(entry.seq, entry.hash) for entry in entries_of(database)]
     with database.read() as connection:
         for head in heads:
-            assert verify(connection, "people", head) == Verdict(2)
-        assert verify(connection, "people", Head(1, heads[1].hash)).first_bad == BadEntry(
+            assert verify(connection, "people", [head]) == Verdict(2)
+        assert verify(connection, "people", [Head(1, heads[1].hash)]).first_bad == BadEntry(
             1, "the entry is not the one that was kept"
         )
-        assert verify(connection, "people", Head(3, heads[1].hash)) == Verdict(2, BadEntry(3, "the entry is missing"))
+        assert verify(connection, "people", [Head(3, heads[1].hash)]) == Verdict(2, BadEntry(3, "the entry is missing"))
         with pytest.raises(NotFound):
             verify(connection, "nobody")
 

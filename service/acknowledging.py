@@ -1,0 +1,70 @@
+"""The command by which an operator says what happened to a ledger that its high-water mark refuses."""
+
+from typing import Annotated
+
+import typer
+from sqlalchemy import Connection
+
+from service import logs
+from service.errors import Conflict
+from service.installation import high_water_file, open_installation
+from service.ledger import clock, installation_journal
+from service.ledger.high_water import BrokenMark, Mark, Missing, missing_entries, present_heads
+from service.settings import read_settings
+
+_NAMED = 1000  # journals that the entry names
+_LONGEST = 2000  # characters of a reason
+
+
+def acknowledge(
+    reason: Annotated[str, typer.Option(help="What happened, for those who read the journal later.")],
+) -> None:
+    """Accept a ledger that is older than its high-water mark, or a clock that is behind it, and say why.
+
+    The installation's journal keeps the reason with what is missing, and the mark begins anew.
+    """
+    if not reason.strip() or len(reason) > _LONGEST:
+        raise typer.BadParameter(f"expected a reason of 1 to {_LONGEST} characters", param_hint="--reason")
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    database, secret = open_installation(settings, require_mark=False)
+    file, now = high_water_file(settings, secret), clock.now()
+    try:
+        mark, fault = file.read(), None
+    except BrokenMark as broken:
+        mark, fault = None, str(broken)
+    with database.read() as connection:
+        missing = [] if mark is None else missing_entries(connection, mark.heads)
+    behind = mark is not None and now < mark.written_at
+    if not (missing or behind or fault):
+        database.close()
+        raise Conflict("nothing to acknowledge: the ledger has all entries of its high-water mark")
+
+    content = _content(reason, mark, missing, fault)
+
+    def work(connection: Connection) -> None:
+        installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
+
+    database.write(work, landed=lambda *_: False)
+    with database.read() as connection:
+        file.replace(present_heads(connection), clock.now())
+    database.close()
+    for one in missing:
+        typer.echo(str(one))
+    if missing:
+        typer.echo("Requests that these journals lack may come again, and are then drawn and charged anew.")
+    typer.echo("acknowledged; the high-water mark begins anew")
+
+
+def _content(reason: str, mark: Mark | None, missing: list[Missing], fault: str | None) -> dict[str, object]:
+    """What the entry says; names of accounts stay within the ledger."""
+    return {
+        "reason": reason,
+        "mark": None if mark is None else {"written_at": mark.written_at, "entries": mark.entries},
+        "fault": fault,
+        "missing": len(missing),
+        "journals": [
+            {"account": one.journal or None, "seq": one.marked.seq, "hash": one.marked.hash, "last": one.last}
+            for one in missing[:_NAMED]
+        ],
+    }

@@ -1,0 +1,273 @@
+"""The high-water mark: how far every journal had come, kept in a file outside the database.
+
+An older copy of a database, or one whose last entries were deleted, is sound in itself. Only a record that is kept
+elsewhere shows that entries are missing. The mark is that record: the head of every account's journal and of the
+installation's. The installation's secret authenticates it, so that nobody else can write or edit one.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, select, tuple_
+
+from service.errors import StartupRefused
+from service.ledger import installation_journal
+from service.ledger.installation import Secret
+from service.ledger.journal import Head
+from service.ledger.tables import Account, Entry
+
+T = TypeVar("T")
+
+INSTALLATION = ""
+"""The name of the installation's journal among those of the accounts, none of which has an empty name."""
+
+_AT_ONCE = 500  # entries that one statement looks up
+_WAIT = 10.0  # seconds that a process waits for another one that writes the same file
+_RING = 2**256
+_TABLES = """\
+CREATE TABLE IF NOT EXISTS heads (journal TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS mark (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    journals INTEGER NOT NULL,
+    entries INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    written_at TEXT NOT NULL,
+    in_use INTEGER NOT NULL,
+    seal TEXT NOT NULL
+);
+"""
+
+
+class BrokenMark(StartupRefused):
+    """The file of the mark cannot be read, or was not written with the installation's secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A high-water mark that was read and checked.
+
+    Attributes:
+        heads: the last known entry of each journal, by the account's name.
+        entries: how many entries those journals had in all.
+        written_at: when the mark was last written.
+        in_use: whether a server that wrote it has not ended in good order since.
+    """
+
+    heads: Mapping[str, Head]
+    entries: int
+    written_at: str
+    in_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A journal that lacks an entry of the mark.
+
+    Attributes:
+        journal: the account's name.
+        marked: the entry.
+        last: the number of the last entry that the journal has; 0 where it has none.
+    """
+
+    journal: str
+    marked: Head
+    last: int
+
+    def __str__(self) -> str:
+        name = "the installation's journal" if self.journal == INSTALLATION else f"the journal of {self.journal!r}"
+        if self.last < self.marked.seq:
+            return f"{name} ends with entry {self.last} and had {self.marked.seq}"
+        return f"{name} has another entry {self.marked.seq} than it had"
+
+
+@dataclass(frozen=True)
+class HighWaterFile:
+    """The file that holds the mark. Several processes may write it; journals only ever advance in it."""
+
+    path: Path
+    secret: Secret = field(repr=False)
+
+    def read(self) -> Mark | None:
+        """Read and check the whole mark.
+
+        Returns:
+            None where there is no mark yet.
+
+        Raises:
+            BrokenMark: the file cannot be read, or is not as the service wrote it.
+        """
+        if not self._exists():
+            return None
+        with self._opened() as file:
+            file.execute("BEGIN")
+            total = self._total(file)
+            if total is None:
+                return None
+            heads = {name: Head(seq, digest) for name, seq, digest in file.execute("SELECT * FROM heads")}
+            written = _Total(len(heads), sum(head.seq for head in heads.values()), self._digest(heads.items()))
+        if written != total[0]:
+            raise self._broken("its heads are not those that the service wrote")
+        return Mark(heads, total[0].entries, total[1], total[2])
+
+    def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool = True) -> dict[str, Head]:
+        """Write heads that are later than those of the mark, durably, before this returns.
+
+        Args:
+            in_use: whether the server goes on.
+
+        Returns:
+            The marked heads of the journals whose given head is not later: the caller finds out why.
+
+        Raises:
+            BrokenMark: the file cannot be written, or is not as the service wrote it.
+        """
+        return self._write(heads, at, in_use=in_use, replace=False)
+
+    def replace(self, heads: Mapping[str, Head], at: str) -> None:
+        """Forget the mark, sound or not, and begin another one with these heads.
+
+        Raises:
+            BrokenMark: the file cannot be written.
+        """
+        self._write(heads, at, in_use=False, replace=True)
+
+    def _write(self, heads: Mapping[str, Head], at: str, *, in_use: bool, replace: bool) -> dict[str, Head]:
+        self._make()
+        ahead: dict[str, Head] = {}
+        with self._opened() as file:
+            file.execute("BEGIN IMMEDIATE")
+            for statement in _TABLES.split(";\n"):
+                file.execute(statement)
+            if replace:
+                file.execute("DELETE FROM heads")
+                file.execute("DELETE FROM mark")
+            total, before, _ = self._total(file) or (_Total(0, 0, 0), at, False)
+            journals, entries, digest = total.journals, total.entries, total.digest
+            for name, head in heads.items():
+                row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
+                marked = None if row is None else Head(*row)
+                if marked == head:
+                    continue
+                if marked is not None and marked.seq >= head.seq:
+                    ahead[name] = marked
+                    continue
+                file.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", (name, head.seq, head.hash))
+                journals += marked is None
+                entries += head.seq - (0 if marked is None else marked.seq)
+                digest += self._code(name, head) - (0 if marked is None else self._code(name, marked))
+            row = (journals, entries, f"{digest % _RING:064x}", max(at, before), int(in_use))
+            seal = self.secret.seal("high-water-mark", *row)
+            file.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?, ?, ?, ?, ?)", (*row, seal))
+            file.execute("COMMIT")
+        return ahead
+
+    def _total(self, file: sqlite3.Connection) -> "tuple[_Total, str, bool] | None":
+        """What the mark says of all heads together, when it was written, and whether it is in use."""
+        if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'mark'").fetchone() is None:
+            return None
+        row = file.execute("SELECT journals, entries, digest, written_at, in_use, seal FROM mark").fetchone()
+        if row is None:
+            return None
+        *values, seal = row
+        if not self.secret.is_seal(seal, "high-water-mark", *values):
+            raise self._broken("it was not written with this installation's secret")
+        return _Total(row[0], row[1], int(row[2], 16)), row[3], bool(row[4])
+
+    def _digest(self, heads: Iterable[tuple[str, Head]]) -> int:
+        """The sum of the heads' codes, which one changed head changes without a look at the others.
+
+        Without the secret nobody knows the codes, so that nobody finds other heads with the same sum.
+        """
+        return sum(self._code(name, head) for name, head in heads) % _RING
+
+    def _code(self, name: str, head: Head) -> int:
+        return int(self.secret.seal("high-water-head", name, head.seq, head.hash), 16)
+
+    def _exists(self) -> bool:
+        try:
+            return self.path.exists()
+        except OSError as error:
+            raise self._broken(error.strerror) from None
+
+    def _make(self) -> None:
+        """Make the file, for its owner alone: it names the accounts."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise BrokenMark(
+                f"the high-water mark {self.path} cannot be written: {error.strerror};"
+                " SERVICE_HIGH_WATER_FILE may name another place"
+            ) from None
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            address = self.path.resolve().as_uri() + "?mode=rw"
+            with closing(sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)) as file:
+                file.execute("PRAGMA synchronous = FULL")
+                yield file
+        except sqlite3.Error as error:
+            raise self._broken(str(error)) from None
+        except (TypeError, ValueError):  # SQLite takes any type in any column
+            raise self._broken("it holds what cannot stand there") from None
+
+    def _broken(self, reason: str | None) -> BrokenMark:
+        return BrokenMark(f"the high-water mark {self.path} cannot be used: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """What is authenticated of all heads together."""
+
+    journals: int
+    entries: int
+    digest: int
+
+
+def present_heads(connection: Connection, account_ids: Iterable[int] | None = None) -> dict[str, Head]:
+    """Read the heads of accounts' journals, of all by default, and that of the installation's journal."""
+    heads = {INSTALLATION: installation_journal.head(connection)}
+    if account_ids is None:
+        heads |= {row.name: Head(row.head_seq, row.head_hash) for row in connection.execute(_HEADS)}
+        return heads
+    for some in _batches(list(account_ids)):
+        rows = connection.execute(_HEADS.where(Account.id.in_(some)))
+        heads |= {row.name: Head(row.head_seq, row.head_hash) for row in rows}
+    return heads
+
+
+def missing_entries(connection: Connection, heads: Mapping[str, Head]) -> list[Missing]:
+    """Find the journals that lack the entry which a mark has of them."""
+    missing: list[Missing] = []
+    stored: dict[tuple[int, int], str] = {}  # the hash of an entry, by account and number
+    marked = {name: head for name, head in heads.items() if name != INSTALLATION}
+    found: dict[str, tuple[int, int]] = {}  # the account's id and its last entry's number
+    for names in _batches(list(marked)):
+        rows = connection.execute(select(Account.name, Account.id, Account.head_seq).where(Account.name.in_(names)))
+        found |= {name: (account_id, last) for name, account_id, last in rows}
+    sought = [(found[name][0], head.seq) for name, head in marked.items() if name in found]
+    for pairs in _batches(sought):
+        entries = select(Entry.account_id, Entry.seq, Entry.hash)
+        entries = entries.where(tuple_(Entry.account_id, Entry.seq).in_(pairs))
+        stored |= {(account_id, seq): digest for account_id, seq, digest in connection.execute(entries)}
+    for name, head in marked.items():
+        account_id, last = found.get(name, (0, 0))
+        if stored.get((account_id, head.seq)) != head.hash:
+            missing.append(Missing(name, head, last))
+    own = heads.get(INSTALLATION)
+    if own is not None and not installation_journal.has_entry(connection, own):
+        missing.append(Missing(INSTALLATION, own, installation_journal.head(connection).seq))
+    return missing
+
+
+def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (values[begin : begin + _AT_ONCE] for begin in range(0, len(values), _AT_ONCE))
+
+
+_HEADS = select(Account.name, Account.head_seq, Account.head_hash)
