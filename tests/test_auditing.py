@@ -73,7 +73,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None:
     mark, _, rest = said(home, "verify").partition("\n")
-    assert mark.startswith("the high-water mark: 5 entries in 2 journals, 20")
+    assert mark.startswith("the high-water mark: 6 entries in 2 journals, 20")
     assert rest == "the installation: all valid\npeople: 4 entries, all valid\n"
     assert "all valid" in said(home, "verify", "--account", "people", "--head", (home / "head").read_text())
     assert said(home, "verify", "--account", "people", "--head", "9:" + "0" * 64, code=1) == (
@@ -127,7 +127,7 @@ def test_a_mark_that_cannot_be_used_is_refused_until_somebody_says_why(
     for command in (["verify"], ["keys", "list"]):
         assert "service.high-water cannot be used: " in said(copy, *command, code=1)
     said(copy, "acknowledge", "--reason", "the volume was lost")
-    assert "the high-water mark: 6 entries in 2 journals" in said(copy, "verify")
+    assert "the high-water mark: 7 entries in 2 journals" in said(copy, "verify")
     (copy / "service.high-water").unlink()
     assert said(copy, "verify").startswith("the installation: all valid\n"), "a new one begins at the next start"
 

@@ -76,6 +76,7 @@ _LAYERS = {
     "reproduce": _layer("empirical", packages={"numpy"}),
     "logs": _layer(packages={"structlog"}),
     "installation": _layer("errors", "ledger", "settings", packages={"sqlalchemy"}),
+    "acknowledging": _layer("errors", "installation", "ledger", "logs", "settings", packages={"sqlalchemy", "typer"}),
     "auditing": _layer("errors", "installation", "ledger", "logs", "settings", packages={"sqlalchemy", "typer"}),
     "key_commands": _layer("installation", "ledger", "logs", "settings", packages={"sqlalchemy", "typer"}),
     "server": _layer(
@@ -88,6 +89,7 @@ _LAYERS = {
             "app",
             "audit",
             "audit_safetab",
+            "acknowledging",
             "auditing",
             "configuration",
             "demo",

@@ -196,9 +196,10 @@ def _work(observed: Observed) -> Iterator[Metric]:
 
 def _kept(observed: Observed) -> Iterator[Metric]:
     """How old the high-water mark is, whether the ledger is older than it, and whether the clock was set back."""
-    written = [] if observed.keeper is None else [observed.keeper.written_at]
-    ages = [(list[str](), clock.between(at, clock.now()).total_seconds()) for at in written]
-    yield _gauge("ledger_high_water_age_seconds", "Since the high-water mark was written.", [], ages)
+    now = clock.now()
+    written_at = now if observed.keeper is None else observed.keeper.written_at
+    age = clock.between(written_at, now).total_seconds()
+    yield _gauge("ledger_high_water_age_seconds", "Since the high-water mark was written.", [], [([], age)])
     stopped = float(observed.database.stopped is not None)
     text = "1 where the ledger lacks entries of its high-water mark; nothing is written then."
     yield _gauge("ledger_older_than_mark", text, [], [([], stopped)])

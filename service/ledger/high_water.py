@@ -126,26 +126,12 @@ class HighWaterFile:
         Raises:
             BrokenMark: the file cannot be written, or is not as the service wrote it.
         """
-        return self._write(heads, at, in_use=in_use, replace=False)
-
-    def replace(self, heads: Mapping[str, Head], at: str) -> None:
-        """Forget the mark, sound or not, and begin another one with these heads.
-
-        Raises:
-            BrokenMark: the file cannot be written.
-        """
-        self._write(heads, at, in_use=False, replace=True)
-
-    def _write(self, heads: Mapping[str, Head], at: str, *, in_use: bool, replace: bool) -> dict[str, Head]:
         self._make()
         ahead: dict[str, Head] = {}
         with self._opened() as file:
             file.execute("BEGIN IMMEDIATE")
             for statement in _TABLES.split(";\n"):
                 file.execute(statement)
-            if replace:
-                file.execute("DELETE FROM heads")
-                file.execute("DELETE FROM mark")
             total, before, _ = self._total(file) or (_Total(0, 0, 0), at, False)
             journals, entries, digest = total.journals, total.entries, total.digest
             for name, head in heads.items():
@@ -165,6 +151,19 @@ class HighWaterFile:
             file.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?, ?, ?, ?, ?)", (*row, seal))
             file.execute("COMMIT")
         return ahead
+
+    def replace(self, heads: Mapping[str, Head], at: str) -> None:
+        """Forget the mark, whatever is in the file, and begin another one with these heads.
+
+        Raises:
+            BrokenMark: the file cannot be written.
+        """
+        try:
+            for path in (self.path, Path(f"{self.path}-journal")):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self.advance(heads, at, in_use=False)
 
     def _total(self, file: sqlite3.Connection) -> "tuple[_Total, str, bool] | None":
         """What the mark says of all heads together, when it was written, and whether it is in use."""
@@ -200,10 +199,7 @@ class HighWaterFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
-            raise BrokenMark(
-                f"the high-water mark {self.path} cannot be written: {error.strerror};"
-                " SERVICE_HIGH_WATER_FILE may name another place"
-            ) from None
+            raise self._unwritable(error) from None
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -216,6 +212,12 @@ class HighWaterFile:
             raise self._broken(str(error)) from None
         except (TypeError, ValueError):  # SQLite takes any type in any column
             raise self._broken("it holds what cannot stand there") from None
+
+    def _unwritable(self, error: OSError) -> BrokenMark:
+        return BrokenMark(
+            f"the high-water mark {self.path} cannot be written: {error.strerror};"
+            " SERVICE_HIGH_WATER_FILE may name another place"
+        )
 
     def _broken(self, reason: str | None) -> BrokenMark:
         return BrokenMark(f"the high-water mark {self.path} cannot be used: {reason}")
