@@ -246,22 +246,25 @@ def present_heads(connection: Connection, account_ids: Iterable[int] | None = No
 
 def missing_entries(connection: Connection, heads: Mapping[str, Head]) -> list[Missing]:
     """Find the journals that lack the entry which a mark has of them."""
-    missing: list[Missing] = []
-    stored: dict[tuple[int, int], str] = {}  # the hash of an entry, by account and number
-    marked = {name: head for name, head in heads.items() if name != INSTALLATION}
-    found: dict[str, tuple[int, int]] = {}  # the account's id and its last entry's number
-    for names in _batches(list(marked)):
-        rows = connection.execute(select(Account.name, Account.id, Account.head_seq).where(Account.name.in_(names)))
-        found |= {name: (account_id, last) for name, account_id, last in rows}
-    sought = [(found[name][0], head.seq) for name, head in marked.items() if name in found]
-    for pairs in _batches(sought):
+    last: dict[str, int] = {}  # the number of the last entry
+    stored: dict[str, str] = {}  # the hash of the marked entry
+    earlier: dict[tuple[int, int], str] = {}  # journals that went on, by the account's id and the marked entry's number
+    for account_id, name, seq, digest in connection.execute(_LAST_ENTRIES):
+        last[name] = seq
+        marked = heads.get(name)
+        if marked is not None and marked.seq == seq:
+            stored[name] = digest
+        elif marked is not None and marked.seq < seq:
+            earlier[account_id, marked.seq] = name
+    for pairs in _batches(list(earlier)):
         entries = select(Entry.account_id, Entry.seq, Entry.hash)
         entries = entries.where(tuple_(Entry.account_id, Entry.seq).in_(pairs))
-        stored |= {(account_id, seq): digest for account_id, seq, digest in connection.execute(entries)}
-    for name, head in marked.items():
-        account_id, last = found.get(name, (0, 0))
-        if stored.get((account_id, head.seq)) != head.hash:
-            missing.append(Missing(name, head, last))
+        stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in connection.execute(entries)}
+    missing = [
+        Missing(name, head, last.get(name, 0))
+        for name, head in heads.items()
+        if name != INSTALLATION and stored.get(name) != head.hash
+    ]
     own = heads.get(INSTALLATION)
     if own is not None and not installation_journal.has_entry(connection, own):
         missing.append(Missing(INSTALLATION, own, installation_journal.head(connection).seq))
@@ -273,3 +276,10 @@ def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 _HEADS = select(Account.name, Account.head_seq, Account.head_hash)
+# The journal's own hash: an account's row can say that there is an entry which is gone.
+_LAST_ENTRIES = select(
+    Account.id,
+    Account.name,
+    Account.head_seq,
+    select(Entry.hash).where(Entry.account_id == Account.id, Entry.seq == Account.head_seq).scalar_subquery(),
+)
