@@ -10,7 +10,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 from types import FrameType
 
 import structlog
@@ -26,7 +25,7 @@ from service.errors import StartupRefused
 from service.installation import high_water_file, open_installation
 from service.ledger.keys import ensure_first_key
 from service.ledger.mark_keeper import MarkKeeper
-from service.settings import Settings, shown, unknown_variables
+from service.settings import Settings, memory_there, shown, unknown_variables
 
 _SWITCH = 0.0005  # seconds after which a thread that computes lets another go on, which has a charge to answer
 _READERS = 60  # threads that may have a connection to the database, beside those that write
@@ -108,14 +107,6 @@ def files_needed(settings: Settings) -> int:
     """The most files and connections that the process has open."""
     threads = settings.writer_threads + _READERS
     return settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
-
-
-def memory_there() -> int:
-    """The bytes of memory that the process may have: the machine's, or its container's where that has fewer."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
-    return min(machine, int(text)) if text.isdigit() else machine
 
 
 def require_random_hashes(environment: Mapping[str, str]) -> None:

@@ -79,12 +79,13 @@ class Settings(BaseSettings):
         None,
         description="Bytes of memory that JSON bodies take at once with what they unfold to, half of them for one"
         " principal; a request for which there is no room is answered with 503, small ones never, and with 413 where"
-        " there is never room. By default 64 times the largest, at least 256 MiB.",
+        " there is never room. By default 64 times the largest and at most a quarter of the memory that the machine or"
+        " the container has, but at least 256 MiB and the largest body.",
     )
     max_arrow_bytes_at_once: _Count | None = Field(
         None,
         description="The same of Arrow streams and of draws that are read back: a count takes up to 56 bytes. By"
-        " default 16 times the largest, at least 256 MiB.",
+        " default 16 times the largest, within the same bounds.",
     )
     max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
@@ -266,12 +267,12 @@ class Settings(BaseSettings):
     @property
     def resolved_json_bytes_at_once(self) -> int:
         """How many bytes JSON may take at once."""
-        return self.max_json_bytes_at_once or max(64 * self.max_json_bytes, _LEAST_ROOM)
+        return self.max_json_bytes_at_once or _default_room(self.max_json_bytes, 64)
 
     @property
     def resolved_arrow_bytes_at_once(self) -> int:
         """How many bytes Arrow streams may take at once."""
-        return self.max_arrow_bytes_at_once or max(16 * self.max_arrow_bytes, _LEAST_ROOM)
+        return self.max_arrow_bytes_at_once or _default_room(self.max_arrow_bytes, 16)
 
     @property
     def most_memory(self) -> int:
@@ -301,6 +302,19 @@ class Settings(BaseSettings):
     def resolved_high_water_file(self) -> Path:
         """Where the high-water mark is kept."""
         return self.high_water_file or self.resolved_secret_file.with_suffix(".high-water")
+
+
+def _default_room(largest: int, times: int) -> int:
+    """Return the room for bodies that is not set: for so many of the largest, but within a quarter of the memory."""
+    return max(largest, _LEAST_ROOM, min(times * largest, memory_there() // 4))
+
+
+def memory_there() -> int:
+    """Return the bytes of memory that the process may have: the machine's, or its container's where that has fewer."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    return min(machine, int(text)) if text.isdigit() else machine
 
 
 def read_url(text: str) -> URL:

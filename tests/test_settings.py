@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from service.errors import StartupRefused
-from service.settings import Settings, read_settings
+from service.settings import Settings, memory_there, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -223,3 +223,19 @@ def test_settings_do_not_change_after_they_were_read() -> None:
     settings = read_settings()
     with pytest.raises(ValidationError, match="frozen"):
         settings.max_plan_nodes = 1  # type: ignore[misc]  # that mypy sees it too is the point
+
+
+def test_the_memory_that_is_there_is_told() -> None:
+    assert 2**28 < memory_there() < 2**50
+
+
+@pytest.mark.parametrize(
+    ("there", "json", "arrow"),
+    [(2**37, 2**32, 2**34), (2**33, 2**31, 2**31), (2**30, 2**28, 2**30), (2**20, 2**28, 2**30)],
+)
+def test_the_rooms_for_bodies_follow_the_machine(
+    monkeypatch: pytest.MonkeyPatch, there: int, json: int, arrow: int
+) -> None:
+    """By default each is at most a quarter of its memory, but holds the largest body."""
+    monkeypatch.setattr("service.settings.memory_there", lambda: there)
+    assert (Settings().resolved_json_bytes_at_once, Settings().resolved_arrow_bytes_at_once) == (json, arrow)
