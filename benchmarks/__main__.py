@@ -11,6 +11,7 @@ from benchmarks import (
     charges,
     empirical,
     growth,
+    high_water,
     hostile,
     noise,
     planning,
@@ -40,6 +41,7 @@ def main() -> None:
         verify,
         empirical,
         replicas,
+        high_water,
         hostile,
     )
     for number, benchmark in enumerate(benchmarks):
