@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, cast, get_origin
 
 from anyio import to_thread
@@ -197,6 +197,8 @@ def parse(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InvalidInput.at("", f"expected JSON; the text breaks off or errs at {place}") from None
+    except InvalidOperation:
+        raise InvalidInput.at("", "expected numbers whose exponents have at most 18 digits") from None
     except ValueError as error:  # an integer of thousands of digits, or one of the two refusals below
         detail = str(error) if isinstance(error, _Refused) else "expected integers of a readable length"
         raise InvalidInput.at("", detail) from None

@@ -5,7 +5,7 @@ A tabulation takes, for each of its groups, all that is below a level's choice: 
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, TextClause, insert, select, text
@@ -48,6 +48,50 @@ def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]
             forks.append(Fork(pointer, number, repetition // below))
         pointer += pointer_to(node, number)
     return forks
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceBound:
+    """A declared number of partitions that the branches of a ``choice`` share, in one turn of it.
+
+    Attributes:
+        most: the number.
+        mechanisms: those that declare it, by name, with the number of the branch and the repetitions in the turn.
+    """
+
+    most: int
+    mechanisms: Mapping[str, tuple[int, range]]
+
+
+def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoiceBound]:
+    """Bound the choices above a mechanism by the number of partitions that it declares; none where it declares none.
+
+    Each partition takes one branch of a choice, which is charged for one. Were each mechanism bounded by itself, a
+    caller could invent as many partitions for every branch. A list of names needs no such bound.
+    """
+    declared, bounds = mechanism.partitions, list[ChoiceBound]()
+    if declared is None or declared.names is not None:
+        return bounds
+    way = way_to(plan, mechanism)
+    for depth, (node, _) in enumerate(way):
+        if isinstance(node, Choice):
+            turn = repetition // math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
+            mechanisms = {
+                below.name or "": (number, repetitions)
+                for number, part in enumerate(node.parts)
+                for below, repetitions in _turns(part, turn)
+                if below.partitions == declared
+            }
+            bounds.append(ChoiceBound(declared.most, mechanisms))
+    return bounds
+
+
+def _turns(plan: Plan, turn: int, times: int = 1) -> Iterator[tuple[Mechanism, range]]:
+    """The mechanisms of a plan that runs in one turn, with their repetitions in that turn."""
+    if isinstance(plan, Mechanism):
+        yield plan, range(turn * times, (turn + 1) * times)
+    for part in parts_of(plan):
+        yield from _turns(part, turn, times * plan.count if isinstance(plan, Repeat) else times)
 
 
 def refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:

@@ -16,7 +16,16 @@ from sqlalchemy import Connection, insert, select
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
 from service.ledger import accounts, journal, packing, partitions
 from service.ledger.accounts import AccountRecord, Line
-from service.ledger.branches import WHOLE, Fork, forks_above, refuse_other_branch, take_branches, way_to
+from service.ledger.branches import (
+    WHOLE,
+    ChoiceBound,
+    Fork,
+    bounds_above,
+    forks_above,
+    refuse_other_branch,
+    take_branches,
+    way_to,
+)
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database, tally
 from service.ledger.drawn import RELOAD, DrawRecord, Turn, landed
@@ -39,6 +48,7 @@ class Sealed:
     mechanism: Mechanism
     turn: Turn
     forks: list[Fork]
+    bounds: list[ChoiceBound]
     noisy: NDArray[np.int64]
     packed: bytes
     digest: str
@@ -154,6 +164,7 @@ def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64])
         mechanism=mechanism,
         turn=turn,
         forks=forks_above(plan, mechanism, turn.repetition),
+        bounds=[] if turn.partition == WHOLE else bounds_above(plan, mechanism, turn.repetition),
         noisy=noisy,
         packed=packing.pack(noisy),
         digest=packing.digest(noisy),
@@ -194,6 +205,8 @@ def store(
     tally(connection, "values", number=len(sealed.noisy))
     take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
     account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
+    for bound in sealed.bounds:
+        partitions.refuse_beyond(connection, release_id, bound)
     content: dict[str, object] = {
         "draw": draw_id,
         "mechanism": name,

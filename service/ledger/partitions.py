@@ -12,6 +12,7 @@ from sqlalchemy import Connection, bindparam, case, func, select, text
 
 from service.errors import Conflict, InvalidInput, ServiceError
 from service.ledger.accounts import AccountRecord
+from service.ledger.branches import ChoiceBound
 from service.ledger.tables import PartitionsDrawn, Release
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import EXPECTED_NAME, Partitions, first_unclear
@@ -96,6 +97,31 @@ def count(
         if drawn + number > declared.most:
             raise Conflict(f"{drawn} of {declared.most} declared partitions are drawn")
     connection.execute(_COUNT, {**at, "most": None if declared is None else declared.most, "number": number})
+
+
+def refuse_beyond(connection: Connection, release_id: str, bound: ChoiceBound) -> None:
+    """Refuse a draw after which the branches of a choice were drawn for more partitions than are declared.
+
+    A branch was run as often as the mechanism of it that was drawn for most partitions.
+
+    Raises:
+        Conflict: they were.
+    """
+    turns = [repetitions for _, repetitions in bound.mechanisms.values()]
+    runs: dict[int, int] = {}  # by branch
+    query = select(_Row.mechanism, _Row.repetition, _Row.drawn).where(
+        _Row.release_id == release_id,
+        _Row.repetition >= min(turn.start for turn in turns),
+        _Row.repetition < max(turn.stop for turn in turns),
+    )
+    for mechanism, repetition, number in connection.execute(query):
+        branch, repetitions = bound.mechanisms.get(mechanism, (0, range(0)))
+        if repetition in repetitions:
+            runs[branch] = max(runs.get(branch, 0), number)
+    if sum(runs.values()) > bound.most:
+        raise Conflict(
+            f"{bound.most} of {bound.most} declared partitions are drawn, of all branches of a choice together"
+        )
 
 
 _Row = PartitionsDrawn

@@ -312,3 +312,32 @@ def test_a_tabulation_of_an_earlier_version_is_answered_again(
     assert json_of(first, 201)["declared_partitions"] is None
     assert _tabulate(embedded, of, "a ", key="old").content == first.content
     assert pointers_of(_tabulate(embedded, of, "b ")) == ["/groups/0/group"]
+
+
+def test_the_branches_of_a_choice_share_the_number_that_is_declared(client: Client) -> None:
+    """The choice is charged for one branch, so that other names for the same records must not reach the others."""
+    open_account(client)
+    once = {"type": "geometric", "epsilon": "0.1"}
+    parts = [
+        once | {"name": "a"},
+        {
+            "type": "sequence",
+            "parts": [once | {"name": "b"}, {"type": "repeat", "count": 2, "part": once | {"name": "c"}}],
+        },
+    ]
+    choice = {"type": "choice", "partitions": 3, "parts": parts}
+    of = release(client, {"type": "repeat", "count": 2, "part": choice})
+
+    def drawn(mechanism: str, partition: str, repetition: int = 0) -> int:
+        asked = {"mechanism": mechanism, "partition": partition, "repetition": repetition, "counts": [7]}
+        return client.post(f"/v1/accounts/people/releases/{of['id']}/draws", json=asked).status_code
+
+    assert [drawn("a", "1"), drawn("b", "2"), drawn("c", "2", 0), drawn("c", "2", 1)] == [201] * 4
+    assert [drawn("b", "3"), drawn("c", "3", 1)] == [201, 201], "a run of a branch is all its mechanisms"
+    assert [drawn("a", "4"), drawn("b", "4"), drawn("c", "4", 0)] == [409, 409, 201]
+    assert [drawn("c", "5", 0), drawn("a", "5")] == [409, 409], "four runs of the second branch would be one too many"
+    assert [drawn("a", number, 1) for number in ("1", "2", "3", "4")] == [201, 201, 201, 409], "another turn"
+    assert drawn("b", "5", 1) == 409
+    asked = {"mechanism": "a", "partition": "9", "counts": [7]}
+    refused = problem_of(client.post(f"/v1/accounts/people/releases/{of['id']}/draws", json=asked), "conflict")
+    assert refused["detail"] == "3 of 3 declared partitions are drawn, of all branches of a choice together"
