@@ -154,6 +154,7 @@ def test_a_stream_that_is_refused_charges_nothing(client: Client) -> None:
         ({"mechanism": "{"}, ["/query/mechanism"]),
         ({"mechanism": "1"}, ["/query/mechanism"]),
         ({"mechanism": '{"type": "geometric", "scale": NaN}'}, ["/query/mechanism"]),
+        ({"mechanism": "1e" + "9" * 25}, ["/query/mechanism"]),
         ({"mechanism": '{"type": "geometric", "scale": -1}'}, ["/query/mechanism/scale"]),
         ({"mechanism": '{"type": "geometric", "scale": 1, "x": 1}'}, ["/query/mechanism/x"]),
         ({"mechanism": '{"type": "geometric", "scale": 1, "tags": [1]}'}, ["/query/mechanism/tags/0"]),

@@ -175,6 +175,8 @@ def test_a_parameter_of_another_operation_is_unknown(still: Client) -> None:
         '{"plan": 1} {}',
         "nul",
         '{"plan": NaN}',
+        '{"plan": 1e9999999999999999999}',
+        '{"plan": -1E-9999999999999999999999999}',
         '{"plan": Infinity}',
         '{"plan": -Infinity}',
         '{"plan": 1, "plan": 1}',
