@@ -16,7 +16,7 @@ from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.body import StrictRoute
-from service.api.context import Changing, in_writers, respond
+from service.api.context import Changing, Elsewhere, heavy_in_helpers, in_writers, respond
 from service.api.drawn import CONFIDENCE
 from service.api.draws import NewDraw, noisy_counts, register, stated_mechanism
 from service.api.exact import Label, Strict
@@ -133,6 +133,7 @@ class Table:
 @router.post(
     "/histograms", status_code=201, response_model=HistogramBody, openapi_extra=examples.body(examples.HISTOGRAM)
 )
+@heavy_in_helpers
 @in_writers
 def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> Response:
     """Register a mechanism and draw a full cross-tabulation with it, bottom-up.
@@ -145,6 +146,8 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     replay.
     """
     require(change.principal, "pipeline", account)
+    if body.adjust != "none" and change.elsewhere is not None:
+        raise Elsewhere  # however few cells there are, a search for whole ones may take long
     table = _table(body)
     drawn = register(account, body, change, noisy_counts(body.counts))
     return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))
