@@ -59,8 +59,8 @@ class Allowance:
 class BodyLimits:
     """ASGI middleware: a body that is too large, too slow, or one too many at once is answered and not read on.
 
-    One principal's large bodies, and those of unknown length, are read and worked on a few at a time; the others wait
-    unread at the client, so that the event loop is left to small requests.
+    One principal's large bodies are read and worked on a few at a time while others ask. The rest waits unread at the
+    client, so that the event loop is left to small requests.
 
     Announced or not: a length that was announced is taken when somebody begins to read, so that who is not let in takes
     no room; whatever comes beyond it is taken as it comes. A body has ``seconds`` to come in, and a second more for
@@ -93,7 +93,7 @@ class BodyLimits:
         body = _Body(allowance, scope, receive, send, seconds, self.rate, self.turns)
         scope.setdefault("state", {})[ROOM] = body.unfolds
         try:
-            body.announced(dict(scope["headers"]))
+            body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
             await self.app(scope, body.received, body.sent)
         except _Refused as refused:
             if not body.answered:
@@ -126,12 +126,9 @@ class _Body:
         self.started: float | None = None  # when its first part was waited for
         self.whole = self.answered = self.has_turn = False
         self.turns = turns
-        self.large = False
 
-    def announced(self, headers: Mapping[bytes, bytes]) -> None:
+    def announced(self, length: bytes) -> None:
         """Refuse a Content-Length that is too large."""
-        length = headers.get(b"content-length", b"0")
-        self.large = b"transfer-encoding" in headers or (length.isdigit() and int(length) > _LARGE)
         if length.isdigit():
             self.length = int(length)
             self._check(self.length)
@@ -141,9 +138,9 @@ class _Body:
         if self.whole:  # from here on it is waited for the end of the connection
             return await self.receive()
         if self.started is None:
+            self.started = asyncio.get_running_loop().time()
             self.sender = sender_of(self.scope)  # of a page it is known by now, as nothing is read of others
             await self._wait_for_turn()
-            self.started = asyncio.get_running_loop().time()
             self._take(self.length)
         try:
             async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
@@ -153,6 +150,7 @@ class _Body:
             raise _Refused(problems.problem("too_slow", detail, self.path)) from None
         self.size += len(message.get("body", b""))
         self._check(self.size)
+        await self._wait_for_turn()
         self._take(self.size)
         self.whole = not message.get("more_body", False)
         return message
@@ -173,12 +171,17 @@ class _Body:
             raise _full()
 
     async def _wait_for_turn(self) -> None:
-        if self.large and self.sender:
-            try:
-                await self.turns.enter(self.sender)
-            except TooManyRequests as error:
-                raise _Refused(problems.of_error(error, self.path)) from None
-            self.has_turn = True
+        """Wait until a large body may be read on; the time is not counted as the client's."""
+        if self.has_turn or not self.sender or max(self.length, self.size) <= _LARGE:
+            return
+        clock = asyncio.get_running_loop().time
+        asked = clock()
+        try:
+            await self.turns.enter(self.sender)
+        except TooManyRequests as error:
+            raise _Refused(problems.of_error(error, self.path)) from None
+        self.has_turn = True
+        self.started = (self.started or asked) + clock() - asked
 
     async def sent(self, message: Message) -> None:
         """Pass the answer on."""
