@@ -35,6 +35,7 @@ router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
 
 MOST_DIMENSIONS = 20
 MOST_MARGINS = 100
+_MANY = 1 << 13  # counts of margins: fewer are written as JSON in a millisecond
 
 
 class Dimension(Strict):
@@ -146,8 +147,10 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     replay.
     """
     require(change.principal, "pipeline", account)
-    if body.adjust != "none" and change.elsewhere is not None:
-        raise Elsewhere  # however few cells there are, a search for whole ones may take long
+    # However few cells there are, a search for whole ones may take long, and each margin may be as large as all of them.
+    long = body.adjust != "none" or len(body.margins) * len(body.counts) > _MANY
+    if long and change.elsewhere is not None:
+        raise Elsewhere
     table = _table(body)
     drawn = register(account, body, change, noisy_counts(body.counts))
     return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))

@@ -226,6 +226,13 @@ _HEAVY: dict[str, dict[str, Any]] = {
         "published": [{"margin": [], "values": [], "total": 18}],
         "adjust": "least_squares",
     },
+    "margins": {
+        "name": "x",
+        "mechanism": _NOISE,
+        "dimensions": [{"name": "a", "values": _SIDE}],
+        "counts": [9] * len(_SIDE),
+        "margins": [["a"]] * 100,
+    },
     "of a release": {"mechanism": "m", "counts": [9] * _CELLS},
     "tabulations": {
         "level": "level",
@@ -242,7 +249,7 @@ _LEVEL = {
 
 
 def _heavy_path(client: TestClient, what: str) -> str:
-    if what in {"draws", "histograms", "few cells"}:
+    if what in {"draws", "histograms", "few cells", "margins"}:
         return f"/v1/accounts/people/{'draws' if what == 'draws' else 'histograms'}"
     of = release(client, _LEVEL if what == "tabulations" else _NOISE | {"name": "m"})["id"]
     return f"/v1/accounts/people/releases/{of}/{'tabulations' if what == 'tabulations' else 'draws'}"
