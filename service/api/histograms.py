@@ -147,7 +147,7 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     replay.
     """
     require(change.principal, "pipeline", account)
-    # However few cells there are, a search for whole ones may take long, and each margin may be as large as all of them.
+    # However few cells there are, a search for whole ones may take long, and any margin may hold as many as there are.
     long = body.adjust != "none" or len(body.margins) * len(body.counts) > _MANY
     if long and change.elsewhere is not None:
         raise Elsewhere
