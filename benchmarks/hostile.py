@@ -17,9 +17,10 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
+import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 
 from benchmarks.load import request_bytes
 from benchmarks.servers import KEY, open_accounts, postgresql_database, service_server, sqlite_database
@@ -42,7 +43,7 @@ _ASKED = {
     "readyz": ("/readyz", None),
 }
 Ask = tuple[str, Any]
-"""A path, and a body as JSON or None."""
+"""A path, and a body: an Arrow stream as bytes, else JSON, or None."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,39 @@ def _histograms() -> list[Ask]:
         "dimensions": [{"name": "a", "values": values}, {"name": "b", "values": values}],
         "counts": [9] * 40_000,
         "margins": [["a"], ["b"]],
-        "published": [{"margin": ["a"], "values": [1800] * 200}, {"margin": ["b"], "values": [1800] * 200}],
+        "published": [{"margin": [of], "values": [one], "total": 1800} for of in "ab" for one in values],
         "adjust": "rake",
     }
     return [("/v1/accounts/wide/histograms", body)]
+
+
+def _draws() -> list[Ask]:
+    return [("/v1/accounts/wide/draws", {"name": "x", "mechanism": _NOISE, "counts": [9] * 200_000})]
+
+
+def _small_streams() -> list[Ask]:
+    return [(f"/v1/accounts/wide/draws?name=x&mechanism={quote(json.dumps(_NOISE))}", _arrow_stream(10))]
+
+
+def _streams() -> list[Ask]:
+    return [(f"/v1/accounts/wide/draws?name=x&mechanism={quote(json.dumps(_NOISE))}", _arrow_stream(2_000_000))]
+
+
+def _arrow_stream(rows: int) -> bytes:
+    table, sink = pa.table({"count": [9] * rows}), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
+
+
+def _tabulations() -> list[Ask]:
+    groups = [{"group": str(k), "sex_by_age": [[9] * 100, [9] * 100]} for k in range(2_000)]
+    return [("/v1/accounts/tables/releases/{tables}/tabulations", {"level": "County", "groups": groups})]
+
+
+def _read_draws() -> list[Ask]:
+    return [("/v1/accounts/tables/draws/{draw}", None)]
 
 
 def _losses() -> list[Ask]:
@@ -172,6 +202,11 @@ ATTACKS = (
     Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
     Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
     Attack("pipeline", "histograms of 40,000 cells, raked", _histograms),
+    Attack("pipeline", "draws of 200,000 counts as JSON", _draws),
+    Attack("pipeline", "draws of 10 counts as Arrow streams", _small_streams),
+    Attack("pipeline", "draws of 2,000,000 counts as Arrow streams", _streams),
+    Attack("pipeline", "tabulations of 2,000 groups as JSON", _tabulations),
+    Attack("auditor", "1,000,000 drawn counts read back as JSON", _read_draws),
     Attack("steward", "empirical losses of 100,000 residuals", _losses),
 )
 
@@ -188,15 +223,15 @@ def _on(kind: str, new_database: Callable[[], AbstractContextManager[str]]) -> N
     words = sys.argv[1:]
     chosen = [one for one in ATTACKS if not words or any(word in f"{kind} {one.role} {one.what}" for word in words)]
     with new_database() as url:
-        open_accounts(url, ("other", "long", "large", "small", "wide"))
+        open_accounts(url, ("other", "long", "large", "small", "wide", "tables"))
         with service_server(url) as address:
-            keys = _prepare(address)
+            keys, ids = _prepare(address)
             quiet = _Latencies()
             rows = []
             _measure(address, keys["other"], _QUIET, _Latencies())  # the first ones come with cold pages
             for attack in chosen:
                 _measure(address, keys["other"], _QUIET, quiet)
-                during, answers = _Latencies(), _attacked(address, keys, attack, _SECONDS)
+                during, answers = _Latencies(), _attacked(address, keys, ids, attack)
                 with answers as statuses:
                     time.sleep(_SETTLED)
                     _measure(address, keys["other"], _SECONDS - _SETTLED, during)
@@ -239,8 +274,8 @@ def _measure(address: str, key: str, seconds: float, found: _Latencies) -> None:
                 found.by[of].append(time.perf_counter() - now)
 
 
-def _prepare(address: str) -> dict[str, str]:
-    """Keys of every role, and what is attacked."""
+def _prepare(address: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Keys of every role, and the ids of what is attacked."""
     with httpx.Client(
         base_url=address, headers={"Authorization": f"Bearer {KEY}"}, timeout=300, trust_env=False
     ) as caller:
@@ -263,18 +298,27 @@ def _prepare(address: str) -> dict[str, str]:
         for number in range(4):
             send("/v1/accounts/large/releases", {"name": "large", "plan": _wide(_PARTS * number)})
         send("/v1/accounts/small/releases", {"name": "small", "plan": _NOISE})
-    return keys
+        noises = {of: _NOISE | {"name": f"County/{of}"} for of in ("total", "step 1", "step 2")}
+        steps = {"type": "sequence", "parts": [noises["step 1"], noises["step 2"]]}
+        plan = {"type": "choice", "parts": [noises["total"], steps]}
+        ids = {"tables": send("/v1/accounts/tables/releases", {"name": "x", "plan": plan})["id"]}
+        drawn = {"name": "x", "mechanism": _NOISE, "counts": [9] * 1_000_000}
+        ids["draw"] = send("/v1/accounts/tables/draws", drawn)["draw"]
+    return keys, ids
 
 
 class _attacked:  # noqa: N801 - used as a function
-    """Attack for so long, from a process of its own, while the block lasts; gives the statuses of the answers."""
+    """Attack from a process of its own while the block lasts; gives the statuses of the answers."""
 
-    def __init__(self, address: str, keys: dict[str, str], attack: Attack, seconds: float) -> None:
-        asked = [_bytes(address, keys[attack.role], *one, accept=attack.accept) for one in attack.requests()]
+    def __init__(self, address: str, keys: dict[str, str], ids: dict[str, str], attack: Attack) -> None:
+        asked = [
+            _bytes(address, keys[attack.role], path.format_map(ids), body, accept=attack.accept)
+            for path, body in attack.requests()
+        ]
         self._statuses: list[int] = []
         context = multiprocessing.get_context("fork")  # importing all of this again would take the cores
         self._heard, told = context.Pipe(duplex=False)
-        self._process = context.Process(target=send_all, args=(address, asked, attack.stays, seconds, told))
+        self._process = context.Process(target=send_all, args=(address, asked, attack.stays, _SECONDS, told))
 
     def __enter__(self) -> list[int]:
         self._process.start()
@@ -317,7 +361,10 @@ def _connected(address: str) -> socket.socket:
 
 
 def _bytes(address: str, key: str, path: str, body: Any, *, accept: str = "application/json") -> bytes:
-    request = request_bytes(address, path, key, None if body is None else json.dumps(body).encode())
+    streamed = isinstance(body, bytes)
+    request = request_bytes(address, path, key, body if body is None or streamed else json.dumps(body).encode())
+    if streamed:
+        request = request.replace(b"application/json", b"application/vnd.apache.arrow.stream", 1)
     head, _, rest = request.partition(b"\r\n")
     return head + f"\r\nAccept: {accept}\r\n".encode() + rest
 

@@ -196,7 +196,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
     # Whoever has no key yet cannot take the room of those who have: there is some for every connection.
     sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}
-    state = app.state
+    state, most = app.state, settings.max_connections
     state.metrics = Metrics(
         Observed(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper)
     )
@@ -207,6 +207,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
         otherwise=json,
         seconds=settings.body_seconds,
         rate=settings.body_bytes_per_second,
+        turns=Fair(most, _TURNS, most, most, beside=state.turns),
         open_seconds=settings.header_seconds,
     )
     app.add_middleware(

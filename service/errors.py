@@ -32,6 +32,10 @@ class InvalidInput(ServiceError):
         super().__init__("; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults))
         self.faults = tuple(faults)
 
+    def __reduce__(self) -> tuple[type["InvalidInput"], tuple[tuple[Fault, ...]]]:
+        """Return how it is made again: Python's own way would give the constructor the message."""
+        return type(self), (self.faults,)
+
     @classmethod
     def at(cls, pointer: str, detail: str) -> "InvalidInput":
         return cls([Fault(pointer, detail)])

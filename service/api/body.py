@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, ClassVar, cast, get_origin
 
 from anyio import to_thread
@@ -19,7 +20,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
-from service.api.context import IN_HELPERS, PRICES_ONLY, Elsewhere
+from service.api.context import IN_HELPERS, PRICES_ONLY, Elsewhere, change_of
 from service.api.helpers import Helped
 from service.api.json_size import HELD, check_size
 from service.api.plans import Limits, plan_limits
@@ -54,7 +55,11 @@ class StrictRoute(APIRoute):
         reads_body = self.body_field is not None
         model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
 
-        in_helper = getattr(self.endpoint, IN_HELPERS, False)
+        helped_from = getattr(self.endpoint, IN_HELPERS, sys.maxsize)
+
+        def helped(request: Request, body: bytes) -> Helped:
+            change = partial(change_of, request, request.headers.get("Idempotency-Key"))
+            return Helped(request.app.state.helpers, body, change)
 
         async def read_and_handle(request: Request) -> Response:
             if reads_body:
@@ -72,16 +77,16 @@ class StrictRoute(APIRoute):
                     await to_thread.run_sync(check_size, *measured)
                 else:
                     check_size(*measured)
-            if in_helper and state.helpers is not None:
+            if len(body) >= helped_from and state.helpers is not None:
                 await check_kept(request)
-                return Helped(state.helpers, body)
+                return helped(request, body)
             async with state.turns.place(request.state.principal.name):
                 if reads_body:  # FastAPI takes a model as it is; others it reads, on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
                 await check_kept(request)
                 with suppress(Elsewhere):
                     return await handle(request)
-            return Helped(state.helpers, body)
+            return helped(request, body)
 
         return read_and_handle
 

@@ -10,13 +10,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import problems
 from service.api.body import media_type
+from service.api.fair import Fair
 from service.api.problems import Problem
 from service.api.room import ROOM
-from service.errors import TooLarge, Unavailable
+from service.errors import TooLarge, TooManyRequests, Unavailable
 
 SENDER = "sender"  # in the state of a request without a key of its own: the principal whose body it is
 
 
+_LARGE = 1 << 18  # bytes of a body that waits for its principal's turn before it is read
 _RETRY = 10  # seconds after which an upload that found no room may come again
 
 
@@ -57,6 +59,9 @@ class Allowance:
 class BodyLimits:
     """ASGI middleware: a body that is too large, too slow, or one too many at once is answered and not read on.
 
+    One principal's large bodies are read and worked on a few at a time while others ask. The rest waits unread at the
+    client, so that the event loop is left to small requests.
+
     Announced or not: a length that was announced is taken when somebody begins to read, so that who is not let in takes
     no room; whatever comes beyond it is taken as it comes. A body has ``seconds`` to come in, and a second more for
     every ``rate`` bytes of it. The bodies at some paths, which are open to all, have an allowance of their own and
@@ -71,10 +76,12 @@ class BodyLimits:
         otherwise: Allowance,
         seconds: float,
         rate: int,
+        turns: Fair,
         open_seconds: float = math.inf,
     ) -> None:
         self.app, self.paths, self.allowances, self.otherwise = app, paths, allowances, otherwise
         self.seconds, self.rate, self.open_seconds = seconds, rate, min(seconds, open_seconds)
+        self.turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the body while it is read, and give its room back when it is answered."""
@@ -83,7 +90,7 @@ class BodyLimits:
             return
         allowance = self.paths.get(scope["path"]) or self.allowances.get(media_type(scope), self.otherwise)
         seconds = self.open_seconds if scope["path"] in self.paths else self.seconds
-        body = _Body(allowance, scope, receive, send, seconds, self.rate)
+        body = _Body(allowance, scope, receive, send, seconds, self.rate, self.turns)
         scope.setdefault("state", {})[ROOM] = body.unfolds
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
@@ -94,13 +101,22 @@ class BodyLimits:
                 await refused.answer(scope, receive, send)
         finally:
             allowance.give_back(body.taken, body.sender)
+            if body.has_turn:
+                self.turns.leave(body.sender)
 
 
 class _Body:
     """The body of one request: what came of it, and what it took of its allowance."""
 
     def __init__(
-        self, allowance: Allowance, scope: Scope, receive: Receive, send: Send, seconds: float, rate: int
+        self,
+        allowance: Allowance,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        seconds: float,
+        rate: int,
+        turns: Fair,
     ) -> None:
         self.allowance, self.path, self.scope = allowance, scope["path"], scope
         self.receive, self.send = receive, send
@@ -108,7 +124,8 @@ class _Body:
         self.size = self.taken = self.length = 0
         self.sender = ""
         self.started: float | None = None  # when its first part was waited for
-        self.whole = self.answered = False
+        self.whole = self.answered = self.has_turn = False
+        self.turns = turns
 
     def announced(self, length: bytes) -> None:
         """Refuse a Content-Length that is too large."""
@@ -123,6 +140,7 @@ class _Body:
         if self.started is None:
             self.started = asyncio.get_running_loop().time()
             self.sender = sender_of(self.scope)  # of a page it is known by now, as nothing is read of others
+            await self._wait_for_turn()
             self._take(self.length)
         try:
             async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
@@ -132,6 +150,7 @@ class _Body:
             raise _Refused(problems.problem("too_slow", detail, self.path)) from None
         self.size += len(message.get("body", b""))
         self._check(self.size)
+        await self._wait_for_turn()
         self._take(self.size)
         self.whole = not message.get("more_body", False)
         return message
@@ -150,6 +169,19 @@ class _Body:
             raise TooLarge(f"expected what takes at most {self.allowance.most} bytes of memory when it is unfolded")
         if not self._takes(whole):
             raise _full()
+
+    async def _wait_for_turn(self) -> None:
+        """Wait until a large body may be read on; the time is not counted as the client's."""
+        if self.has_turn or not self.sender or max(self.length, self.size) <= _LARGE:
+            return
+        clock = asyncio.get_running_loop().time
+        asked = clock()
+        try:
+            await self.turns.enter(self.sender)
+        except TooManyRequests as error:
+            raise _Refused(problems.of_error(error, self.path)) from None
+        self.has_turn = True
+        self.started = (self.started or asked) + clock() - asked
 
     async def sent(self, message: Message) -> None:
         """Pass the answer on."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
 from fastapi import Depends, Header, Request, Response
@@ -23,9 +23,13 @@ from service.ledger.installation import Secret
 from service.ledger.keys import Principal
 from service.ledger.once import Answer
 
+R = TypeVar("R")
+
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 PRICES_ONLY = "prices_only"  # in the state of a request that a helper is asked
-IN_HELPERS = "in_helpers"  # of a handler that runs in a helper
+WRITES = "writes"  # in the state of a request in a helper: has the serving process write
+IN_HELPERS = "in_helpers"  # of a handler that runs in a helper: for bodies of so many bytes or more
+_HEAVY = 1 << 14  # bytes of a body of counts: fewer are read, drawn and answered within some milliseconds
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
 
 
@@ -58,9 +62,25 @@ class Change:
     most_work: int = 100_000  # units that pricing may take
     elsewhere: Callable[[str, bytes], list[Any]] | None = None  # asks a helper, from a thread
     prices_only: bool = False  # this is a helper, and is asked what releases would cost
+    remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None  # this is a helper, and that writes
+
+    def write(self, act: Callable[..., R], *arguments: Any) -> R:
+        """Return ``act(database, request, *arguments)``, called in the serving process, which alone writes.
+
+        In a helper the arguments, the function and its result are sent through the pipe. They hold noisy counts only.
+        """
+        if self.remote is None:
+            return act(self.database, self.request, *arguments)
+        result: R = self.remote(act, arguments)
+        return result
+
+    async def in_thread(self, work: Callable[[], R]) -> R:
+        """Run work in the writers' threads, with what is bound to the request: its id for log lines, its trace."""
+        in_context = functools.partial(contextvars.copy_context().run, work)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
 
 
-async def _change(
+async def change_of(
     request: Request,
     idempotency_key: Annotated[
         str | None,
@@ -70,6 +90,11 @@ async def _change(
         ),
     ] = None,
 ) -> Change:
+    """Read from a request what a change of the ledger takes beside its body.
+
+    Raises:
+        InvalidInput: its Idempotency-Key is malformed.
+    """
     # Read here and not asked of FastAPI one by one: it takes longer to find a dependency than these take.
     state, principal = request.app.state, request.state.principal
     secret: Secret = state.secret
@@ -95,10 +120,11 @@ async def _change(
         most_work=state.settings.max_work,
         elsewhere=None if state.helpers is None else state.helpers.from_thread(request),
         prices_only=getattr(request.state, PRICES_ONLY, False),
+        remote=getattr(request.state, WRITES, None),
     )
 
 
-Changing = Annotated[Change, Depends(_change)]
+Changing = Annotated[Change, Depends(change_of)]
 
 
 def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -110,16 +136,20 @@ def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
     @functools.wraps(handler)
     async def run(*args: Any, **named: Any) -> Any:
         change = next(value for value in named.values() if isinstance(value, Change))
-        # With what is bound to the request: its id for log lines, the trace that it belongs to.
-        work = functools.partial(contextvars.copy_context().run, handler, *args, **named)
-        return await asyncio.get_running_loop().run_in_executor(change.threads, work)
+        return await change.in_thread(functools.partial(handler, *args, **named))
 
     return run
 
 
 def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
     """Have a handler run in a helper's process: it computes long, or reads much, and would hold the interpreter."""
-    setattr(handler, IN_HELPERS, True)
+    setattr(handler, IN_HELPERS, 0)
+    return handler
+
+
+def heavy_in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a handler run in a helper's process where its body is large; it writes by ``Change.write`` alone."""
+    setattr(handler, IN_HELPERS, _HEAVY)
     return handler
 
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -17,7 +17,9 @@ from service.api.context import (
     Change,
     Changing,
     CurrentDatabase,
+    Elsewhere,
     Streamed,
+    heavy_in_helpers,
     in_writers,
     ok,
     prefers,
@@ -53,6 +55,7 @@ class DrawRoute(StrictRoute):
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
 
 PAGE_OF_COUNTS = 1_000_000
+_MANY = 1 << 13  # counts: fewer are written as JSON in a millisecond
 _A_COUNT = 40  # bytes that one takes at most while it is read back and answered
 
 AddNoise = Callable[[Law, Fraction], NDArray[np.int64]]
@@ -106,6 +109,7 @@ DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.
     responses=contract.bulk_answer(201),
     openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY),
 )
+@heavy_in_helpers
 @in_writers
 def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Changing) -> Response:
     """Register a mechanism and draw its noisy counts, in one step.
@@ -124,6 +128,7 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     responses=contract.bulk_answer(201),
     openapi_extra=contract.bulk_body(examples.DRAW_OF_RELEASE, examples.DRAW_OF_RELEASE_QUERY),
 )
+@heavy_in_helpers
 @in_writers
 def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
     """Draw the noisy counts of a mechanism of a registered release.
@@ -150,7 +155,7 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     drawn = _drawn(mechanism, noisy, below)  # first: counts that have no meaning are told before the account is asked
     (ready,), _ = prepared(change, account, [new], costs=False)
-    return draws.register_and_draw(change.database, change.request, ready, drawn)
+    return change.write(draws.register_and_draw, ready, drawn)
 
 
 def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
@@ -175,14 +180,14 @@ def draw_of(
     at, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
     drawn = _drawn(mechanism, noisy, below)
-    return draws.draw(change.database, change.request, account, release, plan, mechanism, turn, drawn, refusal)
+    return change.write(draws.draw, account, release, plan, mechanism, turn, drawn, refusal)
 
 
-# Read in this process and not by a helper: here a draw takes room of what there is for all, by its size.
 @router.get("/releases/{release}/draws", response_model=DrawPage)
 def list_draws(
     account: AccountPath,
     release: ReleasePath,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
@@ -202,7 +207,9 @@ def list_draws(
         if not noisy:
             last_seq = outlines[-1].head.seq if outlines else None
             return ok(page([outline_body(outline) for outline in outlines], limit, last_seq))
-        take(_A_COUNT * sum(_on_page(outline.size for outline in outlines)))
+        size = sum(_on_page(outline.size for outline in outlines))
+        take(_A_COUNT * size)
+        _leave_large(request, size)
         records = drawn.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
     counts = sum(record.noisy.size for record in records if isinstance(record, DrawRecord))
     full = len(records) >= limit or counts >= PAGE_OF_COUNTS
@@ -214,6 +221,7 @@ def list_draws(
 def read_draw(
     account: AccountPath,
     draw: DrawPath,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
@@ -229,11 +237,25 @@ def read_draw(
     require(principal, "auditor", account)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        take(_A_COUNT * drawn.size_of(connection, owner.id, draw))
+        size = drawn.size_of(connection, owner.id, draw)
+        take(_A_COUNT * size)
+        as_stream = prefers(accept, arrow.MEDIA_TYPE)
+        if not as_stream:
+            _leave_large(request, size)
         record = drawn.read_draw(connection, owner.id, draw)
-    if prefers(accept, arrow.MEDIA_TYPE):
+    if as_stream:
         return Streamed(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
     return Streamed(json_of(record), media_type="application/json")
+
+
+def _leave_large(request: Request, size: int) -> None:
+    """Leave many counts to a helper, once they have taken room in this process: as JSON they hold the interpreter.
+
+    Raises:
+        Elsewhere: there are many, and there are helpers.
+    """
+    if size > _MANY and request.app.state.helpers is not None:
+        raise Elsewhere
 
 
 def _on_page(sizes: Iterable[int]) -> Iterator[int]:

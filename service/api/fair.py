@@ -28,10 +28,17 @@ class Fair:
         alone: of one principal while nobody else has.
         waiting: how many requests of one principal may wait.
         clock: monotonic, in seconds.
+        beside: other places, which count as these do for who has asked within the last seconds.
     """
 
     def __init__(
-        self, places: int, share: int, alone: int, waiting: int, clock: Callable[[], float] = time.monotonic
+        self,
+        places: int,
+        share: int,
+        alone: int,
+        waiting: int,
+        clock: Callable[[], float] = time.monotonic,
+        beside: "Fair | None" = None,
     ) -> None:
         self._free, self._share, self._alone, self._most = places, share, alone, waiting
         self._clock = clock
@@ -39,6 +46,8 @@ class Fair:
         self._queues: OrderedDict[str, deque[_Place]] = OrderedDict()  # whose turn is next comes first
         self._seen: OrderedDict[str, float] = OrderedDict()  # when each was last here, the latest last
         self._mutex = threading.Lock()  # an application may be asked from several event loops
+        if beside is not None:
+            self._seen, self._mutex = beside._seen, beside._mutex
         self.refused = 0
 
     @property
@@ -60,14 +69,23 @@ class Fair:
         Raises:
             TooManyRequests: too many of the principal's requests wait already.
         """
-        await self._enter(principal)
+        await self.enter(principal)
         try:
             yield
         finally:
-            with self._mutex:
-                self._leave(principal)
+            self.leave(principal)
 
-    async def _enter(self, principal: str) -> None:
+    def leave(self, principal: str) -> None:
+        """Give a place back."""
+        with self._mutex:
+            self._leave(principal)
+
+    async def enter(self, principal: str) -> None:
+        """Take a place, once there is one.
+
+        Raises:
+            TooManyRequests: too many of the principal's requests wait already.
+        """
         with self._mutex:
             self._note(principal)
             if principal not in self._queues and self._has_room(principal):

@@ -1,8 +1,9 @@
 """Processes that answer what takes long, so that the serving one keeps its interpreter for charges.
 
 Each holds the whole application and answers one request at a time, over a pipe, as if it had come to it: ASGI messages
-go through as they are. It is forked from a process that has imported everything and does nothing else, in
-milliseconds, so that it can be ended at any moment: when the client hangs up, or when its time is over.
+go through as they are. It only reads the ledger: noisy counts go back through the pipe, the serving process stores
+them, and the helper writes the answer. It is forked from a process that has imported everything and does nothing else,
+in milliseconds, so that it can be ended at any moment: when the client hangs up, or when its time is over.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -22,10 +23,10 @@ from typing import Any
 
 import structlog
 from anyio import CapacityLimiter, to_thread
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.context import PRICES_ONLY
+from service.api.context import PRICES_ONLY, WRITES, Change
 from service.api.fair import Fair
 from service.api.kept import TO_KEEP
 from service.api.rollback import HEADER
@@ -38,6 +39,7 @@ _NICENESS = 10
 _BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
 _FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
 _END = "end"  # the type of the message after a request's last
+_WRITE = "write"  # of one that has the serving process write; its answer comes before the rest
 _HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # that operations look at
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
 
@@ -54,7 +56,7 @@ class Helpers:
     """
 
     def __init__(
-        self, number: int, application: Callable[[], ASGIApp], preload: str, seconds: float, asking: int
+        self, number: int, application: Callable[[], FastAPI], preload: str, seconds: float, asking: int
     ) -> None:
         share = max(1, number - 1)
         self.queue = Fair(number, share, share, _WAITING)
@@ -75,15 +77,16 @@ class Helpers:
         while self._idle:
             self._idle.pop().end()
 
-    async def answer(self, request: Request, body: bytes, send: Send) -> None:
+    async def answer(self, request: Request, body: bytes, change: "Changed", send: Send) -> None:
         """Have a request answered elsewhere, and pass the answer on; it ends when the client hangs up.
 
         Raises:
             TooManyRequests: too many of the principal's wait.
             Unavailable: it takes too long, or the process was ended.
             InvalidInput: the client has hung up.
+            ServiceError: what it writes is refused.
         """
-        last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, send))
+        last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, change, send))
         if last is None:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
             raise InvalidInput.at("", "expected the client to wait for its answer")
         await send(last)  # when the helper is free again, however slowly it is taken
@@ -122,7 +125,7 @@ class Helpers:
         async def keep(message: Message) -> None:
             told.append(message)
 
-        last = await self._while_heard(request, self._work(request, asked, body, keep))
+        last = await self._while_heard(request, self._work(request, asked, body, None, keep))
         if last is None:
             raise Unavailable("the client has hung up")
         if told[0]["status"] != HTTPStatus.OK:
@@ -146,32 +149,55 @@ class Helpers:
             with suppress(asyncio.CancelledError, ServiceError):
                 await task
 
-    async def _work(self, request: Request, asked: dict[str, Any], body: bytes, send: Send) -> Message:
+    async def _work(
+        self, request: Request, asked: dict[str, Any], body: bytes, change: "Changed | None", send: Send
+    ) -> Message:
         async with self.queue.place(request.state.principal.name):
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
-            last = None
+            helper.idle = False
             try:
-                last = await self._relay(helper, request.scope, partial(helper.ask, asked, body), send)
+                message = await self._in_time(partial(helper.ask, (asked, bytes(body))))
+                if change is not None and message["type"] == _WRITE:
+                    message = await self._written(helper, change, message)
+                return await self._relay(helper, request.scope, message, send)
             finally:
-                if last is None:
-                    helper.end()
-                else:
+                if helper.idle:
                     self._idle.append(helper)
-        return last
+                else:
+                    helper.end()
 
-    async def _relay(self, helper: "_Helper", scope: Scope, ask: Callable[[], Message], send: Send) -> Message:
+    async def _written(self, helper: "_Helper", change: "Changed", message: Message) -> Message:
+        """Write what a helper asks for, and return the first message of its answer.
+
+        Raises:
+            ServiceError: it is refused. The helper is free then, and the error is answered as anywhere else.
+        """
+        try:
+            written = await change()
+            result = await written.in_thread(partial(written.write, message["act"], *message["arguments"]))
+        except ServiceError:
+            await self._in_time(partial(helper.ask, None))
+            while not helper.idle:
+                await self._in_thread(helper.hear)
+            raise
+        return await self._in_time(partial(helper.ask, (result,)))
+
+    async def _relay(self, helper: "_Helper", scope: Scope, message: Message, send: Send) -> Message:
         """Pass on all messages but the last, which is returned."""
+        following: Message
+        while (following := await self._in_thread(helper.hear))["type"] != _END:
+            await send(message)
+            message = following
+        scope["state"].update(following["state"])
+        return message
+
+    async def _in_time(self, ask: Callable[[], Message]) -> Message:
         try:
             async with asyncio.timeout(self._seconds):
                 message: Message = await self._in_thread(ask)
         except TimeoutError:
             self.overran += 1
             raise Unavailable(f"the answer took longer than {self._seconds:g} s") from None
-        following: Message
-        while (following := await self._in_thread(helper.hear))["type"] != _END:
-            await send(message)
-            message = following
-        scope["state"].update(following["state"])
         return message
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
@@ -185,16 +211,25 @@ class Helpers:
         return _Helper(process, ours)
 
 
+Changed = Callable[[], Awaitable[Change]]
+"""Reads from a request what writes on its behalf."""
+
+
+class _Refused(Exception):
+    """What the serving process refused to write, and answers itself."""
+
+
 class _Helper:
     """One process, seen from without."""
 
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
+        self.idle = True
 
-    def ask(self, scope: Mapping[str, Any], body: bytes) -> Message:
-        """Send a request; the first message of its answer."""
+    def ask(self, said: object) -> Message:
+        """Send a request, or what it waits for; the first message that comes back."""
         with suppress(BrokenPipeError):  # what it ended of is found when it is listened to
-            self._pipe.send_bytes(pickle.dumps((scope, bytes(body)), pickle.HIGHEST_PROTOCOL))
+            self._pipe.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
         return self.hear()
 
     def hear(self) -> Message:
@@ -210,6 +245,7 @@ class _Helper:
             if self._process.exitcode == _FAILED:
                 raise RuntimeError("a helper failed; it said where in the log") from None
             raise Unavailable("the process that worked on the answer was ended") from None
+        self.idle = message["type"] == _END
         return message
 
     def end(self) -> None:
@@ -221,13 +257,13 @@ class _Helper:
 class Helped(Response):
     """An answer that a helper makes to a request, whose body has been read."""
 
-    def __init__(self, helpers: Helpers, whole: bytes) -> None:
+    def __init__(self, helpers: Helpers, whole: bytes, change: "Changed") -> None:
         super().__init__()
-        self._helpers, self._whole = helpers, whole
+        self._helpers, self._whole, self._change = helpers, whole, change
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have it made, and send it."""
-        await self._helpers.answer(Request(scope, receive, send), self._whole, send)
+        await self._helpers.answer(Request(scope, receive, send), self._whole, self._change, send)
 
 
 def asked_of(scope: Scope) -> dict[str, Any]:
@@ -243,13 +279,18 @@ async def _hung_up(receive: Receive) -> None:
         pass
 
 
-def _serve(pipe: Connection, application: Callable[[], ASGIApp]) -> None:
+def _leave(_: Request, __: Exception) -> Response:
+    return Response()  # not passed on
+
+
+def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     """Answer requests until the server has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     forbid_dumps()
     os.nice(_NICENESS)
     app = application()
+    app.add_exception_handler(_Refused, _leave)
     with asyncio.Runner() as runner:
         while True:
             try:
@@ -272,6 +313,15 @@ async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> 
     async def send(message: Message) -> None:
         pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
+    def write(act: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        message = {"type": _WRITE, "act": act, "arguments": arguments}
+        pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        answered = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
+        if answered is None:
+            raise _Refused
+        return answered[0]
+
+    scope["state"][WRITES] = write
     try:
         await app(scope, receive, send)
         left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}

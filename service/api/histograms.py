@@ -16,7 +16,7 @@ from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.body import StrictRoute
-from service.api.context import Changing, in_writers, respond
+from service.api.context import Changing, Elsewhere, heavy_in_helpers, in_writers, respond
 from service.api.drawn import CONFIDENCE
 from service.api.draws import NewDraw, noisy_counts, register, stated_mechanism
 from service.api.exact import Label, Strict
@@ -35,6 +35,7 @@ router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
 
 MOST_DIMENSIONS = 20
 MOST_MARGINS = 100
+_MANY = 1 << 13  # counts of margins: fewer are written as JSON in a millisecond
 
 
 class Dimension(Strict):
@@ -133,6 +134,7 @@ class Table:
 @router.post(
     "/histograms", status_code=201, response_model=HistogramBody, openapi_extra=examples.body(examples.HISTOGRAM)
 )
+@heavy_in_helpers
 @in_writers
 def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> Response:
     """Register a mechanism and draw a full cross-tabulation with it, bottom-up.
@@ -145,6 +147,10 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     replay.
     """
     require(change.principal, "pipeline", account)
+    # However few cells there are, a search for whole ones may take long, and any margin may hold as many as there are.
+    long = body.adjust != "none" or len(body.margins) * len(body.counts) > _MANY
+    if long and change.elsewhere is not None:
+        raise Elsewhere
     table = _table(body)
     drawn = register(account, body, change, noisy_counts(body.counts))
     return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))

@@ -11,7 +11,7 @@ from service.api import arrow, contract, examples, groups
 from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.bulk import ArrowRoute, Uploaded, json_parameter, model_of
-from service.api.context import Change, Changing, Streamed, in_writers, respond
+from service.api.context import Change, Changing, Streamed, heavy_in_helpers, in_writers, respond
 from service.api.drawn import CONFIDENCE, identity_of, json_of, stream_of
 from service.api.draws import DrawRoute
 from service.api.exact import Label, Strict
@@ -61,6 +61,7 @@ class Tabulate(TabulationTerms):
     responses=contract.bulk_answer(201),
     openapi_extra=contract.bulk_body(examples.TABULATION, examples.TABULATION_QUERY),
 )
+@heavy_in_helpers
 @in_writers
 def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, change: Changing) -> Response:
     """Tabulate population groups by SafeTab.
@@ -131,7 +132,7 @@ def _tabulate(
     terms = terms_of(rules, mechanisms, level.count, margins)
     layout = Layout(level.name, terms, given.names, digits)
     refusal = _refusal(level, given, change.require_partitions)
-    return tabulations.tabulate(change.database, change.request, account, release, plan, level, layout, noisy, refusal)
+    return change.write(tabulations.tabulate, account, release, plan, level, layout, noisy, refusal)
 
 
 def _refusal(level: Level, given: NamedGroups, required: bool) -> ServiceError | None:

@@ -106,6 +106,26 @@ def test_one_has_only_a_share_while_others_are_there_and_more_when_alone() -> No
     _run(story, fair)
 
 
+def test_who_asks_for_other_places_is_there_too() -> None:
+    others, clock = _fair()
+    fair = Fair(3, 1, 3, 10, clock, beside=others)
+
+    async def story(asking: _Asking) -> None:
+        async with others.place("bob"):
+            pass
+        await asking.ask("ann", "a1")
+        await asking.ask("ann", "a2")
+        assert asking.working == ["a1"]
+        await asking.end("a1")
+        clock.now = 60.0
+        await asking.ask("ann", "a3")
+        assert asking.working == ["a2", "a3"]  # bob has not asked for long
+        await asking.end("a2")
+        await asking.end("a3")
+
+    _run(story, fair)
+
+
 def test_too_many_that_wait_are_refused_with_a_reason() -> None:
     fair, _ = _fair(places=1, waiting=1)
 

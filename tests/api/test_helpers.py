@@ -11,6 +11,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from service.api import (
+    drawn,
+    draws as api_draws,
+    histograms as api_histograms,
+    tabulated,
+    tabulations as api_tabulations,
+)
 from service.api.priced import check_work
 from service.errors import InvalidInput
 from service.ledger.database import Database, open_database
@@ -196,6 +203,132 @@ def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: 
 def _known(database: Database) -> list[Any]:
     with database.read() as connection:
         return list(connection.exec_driver_sql("SELECT subject FROM known_costs").scalars())
+
+
+_NOISE = {"type": "discrete_gaussian", "sigma_squared": "5"}
+_CELLS, _SIDE = 10_000, [str(k) for k in range(100)]
+_HEAVY: dict[str, dict[str, Any]] = {
+    "draws": {"name": "x", "mechanism": _NOISE, "counts": [9] * _CELLS},
+    "histograms": {
+        "name": "x",
+        "mechanism": _NOISE,
+        "dimensions": [{"name": "a", "values": _SIDE}, {"name": "b", "values": _SIDE}],
+        "counts": [9] * _CELLS,
+        "margins": [["a"]],
+        "published": [{"margin": [of], "values": [one], "total": 900} for of in "ab" for one in _SIDE],
+        "adjust": "rake",
+    },
+    "few cells": {
+        "name": "x",
+        "mechanism": _NOISE,
+        "dimensions": [{"name": "a", "values": ["0", "1"]}],
+        "counts": [9, 9],
+        "published": [{"margin": [], "values": [], "total": 18}],
+        "adjust": "least_squares",
+    },
+    "margins": {
+        "name": "x",
+        "mechanism": _NOISE,
+        "dimensions": [{"name": "a", "values": _SIDE}],
+        "counts": [9] * len(_SIDE),
+        "margins": [["a"]] * 100,
+    },
+    "of a release": {"mechanism": "m", "counts": [9] * _CELLS},
+    "tabulations": {
+        "level": "level",
+        "groups": [{"group": str(k), "sex_by_age": [[9] * 100, [9] * 100]} for k in range(100)],
+    },
+}
+_LEVEL = {
+    "type": "choice",
+    "parts": [
+        _NOISE | {"name": "level/total"},
+        {"type": "sequence", "parts": [_NOISE | {"name": f"level/{step}"} for step in (1, 2)]},
+    ],
+}
+
+
+def _heavy_path(client: TestClient, what: str) -> str:
+    if what in {"draws", "histograms", "few cells", "margins"}:
+        return f"/v1/accounts/people/{'draws' if what == 'draws' else 'histograms'}"
+    of = release(client, _LEVEL if what == "tabulations" else _NOISE | {"name": "m"})["id"]
+    return f"/v1/accounts/people/releases/{of}/{'tabulations' if what == 'tabulations' else 'draws'}"
+
+
+def _entries(client: TestClient) -> int:
+    return int(json_of(client.get("/v1/accounts/people"))["head"]["seq"])
+
+
+@pytest.fixture
+def elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """A caller of a server that neither draws noise, nor adjusts cells, nor writes many counts as JSON itself."""
+    open_account(client, budget={"definition": "zcdp", "rho": 100})
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("this is for a helper")
+
+    for module, name in (
+        (api_draws, "add_noise"),
+        (api_tabulations, "tabulate"),
+        (api_histograms, "added_up"),
+        (drawn, "shown_list"),
+        (tabulated, "ends_of"),
+    ):
+        monkeypatch.setattr(module, name, refuse)
+    return client
+
+
+@pytest.mark.parametrize("what", _HEAVY)
+def test_large_draws_are_computed_by_a_helper_and_stored_once(elsewhere: TestClient, what: str) -> None:
+    path, key = _heavy_path(elsewhere, what), {"Idempotency-Key": "k"}
+    before = _entries(elsewhere)
+    first = elsewhere.post(path, json=_HEAVY[what], headers=key)
+    json_of(first, 201)
+    written = _entries(elsewhere) - before
+    assert written == (1 if "releases" in path else 2)
+    again = elsewhere.post(path, json=_HEAVY[what], headers=key)
+    assert (again.status_code, again.text) == (201, first.text)
+    assert again.headers["Idempotent-Replay"] == "true"
+    spaced = json.dumps(_HEAVY[what]) + " "
+    json_type = {"Content-Type": "application/json"}
+    problem_of(elsewhere.post(path, content=spaced, headers=key | json_type), "idempotency_conflict")
+    if "releases" in path:
+        problem_of(elsewhere.post(path, json=_HEAVY[what]), "already_drawn")
+    assert _entries(elsewhere) - before == written
+    assert json_of(elsewhere.get("/v1/accounts/people/verify"))["valid"]
+
+
+def test_what_is_refused_when_it_is_written_leaves_the_helper_and_charges_nothing(
+    elsewhere: TestClient, app: FastAPI
+) -> None:
+    path = _heavy_path(elsewhere, "draws")
+    json_of(elsewhere.post(path, json=_HEAVY["draws"]), 201)
+    helper, before = app.state.helpers._idle[-1], _entries(elsewhere)
+    refused = elsewhere.post(path, json=_HEAVY["draws"] | {"mechanism": _NOISE | {"sigma_squared": "1/2000"}})
+    assert problem_of(refused, "budget_exceeded")["requested"] == 1000
+    refused = elsewhere.post(path, json=_HEAVY["draws"], headers={"Idempotency-Key": "k" * 256})
+    assert pointers_of(refused) == ["/header/Idempotency-Key"]
+    assert _entries(elsewhere) == before + 1  # the refusal
+    json_of(elsewhere.post(path, json=_HEAVY["draws"]), 201)
+    assert app.state.helpers._idle == [helper]
+
+
+def test_a_draw_whose_helper_was_ended_charges_nothing(elsewhere: TestClient, app: FastAPI) -> None:
+    path, key = _heavy_path(elsewhere, "draws"), {"Idempotency-Key": "k"}
+    json_of(elsewhere.post(path, json=_HEAVY["draws"]), 201)
+    before = _entries(elsewhere)
+    app.state.helpers._idle[-1].end()
+    problem_of(elsewhere.post(path, json=_HEAVY["draws"], headers=key), "unavailable")
+    assert _entries(elsewhere) == before
+    assert "Idempotent-Replay" not in elsewhere.post(path, json=_HEAVY["draws"], headers=key).headers
+
+
+def test_many_counts_are_read_back_by_a_helper(elsewhere: TestClient) -> None:
+    drawn_body = json_of(elsewhere.post(_heavy_path(elsewhere, "draws"), json=_HEAVY["draws"]), 201)
+    path = f"/v1/accounts/people/draws/{drawn_body['draw']}"
+    assert json_of(elsewhere.get(path)) == drawn_body
+    page = json_of(elsewhere.get(f"/v1/accounts/people/releases/{drawn_body['release']}/draws"))
+    assert page["items"] == [drawn_body]
 
 
 def test_long_work_of_many_is_answered_in_the_end(served: Client) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +22,12 @@ from starlette.types import Message, Receive, Scope, Send
 import service.api.body
 from service.api import arrow
 from service.api.body_limits import Allowance, BodyLimits
+from service.api.fair import Fair
 from service.api.throttle import Meter, Rate
 from service.app import _ROUTERS
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
+from service.ledger.keys import Principal
 from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
 from tests.api.conftest import serving
 from tests.api.streams import MEDIA_TYPE, NEARLY_NONE, counts, noisy_of, register, stream
@@ -395,9 +398,50 @@ def test_an_announced_body_takes_its_room_when_it_is_read() -> None:
         raise AssertionError("nothing was to be refused")
 
     scope = {"type": "http", "path": "/", "headers": [(b"content-length", b"100")]}
-    limits = BodyLimits(app, {}, {}, allowance, seconds=30, rate=1)
+    limits = BodyLimits(app, {}, {}, allowance, seconds=30, rate=1, turns=Fair(1, 1, 1, 1))
     asyncio.run(limits(scope, receive, send))
     assert [*taken, allowance.taken] == [0, 100, 0]
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None:
+    """The second is not read on while the first is worked on; small ones and another's are."""
+    size, read, worked = 1 << 20, Counter[str](), list[str]()
+    ended = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, _send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+        worked.append(scope["path"])
+        await ended.wait()
+
+    async def send(_message: Message) -> None:
+        raise AssertionError("nothing was to be refused")
+
+    limits = BodyLimits(app, {}, {}, Allowance(size, 10 * size), seconds=30, rate=1, turns=Fair(10, 1, 1, 10))
+
+    async def ask(path: str, name: str, length: int) -> None:
+        async def receive() -> Message:
+            read[path] += 1 << 16
+            return {"type": "http.request", "body": bytes(1 << 16), "more_body": read[path] < length}
+
+        headers = [(b"content-length", str(length).encode())] if announced else []
+        state = {"principal": Principal(None, name, "pipeline", None)}
+        await limits({"type": "http", "path": path, "headers": headers, "state": state}, receive, send)
+
+    async def run() -> None:
+        asked = (("/first", "a", size), ("/second", "a", size), ("/small", "a", 1 << 16), ("/others", "b", size))
+        tasks = [asyncio.create_task(ask(*one)) for one in asked]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert sorted(worked) == ["/first", "/others", "/small"]
+        assert read["/second"] <= (0 if announced else (1 << 18) + (1 << 16))
+        ended.set()
+        await asyncio.gather(*tasks)
+        assert read["/second"] == size
+
+    asyncio.run(run())
+    assert limits.otherwise.taken == limits.turns.busy == 0
 
 
 def test_room_is_given_back_however_a_request_ends(serve: Serve) -> None:

@@ -19,16 +19,22 @@ pytestmark = pytest.mark.faults
 _CLIENTS = 20
 _WIDE = 10  # times as long as in quiet: a machine may be busy with other things, which the benchmark's figures are not
 _OFFSET = [{"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"} for k in range(80)]
-_ATTACKS = {
+_NOISE = {"type": "discrete_gaussian", "sigma_squared": "500"}
+_ATTACKS: dict[str, tuple[str, str, Any]] = {
     "compositions": ("POST", "/v1/compositions", {"plan": {"type": "sequence", "parts": _OFFSET}}),
     "walks": ("GET", "/v1/accounts/long/verify", None),
+    "draws": (
+        "POST",
+        "/v1/accounts/drawn/draws",
+        {"name": "x", "mechanism": _NOISE, "counts": [9] * 200_000},
+    ),
 }
 
 
 @pytest.mark.parametrize("attack", _ATTACKS)
 def test_others_are_answered_while_one_asks_for_as_much_as_he_can(attack: str, tmp_path: Path, times: Form) -> None:
     with service(tmp_path, helper_processes="2") as served:
-        for account in ("people", "long"):
+        for account in ("people", "long", "drawn"):
             open_account(served.client, account, budget={"definition": "zcdp", "rho": 10**6})
         batch = {"releases": [{"name": "x", "plan": concentrated("0.001")}] * 1000}
         for _ in range(10):
