@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar, cast, get_origin
 
 from anyio import to_thread
@@ -19,7 +20,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
-from service.api.context import IN_HELPERS, PRICES_ONLY, Elsewhere
+from service.api.context import FINISH, IN_HELPERS, PRICES_ONLY, Elsewhere, change_of, in_writer
 from service.api.helpers import Helped
 from service.api.json_size import HELD, check_size
 from service.api.plans import Limits, plan_limits
@@ -29,6 +30,7 @@ from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
 # Bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond.
 _LARGE = 1 << 9
+_LONG = 1 << 14  # from which a helper reads it, where one can: a plan in it takes tens of milliseconds
 _MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
 _ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # of plans that were read before, under the limits of that time
 # An escape and, where it is half of a pair, its other half; the group is of one that stands alone.
@@ -54,7 +56,7 @@ class StrictRoute(APIRoute):
         reads_body = self.body_field is not None
         model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
 
-        in_helper = getattr(self.endpoint, IN_HELPERS, False)
+        in_helper, finish = getattr(self.endpoint, IN_HELPERS, False), getattr(self.endpoint, FINISH, None)
 
         async def read_and_handle(request: Request) -> Response:
             if reads_body:
@@ -75,6 +77,9 @@ class StrictRoute(APIRoute):
             if in_helper and state.helpers is not None:
                 await check_kept(request)
                 return Helped(state.helpers, body)
+            if finish is not None and len(body) > _LONG and state.helpers is not None:
+                await check_kept(request)
+                return await _read_elsewhere(request, body, finish)
             async with state.turns.place(request.state.principal.name):
                 if reads_body:  # FastAPI takes a model as it is; others it reads, on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
@@ -147,6 +152,16 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
     ]
     if faults:
         raise InvalidInput(faults)
+
+
+async def _read_elsewhere(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
+    change, state = await change_of(request, request.headers.get("Idempotency-Key")), request.app.state
+    found = await state.helpers.read(request, body)
+    if isinstance(found, Response):
+        return found
+    async with state.turns.place(request.state.principal.name):
+        answer: Response = await in_writer(change, partial(finish, change, found))
+    return answer
 
 
 async def _whole_body(request: Request) -> bytes:

@@ -25,7 +25,9 @@ from service.ledger.once import Answer
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 PRICES_ONLY = "prices_only"  # in the state of a request that a helper is asked
+READ_ONLY = "read_only"  # likewise, of one that it reads and does not do
 IN_HELPERS = "in_helpers"  # of a handler that runs in a helper
+FINISH = "finish"  # of one whose request a helper reads where it is long: what does the rest
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
 
 
@@ -58,9 +60,10 @@ class Change:
     most_work: int = 100_000  # units that pricing may take
     elsewhere: Callable[[str, bytes], list[Any]] | None = None  # asks a helper, from a thread
     prices_only: bool = False  # this is a helper, and is asked what releases would cost
+    read_only: bool = False  # likewise, and only reads what is to be changed
 
 
-async def _change(
+async def change_of(
     request: Request,
     idempotency_key: Annotated[
         str | None,
@@ -70,6 +73,7 @@ async def _change(
         ),
     ] = None,
 ) -> Change:
+    """A request that changes the ledger, as its handler is given it."""
     # Read here and not asked of FastAPI one by one: it takes longer to find a dependency than these take.
     state, principal = request.app.state, request.state.principal
     secret: Secret = state.secret
@@ -95,10 +99,11 @@ async def _change(
         most_work=state.settings.max_work,
         elsewhere=None if state.helpers is None else state.helpers.from_thread(request),
         prices_only=getattr(request.state, PRICES_ONLY, False),
+        read_only=getattr(request.state, READ_ONLY, False),
     )
 
 
-Changing = Annotated[Change, Depends(_change)]
+Changing = Annotated[Change, Depends(change_of)]
 
 
 def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -110,17 +115,38 @@ def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
     @functools.wraps(handler)
     async def run(*args: Any, **named: Any) -> Any:
         change = next(value for value in named.values() if isinstance(value, Change))
-        # With what is bound to the request: its id for log lines, the trace that it belongs to.
-        work = functools.partial(contextvars.copy_context().run, handler, *args, **named)
-        return await asyncio.get_running_loop().run_in_executor(change.threads, work)
+        return await in_writer(change, functools.partial(handler, *args, **named))
 
     return run
+
+
+async def in_writer(change: Change, work: Callable[[], Any]) -> Any:
+    """Do some work in a writers' thread, with what is bound to the request: its id for log lines, its trace."""
+    return await asyncio.get_running_loop().run_in_executor(change.threads, contextvars.copy_context().run, work)
 
 
 def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
     """Have a handler run in a helper's process: it computes long, or reads much, and would hold the interpreter."""
     setattr(handler, IN_HELPERS, True)
     return handler
+
+
+def read_by_helpers(finish: Callable[[Change, Any], Response]) -> Callable[..., Any]:
+    """Have a long request of a handler read, checked and priced by a helper; ``finish`` does what it asks for."""
+
+    def marked(handler: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(handler, FINISH, finish)
+        return handler
+
+    return marked
+
+
+class Found(Exception):
+    """What ends a request in a helper that is only to find something out: for the server alone, so it is pickled."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__()
+        self.found = found
 
 
 class Elsewhere(Exception):
