@@ -133,6 +133,10 @@ def _wide_charges() -> list[Ask]:
     return [("/v1/accounts/wide/releases?dry_run=true", {"name": "x", "plan": _wide(7 * n)}) for n in range(3)]
 
 
+def _stored_wide_charges() -> list[Ask]:
+    return [("/v1/accounts/wide/releases", {"name": "x", "plan": _wide(_PARTS * n)}) for n in range(20)]
+
+
 def _wide(first: int) -> dict[str, Any]:
     return _plan({"type": "gaussian", "sigma_squared": str(100 + first + k)} for k in range(_PARTS))
 
@@ -171,6 +175,7 @@ ATTACKS = (
     Attack("pipeline", "small charges", _charges),
     Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
     Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
+    Attack("pipeline", f"charges of {_PARTS:,} unlike mechanisms", _stored_wide_charges),
     Attack("pipeline", "histograms of 40,000 cells, raked", _histograms),
     Attack("steward", "empirical losses of 100,000 residuals", _losses),
 )

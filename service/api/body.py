@@ -26,6 +26,7 @@ from service.api.json_size import HELD, check_size
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
 from service.api.room import room_of
+from service.api.throttle import GIVEN_UP
 from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
 
 # Bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond.
@@ -168,6 +169,7 @@ async def _whole_body(request: Request) -> bytes:
     try:
         return await request.body()
     except ClientDisconnect:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
+        request.scope["state"].get(GIVEN_UP, lambda: None)()
         raise _hung_up() from None
 
 

@@ -28,6 +28,7 @@ from service.api.context import PRICES_ONLY, READ_ONLY, Found
 from service.api.fair import Fair
 from service.api.kept import TO_KEEP
 from service.api.rollback import HEADER
+from service.api.throttle import GIVEN_UP
 from service.errors import InvalidInput, ServiceError, Unavailable
 from service.ledger import known
 from service.memory_privacy import forbid_dumps
@@ -159,6 +160,7 @@ class Helpers:
             if task.done():
                 return task.result()
             self.hung_up += 1
+            request.scope["state"].get(GIVEN_UP, lambda: None)()
             gone.result()
             return None
         finally:

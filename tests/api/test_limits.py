@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import select
 import shutil
 import socket
 import time
@@ -23,8 +24,10 @@ from service.api import arrow
 from service.api.body_limits import Allowance, BodyLimits
 from service.api.throttle import Meter, Rate
 from service.app import _ROUTERS
+from service.connections import Limits, Listener
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
+from service.server import bound_socket
 from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
 from tests.api.conftest import serving
 from tests.api.streams import MEDIA_TYPE, NEARLY_NONE, counts, noisy_of, register, stream
@@ -272,6 +275,34 @@ def test_one_address_has_its_own_limit_unless_it_is_a_proxy(serve: Serve) -> Non
             else:
                 with pytest.raises(TimeoutError):
                     first.recv(1)
+
+
+def _offered(listener: Listener, address: str) -> bool:
+    """Whether a connection from an address is taken; one that is not is closed at once."""
+    with socket.create_connection(listener.getsockname(), timeout=30, source_address=(address, 0)) as line:
+        listener.setblocking(False)
+        select.select([listener], [], [], 30)
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            with pytest.raises(ConnectionResetError):
+                line.recv(1)
+            return False
+        connection.close()
+        return True
+
+
+def test_connections_of_one_address_that_come_too_fast_are_closed_unless_it_is_a_proxy() -> None:
+    limits = Limits(1000, 500, 10.0, 60.0, {"127.0.0.3"}, "3/hour")
+    with Listener(bound_socket("127.0.0.1", 0), limits) as listener:
+        listener.listen()
+        assert [_offered(listener, "127.0.0.1") for _ in range(5)] == [True, True, True, False, False]
+        assert listener.refused == 2
+        assert _offered(listener, "127.0.0.2")
+        assert all(_offered(listener, "127.0.0.3") for _ in range(5))
+    with Listener(bound_socket("127.0.0.1", 0), limits._replace(rate_of_address="off")) as listener:
+        listener.listen()
+        assert all(_offered(listener, "127.0.0.1") for _ in range(5))
 
 
 def test_a_form_without_a_key_has_the_time_of_headers(serve: Serve) -> None:
