@@ -24,7 +24,7 @@ from service.api.context import (
     read_by_helpers,
     respond,
 )
-from service.api.exact import Duration, Label, Reason, Strict, Tags, duration_of
+from service.api.exact import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.guarantees import (
     CostDelta,
     GuaranteeBody,
@@ -266,7 +266,7 @@ def describe_release(account: AccountPath, release: ReleasePath, body: DescribeR
     return respond(descriptions.describe_release(change.database, change.request, account, release, patch, render))
 
 
-class VoidRelease(Strict):
+class VoidRelease(Short):
     """Why a release is taken back."""
 
     reason: Reason = Field(description="For the journal.")

@@ -459,6 +459,45 @@ def test_json_of_too_many_items_is_refused_before_it_is_parsed(
     _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
 
 
+@pytest.mark.parametrize("body", _JUNK.values(), ids=_JUNK)
+def test_json_of_too_many_items_is_not_read_to_its_end(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr(service.api.body, "_STEP", 1 << 14)
+    app, client = serve(max_json_items=50_000)
+    with _line(client) as line:
+        line.sendall(_head(length=1 << 26) + body)
+        status, problem, head = _problem(_rest(line))
+    assert (status, problem["type"]) == (413, "/problems/too_large")
+    assert "at most 50000 arrays, objects and texts" in problem["detail"]
+    assert b"connection: close" in head
+    _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/accounts"),
+        ("PATCH", "/v1/accounts/people"),
+        ("POST", "/v1/keys"),
+        ("POST", "/v1/keys/some/rotate"),
+        ("PATCH", "/v1/accounts/people/releases/some"),
+        ("POST", "/v1/accounts/people/releases/some/void"),
+    ],
+)
+def test_a_body_of_what_has_no_reason_to_be_long_is_not_read_beyond_a_megabyte(
+    serve: Serve, method: str, path: str
+) -> None:
+    _, client = serve()
+    open_account(client, budget=_ROOM)
+    with _line(client) as line:
+        head = _head(length=1 << 26).replace(b"POST /v1/compositions", f"{method} {path}".encode())
+        line.sendall(head + b" " * ((1 << 20) + 1))
+        status, problem, _ = _problem(_rest(line))
+    assert (status, problem["type"]) == (413, "/problems/too_large")
+    assert "at most 1048576 bytes for this operation" in problem["detail"]
+
+
 @pytest.mark.parametrize("body", [*_JUNK.values(), b"[" + b"1," * 9_000 + b"1]", b"[" + b"1e5," * 3_000 + b"0]"])
 def test_json_that_unfolds_to_too_much_is_refused_before_it_is_parsed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, body: bytes
