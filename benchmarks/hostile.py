@@ -33,6 +33,7 @@ _ENTRIES = 20_000  # in the journal that is walked
 _PARTS = 5_000  # unlike mechanisms of a large release
 _HANG_UP = 0.2  # seconds
 _TARGET = 3.0
+ELSEWHERE = "127.0.0.2"  # where the attacks come from: 127.0.0.1 is a trusted proxy, whose connections nothing limits
 
 _NOISE = {"type": "discrete_gaussian", "sigma_squared": "100"}
 _OWN = "/v1/accounts/other"  # the account of the one who is not hostile
@@ -301,7 +302,7 @@ def send_all(address: str, asked: list[bytes], stays: bool, seconds: float, told
         for request in itertools.islice(itertools.cycle(asked), number % len(asked), None):
             if time.perf_counter() > deadline:
                 return
-            with suppress(OSError), _connected(address) as connection:
+            with suppress(OSError), _connected(address, ELSEWHERE) as connection:
                 connection.settimeout(max(0.1, deadline - time.perf_counter()) if stays else _HANG_UP)
                 connection.sendall(request)
                 statuses.append(answered(connection))
@@ -314,9 +315,9 @@ def send_all(address: str, asked: list[bytes], stays: bool, seconds: float, told
     told.send(statuses)
 
 
-def _connected(address: str) -> socket.socket:
+def _connected(address: str, source: str = "127.0.0.1") -> socket.socket:
     target = urlsplit(address)
-    connection = socket.create_connection((target.hostname, target.port))
+    connection = socket.create_connection((target.hostname, target.port), source_address=(source, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
