@@ -64,9 +64,13 @@ def refused(
             "remaining": first.remaining_exact,
         }
 
-    return BudgetExceeded(failures, noise_multiplier=lambda: multiplier(line, plan()), entry=entry)
+    def search() -> float | None:
+        return multiplier(line, plan()) if len(written) <= _LONG else None
+
+    return BudgetExceeded(failures, noise_multiplier=search, entry=entry)
 
 
+_LONG = 1 << 16  # characters of a plan, of which reading alone would hold others up
 _FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
 _UNLIKE = 500  # mechanisms of unlike noise, whatever it is: two seconds of search
 _MECHANISMS = 5000  # in all, likewise
