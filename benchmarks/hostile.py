@@ -34,6 +34,7 @@ _ENTRIES = 20_000  # in the journal that is walked
 _PARTS = 5_000  # unlike mechanisms of a large release
 _HANG_UP = 0.2  # seconds
 _TARGET = 3.0
+ELSEWHERE = "127.0.0.2"  # where the attacks come from: 127.0.0.1 is a trusted proxy, whose connections nothing limits
 
 _NOISE = {"type": "discrete_gaussian", "sigma_squared": "100"}
 _OWN = "/v1/accounts/other"  # the account of the one who is not hostile
@@ -134,6 +135,10 @@ def _wide_charges() -> list[Ask]:
     return [("/v1/accounts/wide/releases?dry_run=true", {"name": "x", "plan": _wide(7 * n)}) for n in range(3)]
 
 
+def _stored_wide_charges() -> list[Ask]:
+    return [("/v1/accounts/wide/releases", {"name": "x", "plan": _wide(_PARTS * n)}) for n in range(20)]
+
+
 def _wide(first: int) -> dict[str, Any]:
     return _plan({"type": "gaussian", "sigma_squared": str(100 + first + k)} for k in range(_PARTS))
 
@@ -201,6 +206,7 @@ ATTACKS = (
     Attack("pipeline", "small charges", _charges),
     Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
     Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
+    Attack("pipeline", f"charges of {_PARTS:,} unlike mechanisms", _stored_wide_charges),
     Attack("pipeline", "histograms of 40,000 cells, raked", _histograms),
     Attack("pipeline", "draws of 200,000 counts as JSON", _draws),
     Attack("pipeline", "draws of 10 counts as Arrow streams", _small_streams),
@@ -340,7 +346,7 @@ def send_all(address: str, asked: list[bytes], stays: bool, seconds: float, told
         for request in itertools.islice(itertools.cycle(asked), number % len(asked), None):
             if time.perf_counter() > deadline:
                 return
-            with suppress(OSError), _connected(address) as connection:
+            with suppress(OSError), _connected(address, ELSEWHERE) as connection:
                 connection.settimeout(max(0.1, deadline - time.perf_counter()) if stays else _HANG_UP)
                 connection.sendall(request)
                 statuses.append(answered(connection))
@@ -353,9 +359,9 @@ def send_all(address: str, asked: list[bytes], stays: bool, seconds: float, told
     told.send(statuses)
 
 
-def _connected(address: str) -> socket.socket:
+def _connected(address: str, source: str = "127.0.0.1") -> socket.socket:
     target = urlsplit(address)
-    connection = socket.create_connection((target.hostname, target.port))
+    connection = socket.create_connection((target.hostname, target.port), source_address=(source, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 

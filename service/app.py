@@ -26,6 +26,7 @@ from service.api import (
     draws,
     empirical,
     health,
+    helpers,
     histograms,
     history,
     jobs,
@@ -33,7 +34,6 @@ from service.api import (
     metrics,
     noise,
     postprocessing,
-    priced,
     principal,
     problems,
     registry,
@@ -148,7 +148,7 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
     app = _application(settings, database, secret, mark)
     app.state.turns, app.state.helpers = Fair(_THREADS, _THREADS, _THREADS, _THREADS), None
-    priced.install(app)
+    helpers.install(app)
     return app
 
 

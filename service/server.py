@@ -20,7 +20,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service import __version__
 from service.app import create_app
-from service.connections import Limits, limited
+from service.connections import Limits, Listener, limited
 from service.errors import StartupRefused
 from service.installation import high_water_file, open_installation
 from service.ledger.keys import ensure_first_key
@@ -72,7 +72,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
     if unknown := unknown_variables():
         _log.warning("variables that no setting has", names=unknown)
     try:
-        Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([bound])
+        listener = Listener(bound, limits_of(settings, app))
+        Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([listener])
     finally:
         _log.info("stop")
 
@@ -164,20 +165,25 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
 
-def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
-    """How uvicorn serves."""
-    limits = Limits(
+def limits_of(settings: Settings, app: ASGIApp) -> Limits:
+    """The limits on connections."""
+    return Limits(
         settings.max_connections,
         settings.resolved_connections_of_address,
         settings.header_seconds,
         settings.answer_seconds,
         ProxyHeadersMiddleware(app, settings.trusted_proxies).trusted_hosts,  # type: ignore[arg-type] # ASGI is ASGI
+        settings.connection_rate,
     )
+
+
+def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
+    """How uvicorn serves."""
     return uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=limited(limits),
+        http=limited(limits_of(settings, app)),
         ws="none",
         log_config=None,
         access_log=False,

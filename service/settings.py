@@ -167,6 +167,11 @@ class Settings(BaseSettings):
         None,
         description="The same of one address that is no trusted proxy. By default half of max_connections.",
     )
+    connection_rate: _Rate = Field(
+        "100/second",
+        description="New connections of one address that is no trusted proxy, as in key_rate; beyond it they are closed"
+        " without an answer. Clients that keep their connections need few.",
+    )
     keep_alive_seconds: _Count = Field(5, description="Seconds that a connection stays open without a request.")
     header_seconds: _Seconds = Field(10.0, description="Seconds that a request's headers may take to come.")
     body_seconds: _Seconds = Field(

@@ -163,6 +163,8 @@ def test_the_proxy_and_the_database_have_what_their_connections_need() -> None:
     clients, servers = (int(number) for number in re.findall(r"\bmaxconn (\d+)", proxy))
     assert 2 * clients < _COMPOSE["proxy"]["ulimits"]["nofile"]
     assert all(servers < _settings_of(name).max_connections for name in _REPLICAS)
+    (rate,) = re.findall(r"reject if \{ sc0_conn_rate gt (\d+) \}", proxy)
+    assert {_settings_of(name).connection_rate for name in _REPLICAS} == {f"{rate}/second"}
     (most,) = re.findall(r"max_connections=(\d+)", " ".join(_COMPOSE["database"]["command"]))
     assert int(most) < _COMPOSE["database"]["pids_limit"]
 

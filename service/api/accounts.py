@@ -15,7 +15,7 @@ from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, 
 from service.api.body import StrictRoute
 from service.api.context import Changing, CurrentDatabase, Elsewhere, in_helpers, in_writers, ok, respond
 from service.api.courses import history_body
-from service.api.exact import Exact, Label, Strict, Text, number_up, short_exact
+from service.api.exact import Exact, Label, Short, Text, number_up, short_exact
 from service.api.guarantees import (
     BudgetModel,
     GuaranteeBody,
@@ -59,7 +59,7 @@ AccountPath = Annotated[
 ]
 
 
-class OpenAccount(Strict):
+class OpenAccount(Short):
     """An account to open."""
 
     name: AccountName = Field(description="Unique; lower-case letters, digits, '.', '_', '-'.")
@@ -76,7 +76,7 @@ class OpenAccount(Strict):
     description: Text = ""
 
 
-class ChangeAccount(Strict):
+class ChangeAccount(Short):
     """Exactly one change."""
 
     budget: BudgetModel | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -9,14 +10,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import problems
 from service.api.oidc import Tokens, is_token
-from service.api.throttle import PAGE, Throttle
-from service.errors import Forbidden, ServiceError, Unauthenticated
+from service.api.throttle import GIVEN_UP, PAGE, Throttle
+from service.errors import Forbidden, ServiceError, TooManyRequests, Unauthenticated
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.installation import Secret
 from service.ledger.keys import Principal, Role, authenticate
 from service.ledger.uses import Uses
 
+_PAUSE = 1.0  # seconds that a key waits to be told that its clients hang up too often
 _THREADS = 8  # a pool of their own: a request is authenticated although all other threads wait
 
 
@@ -52,6 +54,11 @@ class Authentication:
     async def _admit(self, scope: Scope) -> None:
         """Find out whose request it is, unless it comes too often."""
         address, token = (scope.get("client") or ("",))[0], _token(scope)
+        try:
+            self.throttle.check_patience(token)
+        except TooManyRequests:
+            await asyncio.sleep(_PAUSE)  # or whoever is answered sooner comes again the sooner
+            raise
         threads = self.suspects if self.throttle.is_suspect(address, token) else self.threads
         try:
             principal = await self._principal(token, threads)
@@ -59,7 +66,7 @@ class Authentication:
             self.throttle.failed(address)
             raise
         state = scope.setdefault("state", {})
-        state["principal"] = principal
+        state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.gave_up, token)
         visit = state.get(PAGE, state)
         if not visit.get("counted"):  # a page is one request, however much it asks for
             self.throttle.passed(token, principal.key_id or principal.name)

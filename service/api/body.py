@@ -20,16 +20,20 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
-from service.api.context import IN_HELPERS, PRICES_ONLY, Elsewhere, change_of
+from service.api.context import FINISH, IN_HELPERS, PRICES_ONLY, Elsewhere, change_of
+from service.api.exact import LARGEST_SHORT, Short
 from service.api.helpers import Helped
-from service.api.json_size import HELD, check_size
+from service.api.json_size import HELD, check_items, check_size, items_in
 from service.api.plans import Limits, plan_limits
 from service.api.rollback import check_kept
 from service.api.room import room_of
-from service.errors import Fault, InvalidInput, NotFound, UnsupportedMediaType
+from service.api.throttle import GIVEN_UP
+from service.errors import Fault, InvalidInput, NotFound, TooLarge, UnsupportedMediaType
 
 # Bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond.
 _LARGE = 1 << 9
+_STEP = 1 << 20  # after which the items that have come are counted
+_LONG = 1 << 14  # from which a helper reads it, where one can: a plan in it takes tens of milliseconds
 _MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
 _ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # of plans that were read before, under the limits of that time
 # An escape and, where it is half of a pair, its other half; the group is of one that stands alone.
@@ -55,7 +59,8 @@ class StrictRoute(APIRoute):
         reads_body = self.body_field is not None
         model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
 
-        helped_from = getattr(self.endpoint, IN_HELPERS, sys.maxsize)
+        largest = LARGEST_SHORT if issubclass(model, Short) else sys.maxsize
+        helped_from, finish = getattr(self.endpoint, IN_HELPERS, sys.maxsize), getattr(self.endpoint, FINISH, None)
 
         def helped(request: Request, body: bytes) -> Helped:
             change = partial(change_of, request, request.headers.get("Idempotency-Key"))
@@ -70,7 +75,7 @@ class StrictRoute(APIRoute):
                 settings = state.settings
                 limits = Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt)
                 plan_limits.set(_ANY if getattr(request.state, PRICES_ONLY, False) else limits)
-                body = await _whole_body(request)
+                body = await _whole_body(request, largest, settings.max_json_items)
                 large = len(body) > _LARGE
                 measured = body, settings.max_json_items, room_of(request.scope)
                 if len(body) > HELD:
@@ -80,6 +85,9 @@ class StrictRoute(APIRoute):
             if len(body) >= helped_from and state.helpers is not None:
                 await check_kept(request)
                 return helped(request, body)
+            if finish is not None and len(body) > _LONG and state.helpers is not None:
+                await check_kept(request)
+                return await _read_elsewhere(request, body, finish)
             async with state.turns.place(request.state.principal.name):
                 if reads_body:  # FastAPI takes a model as it is; others it reads, on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
@@ -154,11 +162,38 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
         raise InvalidInput(faults)
 
 
-async def _whole_body(request: Request) -> bytes:
+async def _read_elsewhere(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
+    change, state = await change_of(request, request.headers.get("Idempotency-Key")), request.app.state
+    found = await state.helpers.read(request, body)
+    if isinstance(found, Response):
+        return found
+    async with state.turns.place(request.state.principal.name):
+        answer: Response = await change.in_thread(partial(finish, change, found))
+    return answer
+
+
+async def _whole_body(request: Request, largest: int, most_items: int) -> bytes:
+    """The body; one that is too long, or has too many items, is not read to its end.
+
+    Raises:
+        TooLarge: it is.
+        InvalidInput: the client has hung up.
+    """
+    body, counted, items = bytearray(), 0, 0
     try:
-        return await request.body()
+        async for part in request.stream():
+            body += part
+            if len(body) > largest:
+                raise TooLarge(f"expected a body of at most {largest} bytes for this operation")
+            if len(body) - counted >= _STEP:
+                items += await to_thread.run_sync(items_in, bytes(memoryview(body)[counted:]))
+                counted = len(body)
+                check_items(items, most_items)
     except ClientDisconnect:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
+        request.scope["state"].get(GIVEN_UP, lambda: None)()
         raise _hung_up() from None
+    request._body = body  # type: ignore[assignment] # what `await request.body()` gives from here on
+    return body  # type: ignore[return-value] # a copy would hold the interpreter for as long as it takes
 
 
 def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:

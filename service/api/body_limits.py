@@ -186,6 +186,8 @@ class _Body:
     async def sent(self, message: Message) -> None:
         """Pass the answer on."""
         self.answered = True
+        if message["type"] == "http.response.start" and self.started is not None and not self.whole:
+            message["headers"] = [*message["headers"], (b"connection", b"close")]  # the rest of the body is not read
         await self.send(message)
 
     def _check(self, size: int) -> None:

@@ -28,7 +28,9 @@ R = TypeVar("R")
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 PRICES_ONLY = "prices_only"  # in the state of a request that a helper is asked
 WRITES = "writes"  # in the state of a request in a helper: has the serving process write
+READ_ONLY = "read_only"  # likewise, of one that it reads and does not do
 IN_HELPERS = "in_helpers"  # of a handler that runs in a helper: for bodies of so many bytes or more
+FINISH = "finish"  # of one whose request a helper reads where it is long: what does the rest
 _HEAVY = 1 << 14  # bytes of a body of counts: fewer are read, drawn and answered within some milliseconds
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
 
@@ -79,6 +81,8 @@ class Change:
         in_context = functools.partial(contextvars.copy_context().run, work)
         return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
 
+    read_only: bool = False  # likewise, and only reads what is to be changed
+
 
 async def change_of(
     request: Request,
@@ -121,6 +125,7 @@ async def change_of(
         elsewhere=None if state.helpers is None else state.helpers.from_thread(request),
         prices_only=getattr(request.state, PRICES_ONLY, False),
         remote=getattr(request.state, WRITES, None),
+        read_only=getattr(request.state, READ_ONLY, False),
     )
 
 
@@ -151,6 +156,24 @@ def heavy_in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
     """Have a handler run in a helper's process where its body is large; it writes by ``Change.write`` alone."""
     setattr(handler, IN_HELPERS, _HEAVY)
     return handler
+
+
+def read_by_helpers(finish: Callable[[Change, Any], Response]) -> Callable[..., Any]:
+    """Have a long request of a handler read, checked and priced by a helper; ``finish`` does what it asks for."""
+
+    def marked(handler: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(handler, FINISH, finish)
+        return handler
+
+    return marked
+
+
+class Found(Exception):
+    """What ends a request in a helper that is only to find something out: for the server alone, so it is pickled."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__()
+        self.found = found
 
 
 class Elsewhere(Exception):

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from service.privacy.numbers import double_down, double_up, exact_text, parse_exact
 
+LARGEST_SHORT = 1 << 20  # bytes
 LARGEST_INTEGER = 2**53
 """Beyond it a JSON number is not one integer for every reader."""
 
@@ -20,6 +21,10 @@ class Strict(BaseModel):
     """A body or a part of one: unknown fields are refused, and no error shows what was sent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Short(Strict):
+    """A body that has no reason to be long: it is read in the serving process, which a long one would hold up."""
 
 
 def check_exact(value: Any) -> str:

@@ -15,25 +15,26 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from http import HTTPStatus
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.context import PRICES_ONLY, WRITES, Change
+from service.api.context import PRICES_ONLY, READ_ONLY, WRITES, Change, Found
 from service.api.fair import Fair
 from service.api.kept import TO_KEEP
 from service.api.rollback import HEADER
+from service.api.throttle import GIVEN_UP
 from service.errors import InvalidInput, ServiceError, Unavailable
 from service.ledger import known
 from service.memory_privacy import forbid_dumps
 
+_PICKLED = b"application/x-python-pickle"  # of answers that are not for clients
 _WAITING = 64  # requests of one principal
 _NICENESS = 10
 _BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
@@ -87,8 +88,8 @@ class Helpers:
             ServiceError: what it writes is refused.
         """
         last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, change, send))
-        if last is None:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
-            raise InvalidInput.at("", "expected the client to wait for its answer")
+        if last is None:
+            raise _nobody_hears()
         await send(last)  # when the helper is free again, however slowly it is taken
         if found := request.scope["state"].get(TO_KEEP):
             state = request.app.state
@@ -114,12 +115,29 @@ class Helpers:
 
         Raises:
             TooManyRequests: too many of the principal's wait.
-            Unavailable: it takes too long, the process was ended, or the client hung up.
+            Unavailable: it takes too long, or the process was ended.
+            InvalidInput: the client has hung up.
         """
         asked = asked_of(request.scope)
         asked |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
         asked["headers"] = [(b"content-type", b"application/json")]
         asked["state"][PRICES_ONLY] = True
+        found = await self._found(request, asked, body)
+        if isinstance(found, list):
+            return found
+        raise RuntimeError("a helper refused to price what had been read")
+
+    async def read(self, request: Request, body: bytes) -> Any:
+        """What a helper finds in a request that changes the ledger, or its answer: a refusal, or one of a dry run.
+
+        Raises:
+            TooManyRequests, Unavailable, InvalidInput: as ``answer``.
+        """
+        asked = asked_of(request.scope)
+        asked["state"][READ_ONLY] = True
+        return await self._found(request, asked, body)
+
+    async def _found(self, request: Request, asked: dict[str, Any], body: bytes) -> Any:
         told: list[Message] = []
 
         async def keep(message: Message) -> None:
@@ -127,11 +145,15 @@ class Helpers:
 
         last = await self._while_heard(request, self._work(request, asked, body, None, keep))
         if last is None:
-            raise Unavailable("the client has hung up")
-        if told[0]["status"] != HTTPStatus.OK:
-            raise RuntimeError("a helper refused to price what had been read")
-        found: list[Any] = pickle.loads(last["body"])  # noqa: S301 - of our own process
-        return found
+            raise _nobody_hears()
+        start, *parts = told
+        headers = dict(start["headers"])
+        if headers[b"content-type"] == _PICKLED:
+            return pickle.loads(last["body"])  # noqa: S301 - of our own process
+        whole = b"".join(part["body"] for part in (*parts, last))
+        answer = Response(whole, start["status"])
+        answer.raw_headers = start["headers"]
+        return answer
 
     async def _while_heard(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
         """What comes of some work, which ends when the client hangs up; None where it did."""
@@ -141,6 +163,7 @@ class Helpers:
             if task.done():
                 return task.result()
             self.hung_up += 1
+            request.scope["state"].get(GIVEN_UP, lambda: None)()
             gone.result()
             return None
         finally:
@@ -264,6 +287,20 @@ class Helped(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have it made, and send it."""
         await self._helpers.answer(Request(scope, receive, send), self._whole, self._change, send)
+
+
+def install(app: FastAPI) -> None:
+    """Let an application in a helper answer with what it found, where it is only to find something out."""
+
+    def tell(_: Request, error: Exception) -> Response:
+        return Response(pickle.dumps(cast(Found, error).found), media_type=_PICKLED.decode())
+
+    app.add_exception_handler(Found, tell)
+
+
+def _nobody_hears() -> InvalidInput:
+    """An answer that nobody hears: it only keeps this from being logged as a failure of ours."""
+    return InvalidInput.at("", "expected the client to wait for its answer")
 
 
 def asked_of(scope: Scope) -> dict[str, Any]:

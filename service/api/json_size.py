@@ -27,16 +27,33 @@ def check_size(body: bytes, most_items: int, take: Callable[[int], None]) -> Non
         Unavailable: there is no room for it now.
     """
     count = _counter(body)
-    lists, objects, texts = count(b"["), count(b"{"), -(-count(b'"') // 2)
-    items = lists + objects + texts
-    if items > most_items:
-        detail = f"expected JSON of at most {most_items} arrays, objects and texts, by their brackets and quotes"
-        raise TooLarge(detail)
+    lists, objects, texts = _items(count)
+    check_items(lists + objects + texts, most_items)
     values = 1 + count(b",") + lists + objects
     decimals = min(values, count(b".") + count(b"e") + count(b"E"))
     own = len(body) * ((_ASCII if body.isascii() else _OTHER) - 1)
     costs = _NUMBER * values + _DECIMAL * decimals + _LIST * lists + _OBJECT * objects + _TEXT * texts
     take(own + costs)
+
+
+def items_in(part: bytes) -> int:
+    """How many arrays, objects and texts there are in a part of a body, at the least."""
+    return max(0, sum(_items(_counter(part))) - 1)  # a text may end here that began in the part before
+
+
+def check_items(items: int, most_items: int) -> None:
+    """Refuse a body with too many.
+
+    Raises:
+        TooLarge: it has.
+    """
+    if items > most_items:
+        detail = f"expected JSON of at most {most_items} arrays, objects and texts, by their brackets and quotes"
+        raise TooLarge(detail)
+
+
+def _items(count: Callable[[bytes], int]) -> tuple[int, int, int]:
+    return count(b"["), count(b"{"), -(-count(b'"') // 2)
 
 
 def _counter(body: bytes) -> Callable[[bytes], int]:

@@ -15,7 +15,7 @@ from service.api.accounts import AccountName
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
-from service.api.exact import Duration, Label, Strict, duration_of
+from service.api.exact import Duration, Label, Short, duration_of
 from service.api.paging import Cursor, Limit, page, read_cursor
 from service.errors import Forbidden
 from service.ledger import clock, keys
@@ -46,7 +46,7 @@ def _in_utc(value: datetime) -> datetime:
 Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_written)]
 
 
-class CreateKey(Strict):
+class CreateKey(Short):
     """A key to make."""
 
     name: Label = Field(description="The principal: who acts with this key. Keys of one principal can be rotated.")
@@ -57,7 +57,7 @@ class CreateKey(Strict):
     expires_at: Moment | None = Field(None, description="RFC 3339 with a time zone.")
 
 
-class RotateKey(Strict):
+class RotateKey(Short):
     """How a key gives way to a new one."""
 
     overlap: Duration = Field(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-from service.api.exact import Label, Strict
+from service.api.exact import Label, Short, Strict
 from service.ledger.descriptions import Patch
 
 
@@ -120,7 +120,7 @@ class Metadata(
     url_slug: Slug | None = _said("Of the registry's page; otherwise made from the names.")
 
 
-class DescribeRelease(Strict):
+class DescribeRelease(Short):
     """An edit of what people say of a release."""
 
     metadata: Metadata

@@ -2,16 +2,13 @@
 
 import hashlib
 import json
-import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from fastapi import FastAPI, Request, Response
-
-from service.api.context import Change
+from service.api.context import Change, Found
 from service.api.guarantees import cost_text
 from service.errors import InvalidInput
 from service.ledger import accounts, charges
@@ -30,14 +27,6 @@ _MOST_KEPT = 256  # plans whose figures are kept; each takes some ten kilobytes
 
 Figures = tuple[tuple[Price, ...], str]
 """A price for each account of the line, and GUARANTEE as text."""
-
-
-class PricesFound(Exception):
-    """What ends a request in a helper that is asked for the figures of releases alone."""
-
-    def __init__(self, found: list[Figures]) -> None:
-        super().__init__()
-        self.found = found
 
 
 class _Kept:
@@ -111,15 +100,6 @@ def check_work(most: int, work: float, pointer: str) -> None:
         raise InvalidInput.at(pointer, detail)
 
 
-def install(app: FastAPI) -> None:
-    """Let an application in a helper answer with figures."""
-
-    def tell(_: Request, error: Exception) -> Response:
-        return Response(pickle.dumps(error.found if isinstance(error, PricesFound) else []))
-
-    app.add_exception_handler(PricesFound, tell)
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A release whose figures are asked for; ``costs``: GUARANTEE is one of them."""
@@ -144,19 +124,18 @@ class _Asked:
 def _figures(change: Change, line: Line, asked: Sequence[_Asked]) -> list[Figures]:
     """In this process where they are found soon, or are known already; else by a helper."""
     if change.prices_only:
-        raise PricesFound([one.figures(line) for one in asked])
+        raise Found([one.figures(line) for one in asked])
     elsewhere = change.elsewhere
-    if elsewhere is None:
-        return [one.figures(line) for one in asked]
     keys = [_key(one, line) if one.work > effort.LIGHT else None for one in asked]
     known = [one.figures(line) if key is None else _kept.get(key) for one, key in zip(asked, keys, strict=True)]
     missing = [place for place, figures in enumerate(known) if figures is None]
     if missing:
-        listed = [
-            {"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)}
-            for one in (asked[place] for place in missing)
-        ]
-        found = elsewhere(f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": listed}).encode())
+        lacking = [asked[place] for place in missing]
+        if elsewhere is None:
+            found = [one.figures(line) for one in lacking]
+        else:
+            listed = [{"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)} for one in lacking]
+            found = elsewhere(f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": listed}).encode())
         for place, figures in zip(missing, found, strict=True):
             known[place] = figures
             _kept.put(keys[place] or "", figures)

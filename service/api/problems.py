@@ -101,8 +101,9 @@ KINDS: dict[str, Kind] = {
     "too_many_requests": Kind(
         429,
         "Too many requests",
-        "A key, or an address whose keys are not valid, asks more often than the service is set up to answer, or too"
-        " many requests of one principal wait for their turn. Nothing was charged."
+        "A key, or an address whose keys are not valid, asks more often than the service is set up to answer, too many"
+        " requests of one principal wait for their turn, or a key's clients hung up before their answers, 60 times in a"
+        " minute: let them wait longer. Nothing was charged."
         " Try again after the seconds that Retry-After says.",
     ),
     "unavailable": Kind(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -12,8 +12,19 @@ from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import OnlyRoute, StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, in_helpers, in_writers, ok, respond
-from service.api.exact import Duration, Label, Reason, Strict, Tags, duration_of
+from service.api.context import (
+    Change,
+    Changing,
+    CurrentDatabase,
+    Elsewhere,
+    Found,
+    in_helpers,
+    in_writers,
+    ok,
+    read_by_helpers,
+    respond,
+)
+from service.api.exact import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.guarantees import (
     CostDelta,
     GuaranteeBody,
@@ -31,7 +42,7 @@ from service.api.priced import cost_of_stored, prepared
 from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.accounts import AccountRecord
-from service.ledger.charges import NewRelease, Registered
+from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.holds import Settled
 from service.ledger.partitions import DrawnFor
 from service.ledger.releases import ReleaseRecord, State
@@ -40,6 +51,26 @@ from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan as PlanValue
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
+
+
+class _Ready(NamedTuple):
+    """Releases to register, with GUARANTEE of each, by one request of which the answer is one release or a batch."""
+
+    new: list[Prepared]
+    costs: list[str]
+    is_batch: bool
+
+
+def _register(change: Change, ready: _Ready) -> Response:
+    if change.read_only:
+        raise Found(ready)
+
+    def render(done: list[Registered]) -> str:
+        texts = [_registered_text(one, cost) for one, cost in zip(done, ready.costs, strict=True)]
+        return f'{{"releases": [{", ".join(texts)}]}}' if ready.is_batch else texts[0]
+
+    return respond(charges.register(change.database, change.request, ready.new, render))
+
 
 ReleasePath = Annotated[str, Path(description="The release's id.", examples=[examples.RELEASE_ID])]
 
@@ -120,6 +151,7 @@ class ReleasePage(BaseModel):
     responses={200: {"model": ReleaseBody, "description": "What would be registered (dry_run)."}},
     openapi_extra=examples.body(examples.RELEASE),
 )
+@read_by_helpers(_register)
 @in_writers
 def register_release(
     account: AccountPath,
@@ -135,24 +167,21 @@ def register_release(
     asks for approval and the release is large enough it is proposed, and held likewise.
     """
     require(change.principal, "pipeline", account)
+    if dry_run and change.elsewhere is not None:
+        raise Elsewhere
     new, costs = prepared(change, account, [_new(body, "", {})])
     if dry_run:
-        (rehearsed,) = charges.dry_run(change.database, change.request, new)
-        with change.database.read() as connection:
-            head = accounts.read_account(connection, account).head
-        unknown = {"id": None, "created_at": None, "expires_at": None, "head": head_body(head)}
-        return Response(_text(_registered_body(rehearsed) | unknown, costs[0]), media_type="application/json")
-
-    def render(done: list[Registered]) -> str:
-        return _text(_registered_body(done[0]), costs[0])
-
-    return respond(charges.register(change.database, change.request, new, render))
+        (rehearsed,) = charges.dry_run(change.database, new)
+        text = _registered_text(rehearsed, costs[0], id=None, created_at=None, expires_at=None)
+        return Response(text, media_type="application/json")
+    return _register(change, _Ready(new, costs, is_batch=False))
 
 
 batches = APIRouter(prefix=router.prefix, route_class=OnlyRoute)
 
 
 @batches.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
+@read_by_helpers(_register)
 @in_writers
 def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
     """Register several releases, all or none.
@@ -162,13 +191,7 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}
     stated = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
-    new, costs = prepared(change, account, stated)
-
-    def render(done: list[Registered]) -> str:
-        bodies = (_text(_registered_body(one), cost) for one, cost in zip(done, costs, strict=True))
-        return f'{{"releases": [{", ".join(bodies)}]}}'
-
-    return respond(charges.register(change.database, change.request, new, render))
+    return _register(change, _Ready(*prepared(change, account, stated), is_batch=True))
 
 
 router.routes.extend(batches.routes)  # before those of one release
@@ -199,7 +222,7 @@ def list_releases(
         owner = present(connection, owner, now).account
         drawn = partitions.drawn_for(connection, [release.id for release in found])
     shown = [
-        _body(release, owner, now, drawn.get(release.id, ())) | {"cost": cost}
+        _body(release, owner, now, drawn.get(release.id, ())) | {"plan": release.document, "cost": cost}
         for release, cost in zip(found, costs, strict=True)
     ]
     return ok(page(shown, limit, found[-1].head.seq if found else None))
@@ -227,7 +250,7 @@ def read_release(
         (cost,) = costs_of(connection, request, owner, [found])
         owner = present(connection, owner, now).account
         drawn = partitions.drawn_for(connection, [release]).get(release, ())
-    return ok(_body(found, owner, now, drawn) | {"cost": cost})
+    return ok(_body(found, owner, now, drawn) | {"plan": found.document, "cost": cost})
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
@@ -243,7 +266,7 @@ def describe_release(account: AccountPath, release: ReleasePath, body: DescribeR
     return respond(descriptions.describe_release(change.database, change.request, account, release, patch, render))
 
 
-class VoidRelease(Strict):
+class VoidRelease(Short):
     """Why a release is taken back."""
 
     reason: Reason = Field(description="For the journal.")
@@ -327,25 +350,26 @@ def _moved(fault: Fault, below: str, pointer: str) -> Fault:
     return fault if at == fault.pointer else Fault(f"{pointer}/partitions{at}", fault.detail)
 
 
-def _text(body: dict[str, Any], cost: str) -> str:
-    """A release's body with its cost, which is text already."""
-    return f'{json.dumps(body)[:-1]}, "cost": {cost}}}'
+def _text(body: dict[str, Any], cost: str, plan: str) -> str:
+    """A release's body with its cost and its plan, which are text already."""
+    return f'{json.dumps(body)[:-1]}, "plan": {plan}, "cost": {cost}}}'
 
 
-def _registered_body(registered: Registered) -> dict[str, Any]:
+def _registered_text(registered: Registered, cost: str, **but: None) -> str:
+    """The answer to a charge; without what is named in ``but``."""
     release = registered.release
     record = ReleaseRecord(
         id=registered.id,
         name=release.name,
-        document=release.document,
+        document={},
         tags=release.tags,
-        delta=registered.delta,
+        delta=release.delta,
         state=registered.state,
         created_at=registered.created_at,
         head=registered.account.head,
         expires_at=registered.expires_at,
     )
-    return _body(record, registered.account, registered.created_at, ())
+    return _text(_body(record, registered.account, registered.created_at, ()) | but, cost, release.document)
 
 
 def _settled(change: Change, account: str, release: str) -> Callable[[Settled], str]:
@@ -354,17 +378,17 @@ def _settled(change: Change, account: str, release: str) -> Callable[[Settled], 
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release)
         drawn = partitions.drawn_for(connection, [release]).get(release, ())
-    cost = cost_of_stored(change, account, found)
+    cost, plan = cost_of_stored(change, account, found), json.dumps(found.document)
 
     def render(settled: Settled) -> str:
         record = replace(settled.release, head=settled.account.head)
-        return _text(_body(record, settled.account, clock.now(), drawn), cost)
+        return _text(_body(record, settled.account, clock.now(), drawn), cost, plan)
 
     return render
 
 
 def _body(record: ReleaseRecord, account: AccountRecord, now: str, drawn: Sequence[DrawnFor]) -> dict[str, Any]:
-    """A release without its cost, which takes longest to find and to write."""
+    """A release without its plan and its cost, which take longest to find and to write."""
     return {
         "id": record.id,
         "account": account.name,
@@ -372,7 +396,6 @@ def _body(record: ReleaseRecord, account: AccountRecord, now: str, drawn: Sequen
         "state": record.state,
         "expires_at": record.expires_at if record.state in (*releases.HELD, "expired") else None,
         "overdue": record.is_over(now),
-        "plan": record.document,
         "tags": list(record.tags),
         "partitions": [one._asdict() for one in drawn],
         "metadata": record.metadata,

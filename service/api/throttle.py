@@ -13,6 +13,7 @@ from service.errors import TooManyRequests
 from service.settings import RATE_UNITS
 
 PAGE = "page"  # in the state of a request that a page makes in process: the state of the page's own
+GIVEN_UP = "given_up"  # in the state of a request: what counts that its client hung up before its answer
 _MOST_NAMES = 10_000
 
 
@@ -21,6 +22,10 @@ class Rate(NamedTuple):
 
     number: int
     seconds: int
+
+
+_HANG_UPS = Rate(60, 60)
+"""Requests with one key that are given up. Each has cost a helper's process what it had found by then."""
 
 
 def read_rate(text: str) -> Rate:
@@ -66,6 +71,7 @@ class Throttle:
             None if rate == "off" else Meter(read_rate(rate)) for rate in (requests, failures)
         )
         self._known: dict[int, None] = {}  # salted hashes of tokens that were valid
+        self._hang_ups = Meter(_HANG_UPS)
 
     def is_suspect(self, address: str, token: str) -> bool:
         """Whether a key comes from an address that showed too many that are not valid, and was not valid before.
@@ -73,6 +79,20 @@ class Throttle:
         Looking these up must not take the time of others.
         """
         return self._failures is not None and self._failures.wait(address) > 0 and hash(token) not in self._known
+
+    def gave_up(self, token: str) -> None:
+        """A request with this token was given up before its answer."""
+        self._hang_ups.count(_name(token))
+
+    def check_patience(self, token: str) -> None:
+        """Refuse a key whose clients hang up over and over, before it is even looked up.
+
+        Raises:
+            TooManyRequests: they do.
+        """
+        wait = self._hang_ups.wait(_name(token))
+        if wait:
+            raise _refusal("requests with this key were given up before their answers", wait)
 
     def failed(self, address: str) -> None:
         """A key was not valid.
@@ -101,6 +121,10 @@ class Throttle:
             if wait:
                 raise _refusal("requests came with this key", wait)
             self._requests.count(key)
+
+
+def _name(token: str) -> str:
+    return str(hash(token))  # salted, so that no token is kept
 
 
 def _refusal(what: str, wait: float) -> TooManyRequests:

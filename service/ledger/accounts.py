@@ -192,20 +192,30 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
         NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
         HoldsDue: some of what they hold has expired at ``at``, where that is given.
     """
-    found = _lock(connection, line.name, line.ids)
-    above = (None, *(account.name for account in found))
-    stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
-    if not stands or tuple(account.weights.orders for account in found) != line.orders:
-        line_of.cache_clear()  # else a charge would pass the caps of those that it is under now
-        raise NotFound("account", line.name)
+    found = read_line(connection, line, lock=True)
     if at is not None:
         refuse_due(found, at)
     return found
 
 
+def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list[AccountRecord]:
+    """The same as they are now, not held.
+
+    Raises:
+        NotFound: as ``lock_line``.
+    """
+    found = _read(connection, line.name, line.ids, lock=lock)
+    above = (None, *(account.name for account in found))
+    stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
+    if not stands or tuple(account.weights.orders for account in found) != line.orders:
+        line_of.cache_clear()  # else a charge would pass the caps of those that it is under now
+        raise NotFound("account", line.name)
+    return found
+
+
 def lock_account(connection: Connection, line: Line) -> AccountRecord:
     """The account of a line alone, likewise held, for what changes none above it."""
-    return _lock(connection, line.name, line.ids[-1:])[0]
+    return _read(connection, line.name, line.ids[-1:], lock=True)[0]
 
 
 def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
@@ -305,14 +315,15 @@ _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 
 @cache
-def _locking(depth: int) -> Select[Any]:
+def _reading(depth: int, *, lock: bool) -> Select[Any]:
     ids: list[BindParameter[int]] = [bindparam(f"id_{number}") for number in range(depth)]
-    return select(*_COLUMNS).where(Account.id.in_(ids)).order_by(Account.id).with_for_update()
+    query = select(*_COLUMNS).where(Account.id.in_(ids)).order_by(Account.id)
+    return query.with_for_update() if lock else query
 
 
-def _lock(connection: Connection, name: str, ids: tuple[int, ...]) -> list[AccountRecord]:
+def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool) -> list[AccountRecord]:
     given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
-    rows = connection.execute(_locking(len(ids)), given).all()
+    rows = connection.execute(_reading(len(ids), lock=lock), given).all()
     if len(rows) != len(ids) or rows[-1].name != name:  # another database was put in this one's place
         line_of.cache_clear()
         raise NotFound("account", name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert
 
@@ -17,13 +17,14 @@ from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, tally
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, Head, has_entry
-from service.ledger.once import Answer, once, rehearse
+from service.ledger.once import Answer, once
 from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
-from service.ledger.spending import Subplans
+from service.ledger.settling import present
+from service.ledger.spending import Many, Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
 from service.privacy.filter import Definition, Totals, add, charged, shortfalls, stand_alone
-from service.privacy.notation import check_relation, walk
+from service.privacy.notation import check_relation, read_plan, walk
 from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan
 from service.privacy.pricing import ACCOUNTANT, Price, price
@@ -54,22 +55,36 @@ class NewRelease:
 class Prepared:
     """A release with all that can be known about it before any account is locked.
 
+    It is text where it can be large: a helper prepares it, and another process reads it in no time.
+
     Attributes:
+        document: the plan as it was stated, as the ledger stores it.
+        written: the plan as journal entries have it.
+        tags: its own.
         delta: at which its cost is shown, and which is stored.
         line: the account that it was prepared for, with those that it is under.
         prices: one for each account of the line.
-        tags: those of the release and of every node of its plan.
-        subplans: what the accounts' spending counts.
+        all_tags: those of the release and of every node of its plan.
+        subplans: what the accounts' spending counts; or ``many`` of them.
         expires: whether a reservation of it ends by itself.
     """
 
-    release: NewRelease
+    name: str
+    document: str
+    written: str
+    tags: tuple[str, ...]
     delta: Fraction
     line: Line
     prices: tuple[Price, ...]
-    tags: tuple[str, ...]
+    all_tags: tuple[str, ...]
     subplans: Subplans
+    many: Many | None
+    reserve_for: timedelta | None
     expires: bool
+
+    def plan(self) -> Plan:
+        """The plan as a value."""
+        return read_plan(json.loads(self.document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +92,7 @@ class Registered:
     """A release that was charged; ``account`` is as the charge left it."""
 
     id: str
-    release: NewRelease
-    delta: Fraction
+    release: Prepared
     account: AccountRecord
     state: State
     created_at: str
@@ -118,7 +132,7 @@ def prepare(
         key = id(release.plan), release.tags, release.reserve_for is None
         if key not in known:
             known[key] = _prepared(line, release, delta, prices)
-        prepared.append(replace(known[key], release=release, delta=delta))
+        prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
     return prepared
 
 
@@ -144,8 +158,21 @@ def _prepared(
         if prices is None
         else (prices[id(release.plan)])
     )
-    ends = release.reserve_for is not None and expires(release.plan)
-    return Prepared(release, delta, line, found, tuple(sorted(tags)), subplans, ends)
+    many = Many.of(subplans)
+    return Prepared(
+        name=release.name,
+        document=json.dumps(release.document, ensure_ascii=False),
+        written=journal.canonical(release.document),
+        tags=release.tags,
+        delta=delta,
+        line=line,
+        prices=found,
+        all_tags=tuple(sorted(tags)),
+        subplans=subplans if many is None else Counter(),
+        many=many,
+        reserve_for=release.reserve_for,
+        expires=release.reserve_for is not None and expires(release.plan),
+    )
 
 
 def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:
@@ -167,14 +194,21 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
     )
 
 
-def dry_run(database: Database, request: Request, releases: Sequence[Prepared]) -> list[Registered]:
-    """What ``register`` would do, rolled back."""
-    line = releases[0].line
-
-    def work(connection: Connection, at: str) -> list[Registered]:
-        return charge(connection, accounts.lock_line(connection, line, at), releases, request.actor, at)
-
-    return rehearse(database, work)
+def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered]:
+    """What ``register`` would do, found by reading: nothing is locked, and nothing written, so that nobody waits."""
+    at = clock.now()
+    with database.read() as connection:
+        found = accounts.read_line(connection, releases[0].line)
+        line = [present(connection, account, at).account for account in found]
+    _require_line(line, releases)
+    done: list[Registered] = []
+    for prepared in releases:
+        admitted = _admit(line, prepared)
+        registered = _registered(line, prepared, admitted.state, at)
+        heads = [account.head for account in line]  # no entry follows them
+        line = _after(line, admitted, heads, registered)
+        done.append(replace(registered, account=line[-1]))
+    return done
 
 
 def charge(
@@ -190,46 +224,61 @@ def charge(
         ValueError: a release was prepared for another account.
     """
     line, rows = list(line), _Rows()
+    _require_line(line, releases)
+    done: list[Registered] = []
+    for prepared in releases:
+        admitted = _admit(line, prepared)
+        registered = _registered(line, prepared, admitted.state, at)
+        heads = rows.add(registered, line, admitted.amounts, actor)
+        line = _after(line, admitted, heads, registered)
+        done.append(replace(registered, account=line[-1]))
+    rows.write(connection, [account.id for account in line])
+    accounts.save(connection, line)
+    return done
+
+
+class _Admitted(NamedTuple):
+    """A release that fits: what each account of the line is charged, and its totals then."""
+
+    state: State
+    amounts: tuple[Price, ...]
+    totals: list[Totals]
+
+
+def _require_line(line: Sequence[AccountRecord], releases: Sequence[Prepared]) -> None:
     account_ids = tuple(account.id for account in line)
     if any(prepared.line.ids != account_ids for prepared in releases):
         raise ValueError(f"expected releases that were prepared for {line[-1].name}")
     for account in reversed(line):
         if account.state == "closed":
             raise AccountClosed(account.name)
-    done: list[Registered] = []
-    for prepared in releases:
-        state = _first_state(line, prepared)
-        amounts = tuple(
-            charged(account.totals, asked, held=state != "committed")
-            for account, asked in zip(line, prepared.prices, strict=True)
-        )
-        after = [add(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
-        failures = [
-            accounts.overrun(account, gap.cap, gap.requested, gap.remaining)
-            for account, totals in zip(reversed(line), reversed(after), strict=True)
-            for gap in shortfalls(account.budget, account.weights, account.totals, totals)
-        ]
-        if failures:
-            raise refused(line, prepared.release.name, prepared.release.plan, prepared.release.document, failures)
-        reserve_for = prepared.release.reserve_for
-        registered = Registered(
-            id=str(uuid.uuid4()),
-            release=prepared.release,
-            delta=prepared.delta,
-            account=line[-1],
-            state=state,
-            created_at=at,
-            expires_at=None if reserve_for is None else clock.later(at, reserve_for),
-        )
-        heads = rows.add(registered, prepared, line, amounts, actor)
-        line = [
-            _charged(account, totals, head, registered, prepared)
-            for account, totals, head in zip(line, after, heads, strict=True)
-        ]
-        done.append(replace(registered, account=line[-1]))
-    rows.write(connection, account_ids)
-    accounts.save(connection, line)
-    return done
+
+
+def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
+    """Find whether a release fits the budgets of a line.
+
+    Raises:
+        BudgetExceeded: it does not.
+    """
+    state = _first_state(line, prepared)
+    amounts = tuple(
+        charged(account.totals, asked, held=state != "committed")
+        for account, asked in zip(line, prepared.prices, strict=True)
+    )
+    after = [add(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
+    failures = [
+        accounts.overrun(account, gap.cap, gap.requested, gap.remaining)
+        for account, totals in zip(reversed(line), reversed(after), strict=True)
+        for gap in shortfalls(account.budget, account.weights, account.totals, totals)
+    ]
+    if failures:
+        raise refused(line, prepared.name, prepared.written, prepared.plan, failures)
+    return _Admitted(state, amounts, after)
+
+
+def _registered(line: Sequence[AccountRecord], prepared: Prepared, state: State, at: str) -> Registered:
+    expires_at = None if prepared.reserve_for is None else clock.later(at, prepared.reserve_for)
+    return Registered(str(uuid.uuid4()), prepared, line[-1], state, at, expires_at)
 
 
 def landed(connection: Connection, done: list[Registered]) -> bool:
@@ -244,16 +293,24 @@ def _first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
             size = stand_alone(account.budget, account.weights, asked)
             if size is None or size > account.approval_above:
                 return "proposed"
-    return "committed" if prepared.release.reserve_for is None else "reserved"
+    return "committed" if prepared.reserve_for is None else "reserved"
 
 
-def _charged(
-    account: AccountRecord, totals: Totals, head: Head, registered: Registered, prepared: Prepared
-) -> AccountRecord:
-    next_expiry = account.next_expiry
-    if prepared.expires and registered.expires_at is not None:
-        next_expiry = min(next_expiry or registered.expires_at, registered.expires_at)
-    return replace(account, totals=totals, head=head, next_expiry=next_expiry, releases=account.releases + 1)
+def _after(
+    line: Sequence[AccountRecord], admitted: _Admitted, heads: Sequence[Head], registered: Registered
+) -> list[AccountRecord]:
+    """The accounts of a line as a release leaves them."""
+    ends = registered.expires_at if registered.release.expires else None
+    return [
+        replace(
+            account,
+            totals=totals,
+            head=head,
+            next_expiry=min(filter(None, (account.next_expiry, ends)), default=None),
+            releases=account.releases + 1,
+        )
+        for account, totals, head in zip(line, admitted.totals, heads, strict=True)
+    ]
 
 
 class _Rows:
@@ -266,18 +323,18 @@ class _Rows:
         self._holds: list[dict[str, Any]] = []
         self._committed: Subplans = Counter()
         self._held: Subplans = Counter()
+        self._many: list[tuple[Many, bool]] = []  # and whether they are held
 
     def add(
         self,
         registered: Registered,
-        prepared: Prepared,
         line: Sequence[AccountRecord],
         amounts: Sequence[Price],
         actor: Actor,
     ) -> list[Head]:
         """Take a release up, with an entry in each account's chain; return the heads that these make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
-        seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(prepared.delta)
+        seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(release.delta)
         prices = [budgets.write_price(amount) for amount in amounts]
         texts = [json.dumps(amount) for amount in (prices if held else prices[-1:])]
         self._releases.append(
@@ -286,7 +343,7 @@ class _Rows:
                 "account_id": own.id,
                 "seq": seq,
                 "name": release.name,
-                "plan": json.dumps(release.document, ensure_ascii=False),
+                "plan": release.document,
                 "tags": json.dumps(tags, ensure_ascii=False),
                 "delta": delta,
                 "state": registered.state,
@@ -296,23 +353,27 @@ class _Rows:
                 "expires_at": registered.expires_at,
             }
         )
-        self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in prepared.tags]
-        (self._held if held else self._committed).update(prepared.subplans)
-        content: dict[str, object] = {"name": release.name, "plan": release.document, "tags": tags, "delta": delta}
+        self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
+        (self._held if held else self._committed).update(release.subplans)
+        if release.many is not None:
+            self._many.append((release.many, held))
+        said: dict[str, object] = {"name": release.name, "tags": tags, "delta": delta, "accountant": ACCOUNTANT}
         if held:
-            content["expires_at"] = registered.expires_at
-            expires_at = registered.expires_at if prepared.expires else None
+            said["expires_at"] = registered.expires_at
+            expires_at = registered.expires_at if release.expires else None
             hold = {"release_id": registered.id, "expires_at": expires_at}
             self._holds += [
                 {**hold, "account_id": account.id, "price": text} for account, text in zip(line, texts, strict=True)
             ]
+        content = {name: journal.canonical(value) for name, value in said.items()} | {"plan": release.written}
+        origin = journal.canonical({"account": own.name, "seq": seq})
         heads: list[Head] = []
         for account, amount in zip(line, prices, strict=True):
-            above = {} if account is own else {"origin": {"account": own.name, "seq": seq}}
+            above = {} if account is own else {"origin": origin}
             row, head = journal.following(
                 account.chain,
                 registered.state,
-                {**content, "price": amount, "accountant": ACCOUNTANT, **above},
+                journal.Written.of({**content, "price": journal.canonical(amount), **above}),
                 actor=actor,
                 release_id=registered.id,
                 at=registered.created_at,
@@ -332,3 +393,5 @@ class _Rows:
         if self._holds:
             connection.execute(_INSERT_HOLD, self._holds)
         spending.record(connection, account_ids, self._committed, self._held)
+        for many, held in self._many:
+            many.record(connection, account_ids, held=held)

@@ -135,7 +135,7 @@ def register_and_draw(
         Conflict: so is it where a second steward must approve the release.
     """
 
-    plan, line = prepared.release.plan, prepared.line
+    plan, line = prepared.plan(), prepared.line
     (mechanism,) = mechanisms_of(plan)
     sealed = seal(plan, mechanism, Turn(), noisy)
 

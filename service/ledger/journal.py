@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -134,6 +134,18 @@ def canonical(value: object) -> str:
     return text
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object as canonical JSON: what is long in an entry is written before an account is locked."""
+
+    text: str
+
+    @classmethod
+    def of(cls, members: Mapping[str, str]) -> "Written":
+        """Of members that are canonical JSON already; their names are plain ASCII."""
+        return cls("{" + ",".join(f'"{name}":{members[name]}' for name in sorted(members)) + "}")
+
+
 def _check(value: object) -> None:
     """Refuse what is not for the journal."""
     if value is None or isinstance(value, str | bool):
@@ -180,7 +192,7 @@ def acted(actor: Actor | None) -> dict[str, object]:
 def following(
     account: AccountHead,
     kind: Kind,
-    content: dict[str, object],
+    content: dict[str, object] | Written,
     *,
     actor: Actor | None,
     release_id: str | None = None,
@@ -188,17 +200,10 @@ def following(
 ) -> tuple[Row, Head]:
     """The next entry of an account as its row, and the head that it makes. Nobody is the actor of what time did."""
     seq = account.head.seq + 1
-    body = canonical(
-        {
-            "account": account.name,
-            "seq": seq,
-            "kind": kind,
-            "release": release_id,
-            "content": content,
-            "time": at,
-        }
-        | acted(actor)
-    )
+    around = {"account": account.name, "seq": seq, "kind": kind, "release": release_id, "time": at} | acted(actor)
+    members = {name: canonical(value) for name, value in around.items()}
+    members["content"] = content.text if isinstance(content, Written) else canonical(content)
+    body = Written.of(members).text
     head = Head(seq, entry_hash(account.head.hash, body))
     row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
     return row | {"hash": head.hash}, head

@@ -59,12 +59,6 @@ class _Answered(Exception):
         self.stored = stored
 
 
-class _DryRun(Exception, Generic[R]):
-    def __init__(self, result: R) -> None:
-        super().__init__("dry run")
-        self.result = result
-
-
 def once(
     database: Database,
     request: Request,
@@ -164,19 +158,6 @@ def _write(
         return result
 
     return _with_expiry(database, lambda: database.write(run, landed=landed))
-
-
-def rehearse(database: Database, work: Callable[[Connection, str], R]) -> R:
-    """Run the same work and roll it back."""
-
-    def run(connection: Connection) -> R:
-        raise _DryRun(work(connection, clock.now()))
-
-    try:
-        return _with_expiry(database, lambda: database.write(run, landed=lambda *_: False))
-    except _DryRun as rehearsed:
-        result: R = rehearsed.result
-        return result
 
 
 def _with_expiry(database: Database, act: Callable[[], R]) -> R:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -47,16 +47,16 @@ def _note(database: Database, request: Request, line: Line, content: dict[str, o
 
 
 def refused(
-    line: Sequence[AccountRecord], name: str, plan: Plan, document: dict[str, Any], failures: Sequence[Overrun]
+    line: Sequence[AccountRecord], name: str, written: str, plan: Callable[[], Plan], failures: Sequence[Overrun]
 ) -> BudgetExceeded:
-    """The refusal of a release with this name and plan, which a line of accounts cannot take."""
+    """The refusal of a release, which a line of accounts cannot take; its plan as the journal writes it, and read."""
     # Whoever reads this account's journal may not be let read those above it.
     first = failures[0] if failures[0].account == line[-1].name else Overrun()
 
     def entry() -> dict[str, object]:
         return {
             "name": name,
-            "plan_digest": hashlib.sha256(journal.canonical(document).encode()).hexdigest(),
+            "plan_digest": hashlib.sha256(written.encode()).hexdigest(),
             "account": first.account,
             "definition": first.definition,
             "cap": first.cap,
@@ -64,9 +64,13 @@ def refused(
             "remaining": first.remaining_exact,
         }
 
-    return BudgetExceeded(failures, noise_multiplier=lambda: multiplier(line, plan), entry=entry)
+    def search() -> float | None:
+        return multiplier(line, plan()) if len(written) <= _LONG else None
+
+    return BudgetExceeded(failures, noise_multiplier=search, entry=entry)
 
 
+_LONG = 1 << 16  # characters of a plan, of which reading alone would hold others up
 _FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
 _UNLIKE = 500  # mechanisms of unlike noise, whatever it is: two seconds of search
 _MECHANISMS = 5000  # in all, likewise

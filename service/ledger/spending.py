@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sqlalchemy import Connection, bindparam, delete, func, select, text, update
@@ -25,6 +25,22 @@ _COUNT = text(
     " ON CONFLICT (account_id, digest) DO UPDATE SET occurrences = spending.occurrences + excluded.occurrences,"
     " reserved = spending.reserved + excluded.reserved"
 )
+_COUNT_MANY = {
+    "sqlite": text(
+        "INSERT INTO spending (account_id, digest, subplan, occurrences, reserved)"
+        " SELECT :account, json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
+        " json_extract(value, '$[2]') * :committed, json_extract(value, '$[2]') * :held FROM json_each(:rows)"
+        " WHERE true ON CONFLICT (account_id, digest) DO UPDATE SET"
+        " occurrences = spending.occurrences + excluded.occurrences, reserved = spending.reserved + excluded.reserved"
+    ),
+    "postgresql": text(
+        "INSERT INTO spending (account_id, digest, subplan, occurrences, reserved)"
+        " SELECT :account, value ->> 0, value ->> 1,"
+        " CAST(value ->> 2 AS bigint) * :committed, CAST(value ->> 2 AS bigint) * :held"
+        " FROM json_array_elements(CAST(:rows AS json)) AS value ON CONFLICT (account_id, digest) DO UPDATE SET"
+        " occurrences = spending.occurrences + excluded.occurrences, reserved = spending.reserved + excluded.reserved"
+    ),
+}
 _HERE = (Spending.account_id == bindparam("account"), Spending.digest == bindparam("at"))
 _LEFT = Spending.reserved - bindparam("count")
 _COMMIT = update(Spending).where(*_HERE).values(reserved=_LEFT, occurrences=Spending.occurrences + bindparam("count"))
@@ -50,7 +66,28 @@ def record(connection: Connection, account_ids: Iterable[int], committed: Subpla
         for account_id in account_ids
         for subplan in sorted(committed.keys() | held.keys())
     ]
-    connection.execute(_COUNT, rows)
+    if rows:
+        connection.execute(_COUNT, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Subplans that are many, as the text of rows: written where nobody waits, and counted by one statement."""
+
+    rows: str
+
+    @classmethod
+    def of(cls, subplans: Subplans) -> "Many | None":
+        """None where they are few: a statement a row takes less then."""
+        if len(subplans) <= _FEW:
+            return None
+        return cls(json.dumps([[_digest(subplan), subplan, count] for subplan, count in sorted(subplans.items())]))
+
+    def record(self, connection: Connection, account_ids: Iterable[int], *, held: bool) -> None:
+        """Count them."""
+        given = {"rows": self.rows, "committed": int(not held), "held": int(held)}
+        for account_id in account_ids:
+            connection.execute(_COUNT_MANY[connection.dialect.name], given | {"account": account_id})
 
 
 def settle(connection: Connection, account_ids: Iterable[int], subplans: Subplans, *, committed: bool) -> None:

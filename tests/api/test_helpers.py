@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.api import (
+    body,
     drawn,
     draws as api_draws,
     histograms as api_histograms,
@@ -45,6 +46,7 @@ _MIXED = {
     "parts": [{"type": "discrete_gaussian", "sigma_squared": f"{40 + k}.5"} for k in range(6)]
     + [{"type": "geometric", "scale": f"{20 + k}.25"} for k in range(12)],
 }
+_WIDE = {"definition": "zcdp", "rho": 100}
 _APPROXIMATE = {"definition": "approximate", "epsilon": 1000, "delta": "1e-6"}
 
 
@@ -159,6 +161,23 @@ def test_requests_of_one_principal_beyond_the_queue_are_429(app: FastAPI) -> Non
         assert int(answer.headers["Retry-After"]) > 0
         for connection in waiting:
             connection.close()
+
+
+def test_a_key_whose_clients_hang_up_over_and_over_is_refused_until_they_stop(app: FastAPI) -> None:
+    helpers = app.state.helpers
+    with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as client:
+        target, other = urlsplit(address), make_key(client, "auditor")
+        hanging = [socket.create_connection((target.hostname, target.port)) for _ in range(60)]
+        for connection in hanging:
+            connection.sendall(_slow())
+        _until(lambda: helpers.queue.busy == 1 and helpers.queue.waiting == 59)
+        for connection in hanging:
+            connection.close()
+        _until(lambda: helpers.hung_up == 60)
+        refused = client.get("/v1/accounts")
+        assert "given up before their answers" in problem_of(refused, "too_many_requests")["detail"]
+        assert 0 < int(refused.headers["Retry-After"]) <= 60
+        json_of(client.get("/v1/accounts", headers=other))
 
 
 def test_what_takes_too_long_is_503_and_ended(database: Database, secret: Secret) -> None:
@@ -345,3 +364,74 @@ def test_the_contract_is_rendered_once_and_not_sent_to_who_has_it(embedded: Test
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["ETag"] == first.headers["ETag"]
     assert embedded.get("/openapi.json").content == first.content
+
+
+def _listed(number: int) -> dict[str, Any]:
+    return {"releases": [{"name": str(k), "plan": concentrated("0.00001")} for k in range(number)]}
+
+
+def test_a_long_plan_is_read_by_a_helper_and_charged_as_if_it_had_been_read_here(
+    client: TestClient, alone: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The serving process holds its interpreter for none of it; what is registered is the same to the last digit."""
+    for name in ("one", "two"):
+        open_account(client, name, _WIDE)
+    asked = {"name": "large", "plan": _LARGE, "tags": ["t"], "reserve_for": "P1D"}
+    in_this_process = json_of(alone.post("/v1/accounts/two/releases", json=asked), 201)
+    batch_here = json_of(alone.post("/v1/accounts/two/releases/batch", json=_listed(400)), 201)
+    with monkeypatch.context() as patched:
+        patched.setattr(body, "_model_of", None)  # whoever reads here fails
+        keyed = {"Idempotency-Key": "k"}
+        answers = [client.post("/v1/accounts/one/releases", json=asked, headers=keyed) for _ in range(2)]
+        batch = json_of(client.post("/v1/accounts/one/releases/batch", json=_listed(400)), 201)
+    in_a_helper = json_of(answers[0], 201)
+    assert answers[1].text == answers[0].text
+    assert answers[1].headers["Idempotent-Replay"] == "true"
+    unlike = {"id", "account", "head", "created_at", "expires_at"}
+    pairs = zip([in_a_helper, *batch["releases"]], [in_this_process, *batch_here["releases"]], strict=True)
+    for there, here in pairs:
+        assert {name: there[name] for name in there.keys() - unlike} == {n: here[n] for n in here.keys() - unlike}
+        assert there["head"]["seq"] == here["head"]["seq"]
+    for name in ("one", "two"):
+        assert json_of(client.get(f"/v1/accounts/{name}/verify"))["valid"]
+    balances = [json_of(client.get(f"/v1/accounts/{name}/balance?tag=t")) for name in ("one", "two")]
+    assert balances[0]["spent"] == balances[1]["spent"]
+
+
+def test_what_a_helper_refuses_in_a_long_plan_is_the_same_problem(client: TestClient, alone: TestClient) -> None:
+    open_account(client)
+    auditor = make_key(client, "auditor")
+    wrong = {"type": "sequence", "parts": [*_LARGE["parts"], concentrated("-1")]}
+    too_much = {"type": "sequence", "parts": [*_LARGE["parts"], concentrated("1000")]}
+    for caller in (client, alone):
+        assert pointers_of(charge(caller, wrong)) == ["/plan/parts/1200/rho"]
+        problem_of(charge(caller, _LARGE, "nowhere"), "not_found")
+        problem_of(charge(caller, too_much), "budget_exceeded")
+        rehearsal = {"name": "x", "plan": too_much}
+        problem_of(caller.post("/v1/accounts/people/releases?dry_run=true", json=rehearsal), "budget_exceeded")
+        asked = {"name": "x", "plan": _LARGE}
+        refused = caller.post("/v1/accounts/people/releases", json=asked, headers=auditor)
+        problem_of(refused, "forbidden")
+        malformed = caller.post("/v1/accounts/people/releases", json=asked, headers={"Idempotency-Key": "x" * 256})
+        assert pointers_of(malformed) == ["/header/Idempotency-Key"]
+    kinds = [one["entry"]["kind"] for one in json_of(client.get("/v1/accounts/people/journal"))["items"]]
+    assert kinds == ["account_opened", "refused", "refused"]  # a rehearsal that does not fit is no refusal
+
+
+def test_a_rehearsal_takes_no_writers_place(client: TestClient, alone: TestClient, database: Database) -> None:
+    """Nor does it end reservations whose time is over, as whoever writes does: it counts them as ended."""
+    open_account(client, budget=_WIDE)
+    release(client, _LARGE)
+
+    def rehearse(connection: Any) -> list[Any]:
+        if database.kind == "postgresql":  # on SQLite whoever writes is alone already
+            connection.exec_driver_sql("SELECT id FROM accounts FOR UPDATE")
+        return [
+            json_of(caller.post("/v1/accounts/people/releases?dry_run=true", json={"name": "x", "plan": plan}))
+            for caller in (client, alone)
+            for plan in (_LARGE, concentrated("0.1"))
+        ]
+
+    bodies = database.write(rehearse, landed=lambda _, __: False)
+    assert bodies[:2] == bodies[2:]
+    assert {one["head"]["seq"] for one in bodies} == {2}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import select
 import shutil
 import socket
 import time
@@ -25,9 +26,11 @@ from service.api.body_limits import Allowance, BodyLimits
 from service.api.fair import Fair
 from service.api.throttle import Meter, Rate
 from service.app import _ROUTERS
+from service.connections import Limits, Listener
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
 from service.ledger.keys import Principal
+from service.server import bound_socket
 from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
 from tests.api.conftest import serving
 from tests.api.streams import MEDIA_TYPE, NEARLY_NONE, counts, noisy_of, register, stream
@@ -277,6 +280,34 @@ def test_one_address_has_its_own_limit_unless_it_is_a_proxy(serve: Serve) -> Non
                     first.recv(1)
 
 
+def _offered(listener: Listener, address: str) -> bool:
+    """Whether a connection from an address is taken; one that is not is closed at once."""
+    with socket.create_connection(listener.getsockname(), timeout=30, source_address=(address, 0)) as line:
+        listener.setblocking(False)
+        select.select([listener], [], [], 30)
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            with pytest.raises(ConnectionResetError):
+                line.recv(1)
+            return False
+        connection.close()
+        return True
+
+
+def test_connections_of_one_address_that_come_too_fast_are_closed_unless_it_is_a_proxy() -> None:
+    limits = Limits(1000, 500, 10.0, 60.0, {"127.0.0.3"}, "3/hour")
+    with Listener(bound_socket("127.0.0.1", 0), limits) as listener:
+        listener.listen()
+        assert [_offered(listener, "127.0.0.1") for _ in range(5)] == [True, True, True, False, False]
+        assert listener.refused == 2
+        assert _offered(listener, "127.0.0.2")
+        assert all(_offered(listener, "127.0.0.3") for _ in range(5))
+    with Listener(bound_socket("127.0.0.1", 0), limits._replace(rate_of_address="off")) as listener:
+        listener.listen()
+        assert all(_offered(listener, "127.0.0.1") for _ in range(5))
+
+
 def test_a_form_without_a_key_has_the_time_of_headers(serve: Serve) -> None:
     _, client = serve(header_seconds=0.4, body_seconds=60)
     with _line(client) as line:
@@ -470,6 +501,45 @@ def test_json_of_too_many_items_is_refused_before_it_is_parsed(
     assert "at most 50000 arrays, objects and texts" in problem_of(refused, "too_large")["detail"]
     assert parsed == []
     _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+
+
+@pytest.mark.parametrize("body", _JUNK.values(), ids=_JUNK)
+def test_json_of_too_many_items_is_not_read_to_its_end(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr(service.api.body, "_STEP", 1 << 14)
+    app, client = serve(max_json_items=50_000)
+    with _line(client) as line:
+        line.sendall(_head(length=1 << 26) + body)
+        status, problem, head = _problem(_rest(line))
+    assert (status, problem["type"]) == (413, "/problems/too_large")
+    assert "at most 50000 arrays, objects and texts" in problem["detail"]
+    assert b"connection: close" in head
+    _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/accounts"),
+        ("PATCH", "/v1/accounts/people"),
+        ("POST", "/v1/keys"),
+        ("POST", "/v1/keys/some/rotate"),
+        ("PATCH", "/v1/accounts/people/releases/some"),
+        ("POST", "/v1/accounts/people/releases/some/void"),
+    ],
+)
+def test_a_body_of_what_has_no_reason_to_be_long_is_not_read_beyond_a_megabyte(
+    serve: Serve, method: str, path: str
+) -> None:
+    _, client = serve()
+    open_account(client, budget=_ROOM)
+    with _line(client) as line:
+        head = _head(length=1 << 26).replace(b"POST /v1/compositions", f"{method} {path}".encode())
+        line.sendall(head + b" " * ((1 << 20) + 1))
+        status, problem, _ = _problem(_rest(line))
+    assert (status, problem["type"]) == (413, "/problems/too_large")
+    assert "at most 1048576 bytes for this operation" in problem["detail"]
 
 
 @pytest.mark.parametrize("body", [*_JUNK.values(), b"[" + b"1," * 9_000 + b"1]", b"[" + b"1e5," * 3_000 + b"0]"])

@@ -1,4 +1,4 @@
-"""One request, one effect, one answer: replays, conflicts, races, rehearsals."""
+"""One request, one effect, one answer: replays, conflicts, races."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.installation import Secret
 from service.ledger.journal import Head, Kept, has_entry
 from service.ledger.keys import KeyRecord, create_key, list_keys, read_key
-from service.ledger.once import Answer, Outcome, Reload, Source, once, once_reloaded, rehearse
+from service.ledger.once import Answer, Outcome, Reload, Source, once, once_reloaded
 from tests.ledger.charging import account_of, asking, charge, entries_of, open_account
 
 _REQUEST = asking("ann", "k", "digest")
@@ -115,14 +115,6 @@ def test_who_is_refused_by_what_the_first_one_did_is_told_its_success(database: 
     assert len(entries_of(database)) == 3
     with pytest.raises(BudgetExceeded):
         charge(database, _HALF, request=asking("ann", "l", "digest"))
-
-
-def test_a_rehearsal_returns_what_would_have_been(database: Database, work: Work) -> None:
-    record = rehearse(database, work)
-    assert record.name == "bob"
-    assert _made(database) == []
-    with pytest.raises(Conflict):
-        rehearse(database, lambda *_: (_ for _ in ()).throw(Conflict("not now")))
 
 
 def test_an_entry_is_known_by_its_number_and_hash(database: Database) -> None:
