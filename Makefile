@@ -33,7 +33,7 @@ test-browser: $(VENV)/dev.stamp ## look at the web pages with Chromium (CHROMIUM
 test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and databases under load, for a quarter of an hour
 	$(BIN)/python -m pytest -m faults tests/faults --long
 
-test-faults-short: $(VENV)/dev.stamp ## the same a few times each, in about a minute
+test-faults-short: $(VENV)/dev.stamp ## the same a few times each, in about two minutes
 	$(BIN)/python -m pytest -m faults tests/faults
 
 test-contract: $(VENV)/dev.stamp ## send generated requests to every operation as every role, for ten minutes

@@ -65,7 +65,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     sys.setswitchinterval(_SWITCH)
     app = create_app(settings, database, secret, keeper)
     if app.state.helpers is not None:
-        threading.Thread(target=app.state.helpers.warm, name="helpers").start()
+        threading.Thread(target=app.state.helpers.warm, name="helpers", daemon=True).start()
     _log.info("start", version=__version__, settings=shown(settings))
     if settings.most_memory > (there := memory_there()):
         _log.warning("bodies may take more memory than there is", most_bytes=settings.most_memory, there_bytes=there)

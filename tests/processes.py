@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 import httpx2
 
 from tests.api.calls import STEWARD, Client, bearer
+from tests.forks import Fork
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULE = ("-m", "service")
@@ -30,15 +32,15 @@ def environment(home: Path, **settings: str) -> dict[str, str]:
 
 def run(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself."""
-    return subprocess.run(
-        [sys.executable, *MODULE, *arguments],
-        cwd=ROOT,
-        env=environment(home, **settings),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = Fork([*MODULE, *arguments], environment(home, **settings), out.fileno(), err.fileno())
+        try:
+            status = process.wait(PATIENCE)
+        finally:
+            process.kill()
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, status, out.read(), err.read())
 
 
 def together(imports: str, act: str, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
@@ -70,7 +72,7 @@ def together(imports: str, act: str, *arguments: str) -> list[subprocess.Complet
 class Served:
     """A running service: its address, and a steward who calls it."""
 
-    process: subprocess.Popen[str]
+    process: Fork
     address: str
     client: Client
     home: Path
@@ -91,20 +93,15 @@ def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Itera
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    address, command = f"http://127.0.0.1:{port}", [sys.executable, *start, "serve", "--port", str(port)]
+    address = f"http://127.0.0.1:{port}"
     given = {"bootstrap_key": STEWARD, "helper_processes": "0"} | settings  # an empty setting counts as none
     caller = Client(base_url=address, headers=bearer(STEWARD), timeout=60)
-    started = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment(home, **given),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with caller as client, started as process:
+    read, written = os.pipe()
+    process = Fork([*start, "serve", "--port", str(port)], environment(home, **given), written, written)
+    os.close(written)
+    with caller as client, os.fdopen(read) as lines:
         served = Served(process, address, client, home)
-        reader = threading.Thread(target=lambda: served.said.extend(process.stdout or ()))
+        reader = threading.Thread(target=lambda: served.said.extend(lines))
         reader.start()
         try:
             _wait_until_it_answers(served)

@@ -54,6 +54,7 @@ def _environment(home: Path, key: str) -> dict[str, str]:
         "SERVICE_DATA_DIR": str(home / "data"),
         "SERVICE_SECRET_FILE": str(home / "service.secret"),
         "SERVICE_BOOTSTRAP_KEY": key,
+        "SERVICE_HELPER_PROCESSES": "0",  # for others to be answered meanwhile, and there are none
     }
 
 

@@ -1,4 +1,4 @@
-"""Databases of their own for each test, and how long the tests take: a minute in all, or as long as is convincing."""
+"""Databases of their own for each test, and how long the tests take: two minutes, or as long as is convincing."""
 
 import tempfile
 from collections.abc import Iterator

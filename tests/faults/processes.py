@@ -1,11 +1,11 @@
 """Servers that can be killed and started again where they were: replicas of the service over one database."""
 
 import contextlib
+import os
 import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,8 +17,9 @@ from typing import IO
 import httpx2
 
 from tests.api.calls import STEWARD, Client, bearer
+from tests.forks import Fork
 from tests.postgres_server import Cluster
-from tests.processes import MODULE, ROOT, environment
+from tests.processes import MODULE, environment
 
 _PATIENCE = 120.0  # seconds
 
@@ -33,7 +34,7 @@ class Replica:
     up: threading.Event = field(default_factory=threading.Event)
     said: list[str] = field(default_factory=list)  # its lines on standard output and error, of all its lives
     log: IO[str] | None = None  # where those on standard error go instead, if anywhere
-    _process: subprocess.Popen[str] | None = None
+    _process: Fork | subprocess.Popen[bytes] | None = None
     _reader: threading.Thread | None = None
 
     @property
@@ -52,31 +53,25 @@ class Replica:
         """A steward who calls it."""
         return Client(base_url=self.address, headers=bearer(STEWARD), timeout=_PATIENCE)
 
-    def command(self) -> list[str]:
-        """How it is started."""
-        return [sys.executable, *MODULE, "serve", "--port", str(self.port)]
-
-    def variables(self) -> dict[str, str]:
-        """The environment that it is started with."""
-        return environment(self.home, bootstrap_key=STEWARD, **self.settings)
+    def begin(self, stdout: int, stderr: int) -> Fork | subprocess.Popen[bytes]:
+        """Its process, with its output."""
+        given = {"bootstrap_key": STEWARD, "helper_processes": "0"} | self.settings
+        return Fork([*MODULE, "serve", "--port", str(self.port)], environment(self.home, **given), stdout, stderr)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        self._process = subprocess.Popen(
-            self.command(),
-            cwd=ROOT,
-            env=self.variables(),
-            stdout=subprocess.PIPE,
-            stderr=self.log or subprocess.STDOUT,
-            text=True,
-        )
-        lines = self._process.stdout
-        if lines is not None:
-            self._reader = threading.Thread(target=lambda: self.said.extend(lines))
-            self._reader.start()
+        read, written = os.pipe()
+        self._process = self.begin(written, written if self.log is None else self.log.fileno())
+        os.close(written)
+        self._reader = threading.Thread(target=self._listen, args=(read,))
+        self._reader.start()
         until(lambda: self._answers() or not self.running, "the service answers")
         assert self.running, "".join(self.said)
         self.up.set()
+
+    def _listen(self, read: int) -> None:
+        with os.fdopen(read) as lines:
+            self.said.extend(lines)
 
     def kill(self) -> None:
         """SIGKILL: not a line of it runs after this moment."""
@@ -95,8 +90,6 @@ class Replica:
         status = self._process.wait(_PATIENCE)
         if self._reader is not None:
             self._reader.join(_PATIENCE)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
         self._process = self._reader = None
         return status
 

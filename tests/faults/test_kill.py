@@ -17,7 +17,11 @@ def test_kill_9_under_load(url: str, tmp_path: Path, times: Form) -> None:
     """On PostgreSQL there are two replicas, of which one is killed, or both."""
     number = 1 if url.startswith("sqlite") else 2
     random_ = random.Random(20)
-    with replicas(tmp_path, number, database_url=url) as servers, servers[0].client() as client:
+    helpers = str(times(0, 2))  # each start of them takes seconds
+    with (
+        replicas(tmp_path, number, database_url=url, helper_processes=helpers) as servers,
+        servers[0].client() as client,
+    ):
         scenario = Scenario(servers, client, url)
         scenario.open()
         turns = times(3 if number == 1 else 2, 50)

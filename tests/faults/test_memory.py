@@ -84,7 +84,7 @@ def _peak(server: Replica) -> int:
 
 
 def test_no_mix_of_bodies_takes_more_than_is_stated(tmp_path: Path, times: Form) -> None:
-    given = {name: str(value) for name, value in _LIMITS.items()}
+    given = {name: str(value) for name, value in _LIMITS.items()} | {"helper_processes": "2"}
     with (
         replicas(tmp_path, 1, database_url=f"sqlite:///{tmp_path / 'ledger.db'}", log=None, **given) as (server,),
         server.client() as client,

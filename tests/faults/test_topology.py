@@ -8,6 +8,7 @@ import contextlib
 import json
 import random
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,14 +36,12 @@ class Proxy(Replica):
 
     behind: list[Replica] = field(default_factory=list)
 
-    def command(self) -> list[str]:
-        """With its output where this is read, and not in the background."""
-        return ["haproxy", "-db", "-f", str(ROOT / "deploy" / "haproxy.cfg")]
-
-    def variables(self) -> dict[str, str]:
-        """Where it listens, and what is behind it."""
+    def begin(self, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
+        """With its output where this is read, and not in the background; it is told where it listens, and for whom."""
         addresses = {f"SERVICE_{number}": f"127.0.0.1:{one.port}" for number, one in enumerate(self.behind, 1)}
-        return {"PROXY_BIND": f"127.0.0.1:{self.port}", "PATH": "/usr/sbin:/usr/bin", **addresses}
+        variables = {"PROXY_BIND": f"127.0.0.1:{self.port}", "PATH": "/usr/sbin:/usr/bin", **addresses}
+        command = ["haproxy", "-db", "-f", str(ROOT / "deploy" / "haproxy.cfg")]
+        return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=stdout, stderr=stderr)
 
     def log_lines(self) -> list[dict[str, object]]:
         """What it logged of requests."""
