@@ -71,7 +71,7 @@ def refused(
 
 
 _LONG = 1 << 16  # characters of a plan, of which reading alone would hold others up
-_FEW_OFFSET_TAILS = 3  # of unlike noise; each takes up to half a second a step of the search
+_FEW_OFFSET_TAILS = 1  # of unlike noise; each takes up to half a second a step of the search
 _UNLIKE = 500  # mechanisms of unlike noise, whatever it is: two seconds of search
 _MECHANISMS = 5000  # in all, likewise
 
