@@ -47,7 +47,7 @@ def acknowledge(
 
     database.write(work, landed=lambda *_: False)
     with database.read() as connection:
-        file.replace(present_heads(connection), clock.now())
+        file.replace(present_heads(connection, secret).sound, clock.now())
     database.close()
     for one in missing:
         typer.echo(str(one))

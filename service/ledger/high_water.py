@@ -7,18 +7,18 @@ installation's. The installation's secret authenticates it, so that nobody else 
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, Row, select, tuple_
 
 from service.errors import StartupRefused
 from service.ledger import installation_journal
 from service.ledger.installation import Secret
-from service.ledger.journal import Head
+from service.ledger.journal import LARGEST_INTEGER, Head
 from service.ledger.tables import Account, Entry
 
 T = TypeVar("T")
@@ -26,7 +26,8 @@ T = TypeVar("T")
 INSTALLATION = ""
 """The name of the installation's journal among those of the accounts, none of which has an empty name."""
 
-_AT_ONCE = 500  # entries that one statement looks up
+_AT_ONCE = 500  # entries or accounts that one statement looks up
+_FEW = 5000  # accounts that are looked up by name; of more, all are read
 _WAIT = 10.0  # seconds that a process waits for another one that writes the same file
 _RING = 2**256
 _TABLES = """\
@@ -114,20 +115,16 @@ class HighWaterFile:
             raise self._broken("its heads are not those that the service wrote")
         return Mark(heads, total[0].entries, total[1], total[2])
 
-    def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool = True) -> dict[str, Head]:
-        """Write heads that are later than those of the mark, durably, before this returns.
+    def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool = True) -> None:
+        """Write heads that are later than those of the mark, durably, before this returns; others are left out.
 
         Args:
             in_use: whether the server goes on.
-
-        Returns:
-            The marked heads of the journals whose given head is not later: the caller finds out why.
 
         Raises:
             BrokenMark: the file cannot be written, or is not as the service wrote it.
         """
         self._make()
-        ahead: dict[str, Head] = {}
         with self._opened() as file:
             file.execute("BEGIN IMMEDIATE")
             for statement in _TABLES.split(";\n"):
@@ -137,10 +134,7 @@ class HighWaterFile:
             for name, head in heads.items():
                 row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
                 marked = None if row is None else Head(*row)
-                if marked == head:
-                    continue
                 if marked is not None and marked.seq >= head.seq:
-                    ahead[name] = marked
                     continue
                 file.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", (name, head.seq, head.hash))
                 journals += marked is None
@@ -150,7 +144,22 @@ class HighWaterFile:
             seal = self.secret.seal("high-water-mark", *row)
             file.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?, ?, ?, ?, ?)", (*row, seal))
             file.execute("COMMIT")
-        return ahead
+
+    def marked(self, journals: Iterable[str]) -> dict[str, Head]:
+        """Read the marked heads of some journals, those that have one.
+
+        Raises:
+            BrokenMark: the file cannot be read.
+        """
+        if not self._exists():
+            return {}
+        found: dict[str, Head] = {}
+        with self._opened() as file:
+            for name in journals:
+                row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
+                if row is not None:
+                    found[name] = Head(*row)
+        return found
 
     def replace(self, heads: Mapping[str, Head], at: str) -> None:
         """Forget the mark, whatever is in the file, and begin another one with these heads.
@@ -232,16 +241,33 @@ class _Total:
     digest: int
 
 
-def present_heads(connection: Connection, account_ids: Iterable[int] | None = None) -> dict[str, Head]:
-    """Read the heads of accounts' journals, of all by default, and that of the installation's journal."""
-    heads = {INSTALLATION: installation_journal.head(connection)}
-    if account_ids is None:
-        heads |= {row.name: Head(row.head_seq, row.head_hash) for row in connection.execute(_HEADS)}
-        return heads
-    for some in _batches(list(account_ids)):
-        rows = connection.execute(_HEADS.where(Account.id.in_(some)))
-        heads |= {row.name: Head(row.head_seq, row.head_hash) for row in rows}
-    return heads
+class Heads(NamedTuple):
+    """The heads of journals as they are now.
+
+    Attributes:
+        sound: those whose entry is in the journal; that of the installation's, if it has its seal.
+        altered: the names of the others. No journal has such a head that the service wrote.
+    """
+
+    sound: dict[str, Head]
+    altered: list[str]
+
+
+def present_heads(connection: Connection, secret: Secret, journals: Collection[str] | None = None) -> Heads:
+    """Read the heads of some accounts' journals, of all by default, and that of the installation's journal."""
+    sound: dict[str, Head] = {}
+    altered: list[str] = []
+    for _, name, seq, head, stored in _last_entries(connection, journals):
+        if isinstance(seq, int) and 0 < seq <= LARGEST_INTEGER and isinstance(head, str) and head == stored:
+            sound[name] = Head(seq, head)
+        else:
+            altered.append(name)
+    own = installation_journal.sealed_head(connection, secret)
+    if own is None:
+        altered.append(INSTALLATION)
+    else:
+        sound[INSTALLATION] = own
+    return Heads(sound, altered)
 
 
 def missing_entries(connection: Connection, heads: Mapping[str, Head]) -> list[Missing]:
@@ -249,12 +275,12 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head]) -> list[M
     last: dict[str, int] = {}  # the number of the last entry
     stored: dict[str, str] = {}  # the hash of the marked entry
     earlier: dict[tuple[int, int], str] = {}  # journals that went on, by the account's id and the marked entry's number
-    for account_id, name, seq, digest in connection.execute(_LAST_ENTRIES):
-        last[name] = seq
+    for account_id, name, seq, _, digest in _last_entries(connection, heads):
+        last[name] = seq if isinstance(seq, int) else 0
         marked = heads.get(name)
         if marked is not None and marked.seq == seq:
             stored[name] = digest
-        elif marked is not None and marked.seq < seq:
+        elif marked is not None:  # an account's row may say anything: the entry itself is looked for
             earlier[account_id, marked.seq] = name
     for pairs in _batches(list(earlier)):
         entries = select(Entry.account_id, Entry.seq, Entry.hash)
@@ -271,15 +297,33 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head]) -> list[M
     return missing
 
 
+def names_of(connection: Connection, account_ids: Collection[int]) -> list[str]:
+    """Read the names of accounts, which never change."""
+    return [
+        name
+        for ids in _batches(list(account_ids))
+        for name in connection.execute(select(Account.name).where(Account.id.in_(ids))).scalars()
+    ]
+
+
+def _last_entries(connection: Connection, journals: Collection[str] | None) -> Iterator[Row[int, str, Any, Any, Any]]:
+    """The accounts of these names, or all, each with its head and the hash of the journal's entry of that number."""
+    if journals is None or len(journals) > _FEW:
+        yield from connection.execute(_LAST_ENTRIES)
+        return
+    for names in _batches(list(journals)):
+        yield from connection.execute(_LAST_ENTRIES.where(Account.name.in_(names)))
+
+
 def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[begin : begin + _AT_ONCE] for begin in range(0, len(values), _AT_ONCE))
 
 
-_HEADS = select(Account.name, Account.head_seq, Account.head_hash)
 # The journal's own hash: an account's row can say that there is an entry which is gone.
 _LAST_ENTRIES = select(
     Account.id,
     Account.name,
     Account.head_seq,
+    Account.head_hash,
     select(Entry.hash).where(Entry.account_id == Account.id, Entry.seq == Account.head_seq).scalar_subquery(),
 )

@@ -67,6 +67,14 @@ def head(connection: Connection) -> Head:
     return BEFORE_FIRST if row is None else Head(*row)
 
 
+def sealed_head(connection: Connection, secret: Secret) -> Head | None:
+    """Return the last entry; None where it was not written with the installation's secret."""
+    row = connection.execute(_ENTRY.order_by(None).order_by(InstallationEntry.seq.desc()).limit(1)).one_or_none()
+    if row is None:
+        return BEFORE_FIRST
+    return Head(row.seq, row.hash) if secret.is_seal(row.seal, _PURPOSE, row.seq, row.hash) else None
+
+
 def has_kind(connection: Connection, *kinds: Kind) -> bool:
     """Whether there is an entry of one of these kinds."""
     return (

@@ -1,7 +1,7 @@
 """Keeping the high-water mark: it is checked at the start and written behind the commits, within a second."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import structlog
@@ -10,10 +10,20 @@ from service.errors import ServiceError, StartupRefused
 from service.ledger import clock
 from service.ledger.backup import require_sound_file
 from service.ledger.database import Database
-from service.ledger.high_water import HighWaterFile, Mark, Missing, missing_entries, present_heads
+from service.ledger.high_water import (
+    INSTALLATION,
+    HighWaterFile,
+    Mark,
+    Missing,
+    missing_entries,
+    names_of,
+    present_heads,
+)
+from service.ledger.journal import Head
 
 _PAUSE = 0.5  # seconds between two looks at what was committed
 _REFRESH = 120  # looks after which the time is written although nothing was committed
+_EVERYTHING = 1200  # looks after which all journals are held against the mark, whoever changed them
 _TOLERANCE = 60.0  # seconds that clocks differ by, and that this machine's may be set back by
 _SHOWN = 20  # journals that a message names
 
@@ -89,32 +99,45 @@ class MarkKeeper:
     def advance(self, *, everything: bool = False, last: bool = False) -> None:
         """Write the heads of journals that this process added to, or of all; ``last`` as the server ends.
 
-        Where the mark is ahead of the ledger, which was replaced by an older one then, writing is stopped.
+        Where a journal lacks the entry that is marked of it, the ledger was replaced by an older one, or rewritten:
+        then the mark stays, and nothing is written into the ledger any more.
 
         Raises:
-            BrokenMark: the mark cannot be written.
+            BrokenMark: the mark cannot be read or written.
             Unavailable: the database does not answer.
         """
         changed = self._database.take_changed_journals()
         try:
+            journals: list[str] | None = None
+            marked: Mapping[str, Head] = {}
+            if everything or not self.file.path.exists():
+                mark = self.file.read()
+                marked = {} if mark is None else mark.heads
+            else:
+                with self._database.read() as connection:
+                    journals = names_of(connection, changed)
+                marked = self.file.marked([*journals, INSTALLATION])
+            # After the mark was read, so that all that is marked had been committed before this moment of the ledger.
             with self._database.read() as connection:
-                heads = present_heads(connection, None if everything or not self.file.path.exists() else changed)
+                missing = missing_entries(connection, marked)
+                heads = present_heads(connection, self.file.secret, journals)
+            self._tell(missing, heads.altered)
+            if missing:
+                return
             at = clock.now()
-            ahead = self.file.advance(heads, at, in_use=not last)
+            self.file.advance(heads.sound, at, in_use=not last)
             self.written_at = at
         except BaseException:
             self._database.put_back_changed_journals(changed)
             raise
-        if ahead:  # by another process's entries, or by entries that are gone: only a later look can tell
-            with self._database.read() as connection:
-                missing = missing_entries(connection, ahead)
-            if missing:
-                self._stop(missing)
 
-    def _stop(self, missing: list[Missing]) -> None:
-        if self._database.stopped is None:
+    def _tell(self, missing: list[Missing], altered: list[str]) -> None:
+        if altered:
+            names = [name or "the installation's journal" for name in altered[:_SHOWN]]
+            _log.error("heads that the service did not write; they are not marked", journals=names, number=len(altered))
+        if missing and self._database.stopped is None:
             _log.critical("ledger older than its high-water mark; nothing is written", missing=described(missing))
-        self._database.stopped = "entries of the ledger are missing that were there before; nothing is written"
+            self._database.stopped = "entries of the ledger are missing that were there before; nothing is written"
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -135,11 +158,11 @@ class MarkKeeper:
             if not (last or looks % _REFRESH == 0 or self._database.has_changed_journals()):
                 continue
             try:
-                self.advance(last=last)
-            except (ServiceError, OSError) as error:
+                self.advance(everything=looks % _EVERYTHING == 0, last=last)
+            except Exception as error:  # noqa: BLE001 - whatever is in the database, the mark is kept again afterwards
                 if not self._failing:
-                    detail = error.for_operator if isinstance(error, ServiceError) else error.strerror
-                    _log.error("high-water mark not written", error=type(error).__name__, detail=detail or str(error))
+                    detail = (error.for_operator or str(error)) if isinstance(error, ServiceError) else None
+                    _log.error("high-water mark not written", error=type(error).__name__, detail=detail)
                 self._failing = True
             else:
                 self._failing = False

@@ -1,17 +1,20 @@
 """A server's high-water mark follows what it commits, and an older ledger under it is not written any more."""
 
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger import clock
+from service.ledger import clock, installation_journal
 from service.ledger.database import Database, note_journals
 from service.ledger.high_water import HighWaterFile
 from service.ledger.installation import Secret
+from service.ledger.installation_journal import Kind
 from service.ledger.journal import Head
 from service.ledger.mark_keeper import MarkKeeper, check_mark
 from tests.ledger.charging import account_of, charge, open_account
@@ -36,25 +39,28 @@ def _marked(file: HighWaterFile) -> dict[str, Head]:
     return dict(mark.heads)
 
 
-def _roll_back(database: Database, seq: int) -> None:
-    """What somebody does who writes the database: the last entries go, and the account's row is made to fit."""
+def _unprotected(database: Database, table: str, *statements: str) -> None:
+    """What somebody does who writes the database, whose triggers do not hold them up."""
+    names = ("no_delete", "no_replace", "fixed", "by_entry")
     drops = {
-        "sqlite": [
-            f"DROP TRIGGER IF EXISTS {name}"
-            for name in ("journal_no_delete", "releases_no_delete", "accounts_by_entry")
-        ],
+        "sqlite": [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names],
         "postgresql": ["SET LOCAL session_replication_role = replica"],
     }[database.kind]
 
     def work(connection: Connection) -> None:
-        for statement in drops:
+        for statement in (*drops, *statements):
             connection.execute(text(statement))
-        for table in ("journal", "releases"):
-            connection.execute(text(f"DELETE FROM {table} WHERE seq > :seq"), {"seq": seq})
-        head = connection.execute(text("SELECT hash FROM journal WHERE seq = :seq"), {"seq": seq}).scalar_one()
-        connection.execute(text("UPDATE accounts SET head_seq = :seq, head_hash = :hash"), {"seq": seq, "hash": head})
 
     database.write(work, landed=lambda *_: False)
+
+
+def _roll_back(database: Database, seq: int) -> None:
+    """Delete the last entries with what they wrote, and have the account's row fit."""
+    with database.read() as connection:
+        head = connection.execute(text("SELECT hash FROM journal WHERE seq = :seq"), {"seq": seq}).scalar_one()
+    for table in ("journal", "releases"):
+        _unprotected(database, table, f"DELETE FROM {table} WHERE seq > {seq}")
+    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}'")
 
 
 def test_it_follows_what_is_committed(database: Database, file: HighWaterFile) -> None:
@@ -156,17 +162,117 @@ def test_a_ledger_that_becomes_older_under_a_server_is_not_written_any_more(
     assert _marked(file)["people"].seq == 4
 
 
+@pytest.mark.parametrize("further", [0, 5])
+def test_a_journal_that_is_rewritten_between_two_looks_stops_the_server(
+    database: Database, file: HighWaterFile, further: int
+) -> None:
+    """However far it comes: what was marked of it is gone."""
+    open_account(database)
+    for _ in range(3):
+        charge(database, PLAN)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    before = _marked(file)
+    _roll_back(database, 1)
+    for _ in range(3 + further):
+        charge(database, {"type": "gaussian", "rho": "1/32"})
+    keeper.advance()
+    with pytest.raises(Unavailable, match="entries of the ledger are missing"):
+        charge(database, PLAN)
+    assert _marked(file) == before
+
+
+def test_the_installations_journal_cannot_be_rewritten_either(
+    database: Database, file: HighWaterFile, secret: Secret
+) -> None:
+    def append(kind: Kind) -> None:
+        at = clock.now()
+        database.write(
+            lambda connection: installation_journal.append(connection, secret, kind, {}, actor=None, at=at),
+            landed=lambda *_: False,
+        )
+
+    append("key_made")
+    append("key_revoked")
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    _unprotected(database, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
+    append("key_rotated")
+    append("key_made")
+    keeper.advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the installation's journal has another entry 2 than it had"):
+        check_mark(database, file)
+
+
+@pytest.mark.parametrize("seq", [2**63 - 1, 2**53 + 1, 0, -1, 10])
+def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
+    database: Database, file: HighWaterFile, seq: int
+) -> None:
+    open_account(database)
+    open_account(database, "places")
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    before = _marked(file)
+    people = account_of(database)
+    charge(database, PLAN, name="places")
+    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq} WHERE name = 'people'")
+    database.put_back_changed_journals({people.id})
+    for everything in (False, True):
+        keeper.advance(everything=everything)
+        assert _marked(file) == before | {"places": account_of(database, "places").head}
+    assert database.stopped is None, "what was marked is there"
+
+
+def test_an_entry_of_the_installations_journal_without_a_seal_is_not_marked(
+    database: Database, file: HighWaterFile
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    forged = "INSERT INTO installation_journal VALUES (4611686018427387904, 'key_made', '{}', 'zz', 'zz')"
+    _unprotected(database, "installation_journal", forged)
+    keeper.advance(everything=True)
+    assert _marked(file) == {"people": account_of(database).head}
+    assert database.stopped is None
+
+
+def test_the_thread_outlives_whatever_goes_wrong(
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    plain, failed = HighWaterFile.advance, threading.Event()
+
+    def fail_once(self: HighWaterFile, *given: Any, **named: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OverflowError
+        plain(self, *given, **named)
+
+    monkeypatch.setattr(HighWaterFile, "advance", fail_once)
+    with keeper.keeping():
+        charge(database, PLAN)
+        assert failed.wait(30)
+        deadline = time.monotonic() + 30
+        while _marked(file)["people"] != account_of(database).head:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 def test_another_process_that_was_faster_is_no_rollback(database: Database, file: HighWaterFile) -> None:
     open_account(database)
     keeper = MarkKeeper(database, file)
-    charge(database, PLAN)
-    slow = {"people": account_of(database).head}
-    charge(database, PLAN)
     keeper.advance(everything=True)
-    assert file.advance(slow, clock.now()) == {"people": account_of(database).head}
+    charge(database, PLAN)
+    slow = account_of(database).head
+    charge(database, PLAN)
+    keeper.advance()
+    file.advance({"people": slow}, clock.now())
     database.put_back_changed_journals({account_of(database).id})
     keeper.advance()
     assert database.stopped is None
+    assert _marked(file)["people"] == account_of(database).head
 
 
 def test_a_clock_behind_the_mark_is_refused_or_made_up_for(database: Database, file: HighWaterFile) -> None:
