@@ -38,6 +38,7 @@ from service.ledger import accounts, clock, descriptions, history, journal, open
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget, usual_delta
 from service.ledger.opening import NewAccount
+from service.ledger.paging import CHARACTERS, first_of
 from service.ledger.settling import present
 from service.ledger.spending import Subplans
 from service.privacy import effort
@@ -160,7 +161,10 @@ class Balance(BaseModel):
     partitions: PartitionsTotal | None = Field(
         description="Of the account and of those under it; null with as_of. All those of a mechanism are one charge."
     )
-    tags: list[str] = Field(description="What spent or reserved carries, and can be asked for by.")
+    tags: list[str] = Field(
+        description="What spent or reserved carries, and can be asked for by; of very many the first in order, with"
+        f" {CHARACTERS} characters together."
+    )
     head: HeadBody
 
 
@@ -390,7 +394,7 @@ def _figures(
     return {
         "spent": guarantee_body(_history(spent, neighbouring, deltas, tag)),
         "reserved": guarantee_body(_history(reserved, neighbouring, deltas, tag)),
-        "tags": spending.tags_of([*spent, *reserved]),
+        "tags": first_of(spending.tags_of([*spent, *reserved])),
     }
 
 
