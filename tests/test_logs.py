@@ -48,6 +48,9 @@ def test_a_line_says_who_asked_what(tmp_path: Path) -> None:
         )
         problem_of(served.client.get("/nothing", headers={"X-Request-Id": "four"}), "not_found")
         problem_of(served.client.get("/v1/keys", headers=bearer(token) | {"X-Request-Id": "five"}), "unavailable")
+        long = "/v1/accounts/" + "a" * 5000
+        served.client.get(long, headers=key | {"X-Request-Id": "six"})
+        served.client.get("/" + "b" * 5000, headers={"X-Request-Id": "seven"})
         served.client.get("/healthz")
         served.client.get("/metrics")
         served.client.post("/healthz")
@@ -73,6 +76,8 @@ def test_a_line_says_who_asked_what(tmp_path: Path) -> None:
     assert "principal" not in by_id["three"]
     assert (by_id["four"]["status"], by_id["four"]["route"]) == (404, None)
     assert (by_id["five"]["status"], by_id["five"]["client"]) == (503, "127.0.0.1"), "who it was cannot be told"
+    assert (by_id["six"]["path"], by_id["six"]["account"]) == (long[:300], "a" * 300)
+    assert by_id["seven"]["path"] == "/" + "b" * 299
     (failure,) = _lines(served, "the issuer's keys cannot be fetched")
     assert (failure["issuer"], failure["reason"]) == ("http://127.0.0.1:1", "ConnectError")
     # Probes are asked all day long: only what goes wrong with them is told.

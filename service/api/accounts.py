@@ -29,14 +29,16 @@ from service.api.guarantees import (
 )
 from service.api.kept import Question
 from service.api.metadata import Metadata, patch_of
-from service.api.paging import Cursor, Limit, page, read_cursor, read_seq
+from service.api.paging import Cursor, Limit, page, read_cursor, read_seq, with_room
 from service.api.pictures import wanted
 from service.api.plans import document_of
+from service.api.room import Room
 from service.errors import InvalidInput
 from service.ledger import accounts, clock, descriptions, history, journal, opening, partitions, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget, usual_delta
 from service.ledger.opening import NewAccount
+from service.ledger.paging import CHARACTERS, first_of
 from service.ledger.settling import present
 from service.ledger.spending import Subplans
 from service.privacy import effort
@@ -159,7 +161,10 @@ class Balance(BaseModel):
     partitions: PartitionsTotal | None = Field(
         description="Of the account and of those under it; null with as_of. All those of a mechanism are one charge."
     )
-    tags: list[str] = Field(description="What spent or reserved carries, and can be asked for by.")
+    tags: list[str] = Field(
+        description="What spent or reserved carries, and can be asked for by; of very many the first in order, with"
+        f" {CHARACTERS} characters together."
+    )
     head: HeadBody
 
 
@@ -245,6 +250,7 @@ def _threshold(text: str) -> Fraction:
 def list_accounts(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
+    take: Room,
     parent: Annotated[AccountName | None, Query(description="Those directly under this account.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -254,10 +260,11 @@ def list_accounts(
     By name; a key that is limited to some accounts sees those.
     """
     with database.read() as connection:
-        found = accounts.list_accounts(connection, read_cursor(cursor), limit, principal.accounts, parent)
+        after, only = read_cursor(cursor), principal.accounts
+        found = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
         shown = [account_body(present(connection, account, now).account) for account in found]
-    return ok(page(shown, limit, found[-1].name if found else None))
+    return ok(page(shown, found[-1].name if found.more else None))
 
 
 @router.get("/{account}", response_model=AccountBody)
@@ -387,7 +394,7 @@ def _figures(
     return {
         "spent": guarantee_body(_history(spent, neighbouring, deltas, tag)),
         "reserved": guarantee_body(_history(reserved, neighbouring, deltas, tag)),
-        "tags": spending.tags_of([*spent, *reserved]),
+        "tags": first_of(spending.tags_of([*spent, *reserved])),
     }
 
 
@@ -417,6 +424,7 @@ def read_journal(
     account: AccountPath,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
+    take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
@@ -428,10 +436,10 @@ def read_journal(
     require(principal, "auditor", account)
     with database.read() as connection:
         found = accounts.read_account(connection, account)
-        entries = journal.entries(connection, found.id, read_seq(cursor), limit)
+        entries = journal.entries(connection, found.id, read_seq(cursor), limit, with_room(take))
         previous = journal.hash_before(connection, found.id, entries[0].seq) if entries else ""
     items = []
     for entry in entries:
         items.append({"entry": json.loads(entry.body), "previous": previous, "hash": entry.hash})
         previous = entry.hash
-    return ok(page(items, limit, entries[-1].seq if entries else None))
+    return ok(page(items, entries[-1].seq if entries.more else None))

@@ -19,6 +19,7 @@ SENDER = "sender"  # in the state of a request without a key of its own: the pri
 
 
 _LARGE = 1 << 18  # bytes of a body that waits for its principal's turn before it is read
+_PART = 1 << 20  # bytes of an answer that are passed on at a time
 _RETRY = 10  # seconds after which an upload that found no room may come again
 
 
@@ -184,10 +185,15 @@ class _Body:
         self.started = (self.started or asked) + clock() - asked
 
     async def sent(self, message: Message) -> None:
-        """Pass the answer on."""
+        """Pass the answer on, a large one in parts: room is given back when the client has taken all but the last."""
         self.answered = True
         if message["type"] == "http.response.start" and self.started is not None and not self.whole:
             message["headers"] = [*message["headers"], (b"connection", b"close")]  # the rest of the body is not read
+        content = message.get("body", b"")
+        for at in range(0, len(content) - _PART, _PART):
+            await self.send({"type": message["type"], "body": content[at : at + _PART], "more_body": True})
+        if len(content) > _PART:
+            message = {**message, "body": content[-((len(content) - 1) % _PART + 1) :]}
         await self.send(message)
 
     def _check(self, size: int) -> None:

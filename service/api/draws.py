@@ -1,6 +1,6 @@
 """Noisy counts: drawing them, once, and reading them again."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Annotated
 
@@ -200,20 +200,21 @@ def list_draws(
     With their noisy counts, oldest first; without them, those whose counts are no longer kept.
     """
     require(principal, "auditor", account)
+
+    def before_reading(size: int) -> None:
+        take(_A_COUNT * size)
+        _leave_large(request, size)
+
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         releases.state_of(connection, owner.id, release)
-        outlines = drawn.list_outlines(connection, release, read_seq(cursor), limit)
+        asked = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, before_reading
         if not noisy:
-            last_seq = outlines[-1].head.seq if outlines else None
-            return ok(page([outline_body(outline) for outline in outlines], limit, last_seq))
-        size = sum(_on_page(outline.size for outline in outlines))
-        take(_A_COUNT * size)
-        _leave_large(request, size)
-        records = drawn.list_draws(connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS)
-    counts = sum(record.noisy.size for record in records if isinstance(record, DrawRecord))
-    full = len(records) >= limit or counts >= PAGE_OF_COUNTS
-    last = write_cursor(records[-1].head.seq) if full else None
+            outlines = drawn.list_outlines(*asked)
+            last_seq = outlines[-1].head.seq if outlines.more else None
+            return ok(page([outline_body(outline) for outline in outlines], last_seq))
+        records = drawn.list_draws(*asked)
+    last = write_cursor(records[-1].head.seq) if records.more else None
     return Streamed(page_of(records, last), media_type="application/json")
 
 
@@ -256,16 +257,6 @@ def _leave_large(request: Request, size: int) -> None:
     """
     if size > _MANY and request.app.state.helpers is not None:
         raise Elsewhere
-
-
-def _on_page(sizes: Iterable[int]) -> Iterator[int]:
-    """The sizes of the draws that a page holds."""
-    left = PAGE_OF_COUNTS
-    for size in sizes:
-        if left <= 0:
-            return
-        left -= size
-        yield size
 
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:

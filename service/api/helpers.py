@@ -28,7 +28,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.context import PRICES_ONLY, READ_ONLY, WRITES, Change, Found
 from service.api.fair import Fair
 from service.api.kept import TO_KEEP
+from service.api.problems import KINDS, problem
 from service.api.rollback import HEADER
+from service.api.room import Take, room_of
 from service.api.throttle import GIVEN_UP
 from service.errors import InvalidInput, ServiceError, Unavailable
 from service.ledger import known
@@ -41,6 +43,8 @@ _BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
 _FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
 _END = "end"  # the type of the message after a request's last
 _WRITE = "write"  # of one that has the serving process write; its answer comes before the rest
+_FOLLOWS = "follows"  # in a message: the bytes of its body, which comes by itself and is not copied on the way
+_LARGE, _COPIES = 1 << 20, 2  # bytes of such a body; how often it may be here while it is passed on
 _HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # that operations look at
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
 
@@ -177,7 +181,7 @@ class Helpers:
     ) -> Message:
         async with self.queue.place(request.state.principal.name):
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
-            helper.idle = False
+            helper.idle, helper.take = False, room_of(request.scope)
             try:
                 message = await self._in_time(partial(helper.ask, (asked, bytes(body))))
                 if change is not None and message["type"] == _WRITE:
@@ -248,6 +252,7 @@ class _Helper:
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
         self.idle = True
+        self.take: Take = room_of({"state": {}})
 
     def ask(self, said: object) -> Message:
         """Send a request, or what it waits for; the first message that comes back."""
@@ -259,10 +264,14 @@ class _Helper:
         """The next message.
 
         Raises:
-            Unavailable: the process has been ended.
+            TooLarge: it takes more room than there may be.
+            Unavailable: it takes more than there is now, or the process has been ended.
         """
         try:
             message: Message = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - of our own process
+            if message.get(_FOLLOWS):
+                self.take(_COPIES * message[_FOLLOWS])
+                message["body"] = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self._process.join(_LAST_WORDS)
             if self._process.exitcode == _FAILED:
@@ -320,6 +329,10 @@ def _leave(_: Request, __: Exception) -> Response:
     return Response()  # not passed on
 
 
+async def _failure(request: Request, _: Exception) -> Response:
+    return problem("internal", KINDS["internal"].explanation, request.scope["path"])
+
+
 def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     """Answer requests until the server has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
@@ -328,6 +341,7 @@ def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     os.nice(_NICENESS)
     app = application()
     app.add_exception_handler(_Refused, _leave)
+    app.add_exception_handler(Exception, _failure)
     with asyncio.Runner() as runner:
         while True:
             try:
@@ -339,7 +353,7 @@ def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
 
 async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> None:
     structlog.contextvars.bind_contextvars(request_id=scope["state"].get("request_id"))
-    left = [body]
+    left, whole = [body], False
 
     async def receive() -> Message:
         if left:
@@ -348,7 +362,14 @@ async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> 
         raise AssertionError
 
     async def send(message: Message) -> None:
+        nonlocal whole
+        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        content = message.get("body", b"")
+        if len(content) > _LARGE:
+            message = {**message, "body": b"", _FOLLOWS: len(content)}
         pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        if _FOLLOWS in message:
+            pipe.send_bytes(content)
 
     def write(act: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         message = {"type": _WRITE, "act": act, "arguments": arguments}
@@ -360,11 +381,15 @@ async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> 
 
     scope["state"][WRITES] = write
     try:
-        await app(scope, receive, send)
+        try:
+            await app(scope, receive, send)
+        except BrokenPipeError:
+            raise
+        except Exception:  # it was answered, unless a part of another answer had gone
+            logging.getLogger("service.helpers").exception("request")  # without its message, as all such lines
+            if not whole:
+                os._exit(_FAILED)
         left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}
         await send({"type": _END, "state": left_behind})
     except BrokenPipeError:  # the server has gone
         os._exit(0)
-    except Exception:
-        logging.getLogger("service.helpers").exception("request")  # without its message, as all such lines
-        os._exit(_FAILED)

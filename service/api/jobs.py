@@ -17,8 +17,9 @@ from service.api.context import Changing, CurrentDatabase, CurrentSecret, in_wri
 from service.api.empirical import BiasBody, EventBody, Point, Smoothing, read_confidence, setting_of
 from service.api.empirical_figures import loss_picture
 from service.api.exact import LARGEST_INTEGER, Exact
-from service.api.paging import Cursor, Limit, page, read_cursor
+from service.api.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.problems import KINDS
+from service.api.room import Room
 from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, Algorithm, Measurement
 from service.empirical.notation import experiment_of
 from service.errors import Forbidden, InvalidInput
@@ -205,6 +206,7 @@ def list_jobs(
     database: CurrentDatabase,
     secret: CurrentSecret,
     principal: CurrentPrincipal,
+    take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
@@ -217,10 +219,9 @@ def list_jobs(
     require(principal, "steward")
     after, _, last_id = read_cursor(cursor).partition(" ")
     with database.read() as connection:
-        found = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state)
-    found = [jobs.checked(secret, job) for job in found]
-    last = f"{found[-1].created_at} {found[-1].id}" if found else None
-    return ok(page([_outline(job) for job in found], limit, last))
+        found = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state, with_room(take))
+    last = f"{found[-1].created_at} {found[-1].id}" if found.more else None
+    return ok(page([_outline(jobs.checked(secret, job)) for job in found], last))
 
 
 @router.get(

@@ -17,6 +17,7 @@ from service.privacy.plan import condense
 from service.privacy.pricing import MEMOISED_SIZE
 
 TO_KEEP = "to_keep"  # in the state of a request
+_LARGEST = 1 << 16  # characters of figures that are kept
 
 
 def costs_of(
@@ -42,9 +43,10 @@ class Question:
 
     def __init__(self, request: Request, account: AccountRecord, *asked: object) -> None:
         self._request = request
-        text = json.dumps([str(one) for one in asked])
-        self._subject = f"balance {account.id} {hashlib.sha256(text.encode()).hexdigest()}"
-        self._state = f"{known.FOUND_BY} {account.head.hash}"
+        digest = hashlib.sha256(json.dumps([str(one) for one in asked]).encode()).hexdigest()
+        # One of sixteen rows, so that an account has no more of them however many questions are asked about it.
+        self._subject = f"balance {account.id} {digest[0]}"
+        self._state = f"{known.FOUND_BY} {account.head.hash} {digest}"
 
     def known(self, connection: Connection) -> dict[str, Any] | None:
         """The answer, where it was kept."""
@@ -58,4 +60,5 @@ class Question:
 
 
 def _leave(request: Request, found: Known) -> None:
-    request.scope["state"].setdefault(TO_KEEP, []).append(found)
+    if len(found.cost) <= _LARGEST:
+        request.scope["state"].setdefault(TO_KEEP, []).append(found)

@@ -16,7 +16,8 @@ from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.exact import Duration, Label, Short, duration_of
-from service.api.paging import Cursor, Limit, page, read_cursor
+from service.api.paging import Cursor, Limit, page, read_cursor, with_room
+from service.api.room import Room
 from service.errors import Forbidden
 from service.ledger import clock, keys
 from service.ledger.idempotency import StoredAnswer
@@ -143,7 +144,7 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
 
 @router.get("", response_model=KeyPage)
 def list_keys(
-    database: CurrentDatabase, principal: CurrentPrincipal, limit: Limit = 100, cursor: Cursor = None
+    database: CurrentDatabase, principal: CurrentPrincipal, take: Room, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
     """List keys.
 
@@ -151,8 +152,8 @@ def list_keys(
     """
     _require_keeper(principal)
     with database.read() as connection:
-        found = keys.list_keys(connection, read_cursor(cursor) or None, limit)
-    return ok(page([_body(record) for record in found], limit, found[-1].id if found else None))
+        found = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take))
+    return ok(page([_body(record) for record in found], found[-1].id if found.more else None))
 
 
 @router.delete("/{key}", status_code=204)

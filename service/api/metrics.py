@@ -236,8 +236,10 @@ def _accounts(observed: Observed) -> list[AccountRecord]:
     with observed.database.read() as connection:
         for first in range(0, len(names), _AT_ONCE):
             some = frozenset(names[first : first + _AT_ONCE])
-            found = accounts.list_accounts(connection, "", _AT_ONCE, some)
-            shown += [present(connection, account, now).account for account in found]
+            after = ""
+            while found := accounts.list_accounts(connection, after, _AT_ONCE, some):
+                shown += [present(connection, account, now).account for account in found]
+                after = found[-1].name
     return shown
 
 

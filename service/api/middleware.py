@@ -15,6 +15,7 @@ from service.errors import Unavailable
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and answered however busy it is
+_LONGEST = 300  # characters of a text in a log line
 _TOO_MANY = 429  # who asks too often is somebody, at an address
 BEYOND_LIMIT = "beyond_limit"  # in the state of requests on connections that are more than there may be
 _log = structlog.get_logger("service.request")
@@ -100,15 +101,9 @@ class Surroundings:
         if problem is not None and (principal is None or status == _TOO_MANY):
             more["client"] = (scope.get("client") or ("unknown",))[0]
         tell = _log.debug if scope["path"] in PROBES and status == 200 else _log.info
-        tell(
-            "request",
-            method=method,
-            route=route,
-            path=scope["path"],
-            status=status,
-            milliseconds=round(seconds * 1000, 1),
-            **more,
-        )
+        more = {"method": method, "route": route, "path": scope["path"]} | more
+        told = {name: value and value[:_LONGEST] for name, value in more.items()}  # others chose these texts
+        tell("request", status=status, milliseconds=round(seconds * 1000, 1), **told)
 
 
 def template_of(scope: Scope) -> str | None:

@@ -6,9 +6,21 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from service.api.room import Take
 from service.errors import InvalidInput
+from service.ledger.paging import BeforeReading
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at the most.")]
+_A_CHARACTER = 32  # bytes that one takes at most while it is read, parsed and answered: as an escape it has 12
+
+Limit = Annotated[
+    int,
+    Query(
+        ge=1,
+        le=1000,
+        description="How many items at the most. A page of large items has fewer, and at least one: the list ends where"
+        " next_cursor is null.",
+    ),
+]
 Cursor = Annotated[str | None, Query(max_length=400, description="next_cursor of the page before.")]
 
 
@@ -42,7 +54,11 @@ def read_seq(cursor: str | None) -> int:
     return int(last)
 
 
-def page(items: Sequence[dict[str, Any]], limit: int, last: str | int | None) -> dict[str, Any]:
-    """A page; there may be more exactly where it is full."""
-    more = last is not None and len(items) >= limit
-    return {"items": list(items), "next_cursor": write_cursor(last) if more and last is not None else None}
+def page(items: Sequence[dict[str, Any]], last: str | int | None) -> dict[str, Any]:
+    """A page; ``last`` is its last item where others may follow."""
+    return {"items": list(items), "next_cursor": None if last is None else write_cursor(last)}
+
+
+def with_room(take: Take) -> BeforeReading:
+    """Take room for the characters of a page before they are read."""
+    return lambda characters: take(_A_CHARACTER * characters)

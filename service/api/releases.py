@@ -36,9 +36,10 @@ from service.api.guarantees import (
 )
 from service.api.kept import costs_of
 from service.api.metadata import DescribeRelease, Metadata, patch_of
-from service.api.paging import Cursor, Limit, page, read_seq
+from service.api.paging import Cursor, Limit, page, read_seq, with_room
 from service.api.plans import BoundedPlan, DeclaredPartitions, Plan, StatedPartitions, document_of, plan_of_document
 from service.api.priced import cost_of_stored, prepared
+from service.api.room import Room
 from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.accounts import AccountRecord
@@ -204,6 +205,7 @@ def list_releases(
     request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
+    take: Room,
     tag: Annotated[Label | None, Query(description="Those that carry this tag, themselves or on a node.")] = None,
     state: Annotated[State | None, Query(description="Those in this state.")] = None,
     limit: Limit = 100,
@@ -217,7 +219,7 @@ def list_releases(
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now)
+        found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take))
         costs = costs_of(connection, request, owner, found)
         owner = present(connection, owner, now).account
         drawn = partitions.drawn_for(connection, [release.id for release in found])
@@ -225,7 +227,7 @@ def list_releases(
         _body(release, owner, now, drawn.get(release.id, ())) | {"plan": release.document, "cost": cost}
         for release, cost in zip(found, costs, strict=True)
     ]
-    return ok(page(shown, limit, found[-1].head.seq if found else None))
+    return ok(page(shown, found[-1].head.seq if found.more else None))
 
 
 @router.get("/{release}", response_model=ReleaseBody)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, text, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, text, update
 from sqlalchemy.orm import aliased
 
 from service.errors import NotFound, Overrun
@@ -15,6 +15,7 @@ from service.ledger import budgets
 from service.ledger.database import Database, batch
 from service.ledger.journal import AccountHead, Actor, Head
 from service.ledger.metadata import Metadata, read_metadata
+from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Account, Description, Entry
 from service.privacy.filter import Budget, Definition, Totals, Weights
 from service.privacy.numbers import double_down, double_up
@@ -131,16 +132,21 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
 
 
 def list_accounts(
-    connection: Connection, after: str, limit: int, only: frozenset[str] | None, parent: str | None = None
-) -> list[AccountRecord]:
+    connection: Connection,
+    after: str,
+    limit: int,
+    only: frozenset[str] | None,
+    parent: str | None = None,
+    before_reading: BeforeReading | None = None,
+) -> Page[AccountRecord]:
     """A page of accounts by name, those named in ``only`` and directly under ``parent`` where these are given."""
-    query = select(*_COLUMNS, _METADATA, _PROPOSED).where(Account.name > after).order_by(Account.name).limit(limit)
+    query = select(*_COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
     if only is not None:
         query = query.where(Account.name.in_(only))
     if parent is not None:
         above = aliased(Account)
         query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
-    return [_record(row) for row in connection.execute(query)]
+    return page_of(rows_of(connection, query, _SIZE, limit, before_reading=before_reading), _record)
 
 
 def line_above(connection: Connection, name: str) -> list[AccountRecord]:
@@ -293,8 +299,8 @@ _METADATA = (
     .order_by(Description.seq.desc())
     .limit(1)
     .scalar_subquery()
-    .label("metadata")
 )
+_SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
 _PROPOSED = (  # or the entry that ended the last proposal, in the words of the index of these few
     select(Entry.body)
     .where(
@@ -309,7 +315,7 @@ _PROPOSED = (  # or the entry that ended the last proposal, in the words of the 
 
 
 # Statements are built once: building one costs more than running it.
-_BY_NAME = select(*_COLUMNS, _METADATA, _PROPOSED).where(Account.name == bindparam("name"))
+_BY_NAME = select(*_COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
 _BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, case, func, select
 
 from service.errors import AlreadyDrawn, Gone, NotFound
 from service.ledger import packing
@@ -19,6 +19,7 @@ from service.ledger.idempotency import StoredAnswer
 from service.ledger.journal import Head, has_entry
 from service.ledger.layouts import Layout, unpack_layout
 from service.ledger.once import Reload, Source
+from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Draw, Entry, Release, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
@@ -85,32 +86,36 @@ def size_of(connection: Connection, account_id: int, draw_id: str) -> int:
 
 
 def list_draws(
-    connection: Connection, release_id: str, after: int, limit: int, counts: int
-) -> list[DrawRecord | DrawOutline]:
-    """A page of a release's draws in order; it ends early once it holds about ``counts`` noisy counts.
+    connection: Connection,
+    release_id: str,
+    after: int,
+    limit: int,
+    counts: int,
+    before_reading: BeforeReading | None = None,
+) -> Page[DrawRecord | DrawOutline]:
+    """A page of a release's draws in order; it ends early once it holds ``counts`` noisy counts.
 
     Outlines are of those whose noisy counts are no longer kept.
     """
-    query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
+    query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
+    rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
     mechanisms = _mechanisms(connection, release_id)
-    page: list[DrawRecord | DrawOutline] = []
-    with connection.execute(query, execution_options={"stream_results": True}) as rows:
-        for row in rows:
-            if row.noisy_removed_at is not None:
-                page.append(_outline(row, mechanisms))
-                continue
-            page.append(_record(row, mechanisms))
-            counts -= row.size
-            if counts <= 0:
-                break
-    return page
+    return page_of(rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(row, mechanisms))
 
 
-def list_outlines(connection: Connection, release_id: str, after: int, limit: int) -> list[DrawOutline]:
-    """A page of a release's draws in order, without reading their noisy counts."""
-    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq).limit(limit)
+def list_outlines(
+    connection: Connection,
+    release_id: str,
+    after: int,
+    limit: int,
+    counts: int,
+    before_reading: BeforeReading | None = None,
+) -> Page[DrawOutline]:
+    """A page of a release's draws in order, without reading their noisy counts; those with a layout count."""
+    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
+    rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
     mechanisms = _mechanisms(connection, release_id)
-    return [_outline(row, mechanisms) for row in connection.execute(query)]
+    return page_of(rows, lambda row: _outline(row, mechanisms))
 
 
 def landed(connection: Connection, record: DrawRecord) -> bool:
@@ -150,6 +155,9 @@ def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
 
 
 _DRAWS = _joined(_OUTLINE.add_columns(Draw.noisy))
+_OF_LAYOUT = func.coalesce(func.length(Tabulation.layout), 0)
+_SIZE_OF_OUTLINE = case((Tabulation.layout.is_(None), 0), else_=Draw.size + _OF_LAYOUT)
+_SIZE = case((Draw.noisy_removed_at.is_(None), Draw.size + _OF_LAYOUT), else_=_SIZE_OF_OUTLINE)
 
 
 def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mechanism]:

@@ -20,6 +20,7 @@ from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.installation import Secret
 from service.ledger.once import Answer, once
+from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Job
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -128,8 +129,13 @@ def read_job(connection: Connection, job_id: str) -> JobRecord:
 
 
 def list_jobs(
-    connection: Connection, principal: str, after: tuple[str, str], limit: int, state: State | None
-) -> list[JobRecord]:
+    connection: Connection,
+    principal: str,
+    after: tuple[str, str],
+    limit: int,
+    state: State | None,
+    before_reading: BeforeReading | None = None,
+) -> Page[JobRecord]:
     """A page of a principal's jobs, oldest first; ``after`` is the time and the id of the last one before."""
     query = (
         select(*_COLUMNS)
@@ -139,9 +145,9 @@ def list_jobs(
             Job.principal == principal,
         )
         .order_by(Job.created_at, Job.id)
-        .limit(limit)
     )
-    return [_record(row) for row in connection.execute(query)]
+    size = func.length(Job.parameters) + func.coalesce(func.length(Job.result), 0)
+    return page_of(rows_of(connection, query, size, limit, before_reading=before_reading), _record)
 
 
 def end(database: Database, job_id: str, check: Callable[[JobRecord], None] = lambda _: None) -> JobRecord:

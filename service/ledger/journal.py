@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 
 from service.errors import LedgerRolledBack
 from service.ledger.database import batch, note_journals, tally
+from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Account, Entry
 
 Kind = Literal[
@@ -239,15 +240,17 @@ def append(
 _INSERT = insert(Entry)
 
 
-def entries(connection: Connection, account_id: int, after_seq: int, limit: int) -> list[JournalEntry]:
+def entries(
+    connection: Connection, account_id: int, after_seq: int, limit: int, before_reading: BeforeReading | None = None
+) -> Page[JournalEntry]:
     """A page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order."""
-    rows = connection.execute(
+    query = (
         select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
         .where(Entry.account_id == account_id, Entry.seq > after_seq)
         .order_by(Entry.seq)
-        .limit(limit)
     )
-    return [JournalEntry(*row) for row in rows]
+    rows = rows_of(connection, query, func.length(Entry.body), limit, before_reading=before_reading)
+    return page_of(rows, lambda row: JournalEntry(*row))
 
 
 def require_kept(connection: Connection, kept: Kept) -> None:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any, Literal, cast
 
 import structlog
-from sqlalchemy import Connection, Row, bindparam, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, tuple_, update
 from sqlalchemy.orm import aliased
 
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
@@ -24,6 +24,7 @@ from service.ledger import clock, installation_journal
 from service.ledger.database import Database
 from service.ledger.installation import Secret, check_secret, lock_installation
 from service.ledger.journal import Actor
+from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import ApiKey
 
 Role = Literal["auditor", "pipeline", "steward"]
@@ -229,19 +230,22 @@ def has_key(connection: Connection, key_id: str) -> bool:
     return connection.execute(select(ApiKey.id).where(ApiKey.id == key_id)).first() is not None
 
 
-def list_keys(connection: Connection, after: str | None, limit: int) -> list[KeyRecord]:
+def list_keys(
+    connection: Connection, after: str | None, limit: int, before_reading: BeforeReading | None = None
+) -> Page[KeyRecord]:
     """A page of keys, oldest first, revoked ones too; ``after`` is the id of the last key of the page before.
 
     Raises:
         InvalidInput: no key has the id ``after``.
     """
-    query = select(*_COLUMNS).order_by(*_ORDER).limit(limit)
+    query = select(*_COLUMNS).order_by(*_ORDER)
     if after is not None:
         last = connection.execute(select(ApiKey.created_at).where(ApiKey.id == after)).scalar_one_or_none()
         if last is None:
             raise InvalidInput.at("/query/cursor", "expected a cursor that an earlier page gave")
         query = query.where(tuple_(*_ORDER) > tuple_(last, after))
-    return [_record(row) for row in connection.execute(query)]
+    size = func.coalesce(func.length(ApiKey.accounts), 0)
+    return page_of(rows_of(connection, query, size, limit, before_reading=before_reading), _record)
 
 
 def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, by: Actor | None) -> KeyRecord:

@@ -1,16 +1,16 @@
 """Reading releases."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, cast
 
-from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, literal_column, select, union_all
+from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func, literal_column, select, union_all
 
 from service.errors import NotFound
 from service.ledger.journal import Head
 from service.ledger.metadata import Metadata, read_metadata
+from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Description, Entry, Hold, Release, ReleaseTag
 from service.privacy.law import noise_law
 from service.privacy.notation import read_plan
@@ -91,7 +91,8 @@ def list_releases(
     tag: str | None,
     state: State | None,
     at: str,
-) -> Sequence[ReleaseRecord]:
+    before_reading: BeforeReading | None = None,
+) -> Page[ReleaseRecord]:
     """A page of an account's releases in the order of their registration.
 
     With ``tag``, those that carry it themselves or on a node of their plan; with ``state``, those that
@@ -116,8 +117,8 @@ def list_releases(
             query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state)
         case _:
             query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~due)
-    query = query.order_by(number).limit(limit)
-    return [_record(row).seen(at) for row in connection.execute(query)]
+    rows = rows_of(connection, query.order_by(number), _SIZE, limit, before_reading=before_reading)
+    return page_of(rows, lambda row: _record(row).seen(at))
 
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
@@ -136,8 +137,8 @@ _METADATA = (
     .order_by(Description.seq.desc())
     .limit(1)
     .scalar_subquery()
-    .label("metadata")
 )
+_SIZE = func.length(Release.plan) + func.length(Release.tags) + func.coalesce(func.length(_METADATA), 0)
 
 _RELEASES = select(
     Release.id,
@@ -150,7 +151,7 @@ _RELEASES = select(
     Release.expires_at,
     Release.seq,
     Entry.hash,
-    _METADATA,
+    _METADATA.label("metadata"),
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
 
 _BY_ID = _RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))

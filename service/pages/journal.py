@@ -8,12 +8,13 @@ from fastapi import APIRouter, Response
 from service.api.paging import write_cursor
 from service.errors import InvalidInput
 from service.pages.account import AccountStep
-from service.pages.calls import Refused, Relayed, SignedIn, address, get
+from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get
 from service.pages.layout import page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 _ROWS = 25
+_SAID = ("name", "account", "reason", "origin")
 
 
 class _Named(NamedTuple):
@@ -29,9 +30,8 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
     path, asked = address("accounts", account), visit.request.query_params
     head = await get(visit, f"{path}/head")
     last = _number(asked.get("to")) or head["seq"]
-    cursor = write_cursor(max(0, last - _ROWS))
     found = await get(visit, path)
-    listed = await get(visit, f"{path}/journal", {"limit": min(_ROWS, last), "cursor": cursor})
+    entries = await _entries(visit, path, last)
     kept = asked.get("head", "").strip()
     verdict, faults = None, {}
     try:
@@ -41,7 +41,6 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
         if not refused.faults:
             raise
         faults = refused.faults
-    entries = listed["items"][::-1]
     shown = {"account": found, "head": head, "entries": entries, "last": last, "rows": _ROWS}
     checked = {"named": _named(account, entries), "kept": kept, "verdict": verdict, "faults": faults}
     return page(visit.request, "journal.html", shown | checked, status=422 if faults else 200)
@@ -53,11 +52,29 @@ async def export(account: AccountStep, visit: SignedIn) -> Response:
     return Relayed(visit, f"{address('accounts', account)}/export", download=f"{account}.jsonl")
 
 
+async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
+    """The rows up to an entry, the newest first, with what is shown of them: plans are let go of as they come."""
+    rows: list[dict[str, Any]] = []
+    cursor: str | None = write_cursor(max(0, last - _ROWS))
+    number = min(_ROWS, last)
+    while cursor is not None and len(rows) < number:
+        listed = await get(visit, f"{path}/journal", {"limit": number - len(rows), "cursor": cursor})
+        rows += map(_shown, listed["items"])
+        cursor = listed["next_cursor"]
+    return rows[::-1]
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    content = row["entry"]["content"]
+    said = {name: content[name] for name in _SAID if name in content} | {"is_release": "plan" in content}
+    return {**row, "entry": {**row["entry"], "content": said}}
+
+
 def _named(account: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, _Named]:
     """Releases by their id, where one of the rows says what they are called; what is drawn is the account's own."""
     named: dict[str, _Named] = {}
     for entry in (row["entry"] for row in entries):
-        if "plan" in entry["content"]:
+        if entry["content"]["is_release"]:
             owner = (entry["content"].get("origin") or {"account": account})["account"]
             named[entry["release"]] = _Named(entry["content"]["name"], owner)
         elif entry["kind"] == "drawn":

@@ -3,13 +3,17 @@
 import json
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import InvalidOperation
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
+from starlette.routing import Route
 
 from service.api import (
     body,
@@ -199,6 +203,30 @@ def test_a_helper_that_was_ended_is_replaced(app: FastAPI) -> None:
         app.state.helpers._idle[-1].end()
         problem_of(client.post("/v1/compositions", json=asked), "unavailable")
         json_of(client.post("/v1/compositions", json=asked))
+
+
+def _crashing(make: Callable[[], FastAPI]) -> FastAPI:
+    async def crash(_: Request) -> Response:
+        raise InvalidOperation
+
+    app = make()
+    app.router.routes.insert(0, Route("/v1/compositions", crash, methods=["POST"]))
+    return app
+
+
+def test_an_unforeseen_error_in_a_helper_is_a_whole_answer_and_the_helper_lives_on(app: FastAPI) -> None:
+    helpers = app.state.helpers
+    helpers._application = partial(_crashing, helpers._application)
+    with client_of(app) as client:
+        open_account(client)
+        json_of(client.get("/v1/accounts/people/journal"))
+        (helper,) = helpers._idle
+        for _ in range(2):
+            answer = client.post("/v1/compositions", json={"plan": concentrated("0.1")})
+            problem_of(answer, "internal")
+            assert int(answer.headers["Content-Length"]) == len(answer.content)
+        json_of(client.get("/v1/accounts/people/journal"))
+        assert helpers._idle == [helper]
 
 
 def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: TestClient, database: Database) -> None:

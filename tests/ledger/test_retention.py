@@ -58,7 +58,7 @@ def test_what_is_older_goes_and_the_rest_stays(database: Database, monkeypatch: 
     with database.read() as connection:
         with pytest.raises(Gone, match=_LATER):
             drawn.read_draw(connection, account.id, removed[0].id)
-        assert [one.size for one in drawn.list_outlines(connection, old, 0, 10)] == [1, 1]
+        assert [one.size for one in drawn.list_outlines(connection, old, 0, 10, 10**6)] == [1, 1]
     with pytest.raises(AlreadyDrawn) as refused:
         draw(database, old, _PLAN, 1)
     assert refused.value.draw == removed[1].id

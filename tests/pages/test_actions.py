@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from service.ledger import paging
 from tests.api.calls import Client, bearer, concentrated, json_of, make_key, open_account, operators_key, release
 from tests.pages.visits import hidden, sign_in, submit
 
@@ -226,6 +227,18 @@ def test_the_journal_shows_the_newest_first_and_pages_back(steward: Client, api:
     for nonsense in ("0", "x", "-1", "1.5", "9" * 20, "²"):
         assert steward.get("/accounts/long/journal", params={"to": nonsense}).status_code == 422
     assert steward.get("/accounts/long/journal?to=99999").status_code == 200
+
+
+def test_the_journal_shows_all_its_rows_where_entries_are_large(
+    steward: Client, api: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(api, "long")
+    made = [release(api, concentrated("1e-9"), "long")["id"] for _ in range(4)]
+    monkeypatch.setattr(paging, "CHARACTERS", 1)  # an entry a page
+    shown = steward.get("/accounts/long/journal").text
+    rows = [int(part.partition("</th>")[0]) for part in shown.split('scope="row">')[1:]]
+    assert rows == [5, 4, 3, 2, 1]
+    assert all(f"/accounts/long/releases/{one}" in shown for one in made)
 
 
 def test_the_journal_leads_to_the_releases_of_accounts_below(steward: Client, api: Client) -> None:

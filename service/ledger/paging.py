@@ -1,0 +1,65 @@
+"""Pages of lists: a page ends by what its rows hold as well as by how many they are, so that memory is bounded."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Row, Select
+
+T = TypeVar("T")
+
+CHARACTERS = 1 << 21
+"""Of stored text that a page holds: it ends with the row that reaches them."""
+
+BeforeReading = Callable[[int], None]
+"""Is told what the rows of a page hold before they are read, and may refuse to go on."""
+
+
+class Page(list[T]):
+    """Items of a page; ``more``: others may follow."""
+
+    more = False
+
+
+def rows_of(
+    connection: Connection,
+    query: Select[*tuple[Any, ...]],
+    size: ColumnElement[int],
+    limit: int,
+    most: int | None = None,
+    before_reading: BeforeReading | None = None,
+) -> Page[Row[*tuple[Any, ...]]]:
+    """Return the first rows of an ordered query: ``limit`` of them, or fewer that reach ``most`` in size.
+
+    Sizes are looked up first, so that no more rows are read than the page holds. It has at least one, where there is.
+    Sizes are characters, and ``most`` is ``CHARACTERS``, unless they are given otherwise.
+    """
+    most = CHARACTERS if most is None else most
+    sizes = query.with_only_columns(size, maintain_column_froms=True).limit(limit)
+    number = total = 0
+    with connection.execute(sizes, execution_options={"stream_results": True}) as found:
+        for one in found.scalars():
+            number, total = number + 1, total + one
+            if total >= most:
+                break
+    if before_reading is not None:
+        before_reading(total)
+    page = Page(connection.execute(query.limit(number)).all() if number else ())
+    page.more = number >= limit or total >= most
+    return page
+
+
+def first_of(texts: Sequence[str]) -> Sequence[str]:
+    """Return as many texts as a page holds."""
+    total = 0
+    for number, one in enumerate(texts, 1):
+        total += len(one)
+        if total >= CHARACTERS:
+            return texts[:number]
+    return texts
+
+
+def page_of(rows: Page[Row[*tuple[Any, ...]]], read: Callable[[Row[*tuple[Any, ...]]], T]) -> Page[T]:
+    """Return the items of a page's rows."""
+    page = Page(map(read, rows))
+    page.more = rows.more
+    return page

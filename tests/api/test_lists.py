@@ -1,0 +1,143 @@
+"""Lists: however large their items are, a page of them is bounded, and so is what is kept of them."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.ledger import journal, paging
+from service.ledger.database import Database
+from service.ledger.installation import Secret
+from tests.api.calls import application, client_of, json_of, make_key, open_account, problem_of, pure, release
+from tests.ledger.charging import account_of
+
+_TAGS, _NODES = 64, 90
+
+
+@pytest.fixture
+def helper_processes() -> int:
+    return 2
+
+
+def _large(of: int) -> dict[str, Any]:
+    """A plan of somewhat more than half of the characters of a page."""
+    parts = [
+        {
+            "type": "declared",
+            "epsilon": "0",
+            "reference": "r",
+            "tags": [f"{of}-{k}-{j}-".ljust(200, "x") for j in range(_TAGS)],
+        }
+        for k in range(_NODES)
+    ]
+    return {"type": "sequence", "parts": parts}
+
+
+def _unlike(parts: int) -> dict[str, Any]:
+    """A plan of many subplans that says little of what it costs."""
+    references = (f"{k}-".ljust(200, "x") for k in range(parts))
+    return {"type": "sequence", "parts": [{"type": "declared", "epsilon": "0", "reference": one} for one in references]}
+
+
+def _pages(client: TestClient, path: str) -> list[list[Any]]:
+    pages, cursor = [], ""
+    while True:
+        page = json_of(client.get(f"/v1/accounts/people/{path}?limit=100{cursor}"))
+        pages.append(page["items"])
+        if page["next_cursor"] is None:
+            return pages
+        cursor = f"&cursor={page['next_cursor']}"
+
+
+def test_a_page_of_large_items_ends_early_and_the_list_is_whole(client: TestClient) -> None:
+    open_account(client)
+    made = [release(client, _large(k))["id"] for k in range(3)]
+    made.append(release(client, pure("0.1"))["id"])
+    pages = _pages(client, "releases")
+    assert [[one["id"] for one in page] for page in pages] == [made[:2], made[2:]]
+    pages = _pages(client, "journal")
+    assert [[one["entry"]["release"] for one in page] for page in pages] == [[None, *made[:2]], made[2:]]
+    hashes = [one["hash"] for page in pages for one in page]
+    assert [one["previous"] for page in pages for one in page][1:] == hashes[:-1]
+
+
+def test_sizes_are_known_before_anything_is_read(database: Database, alone: TestClient) -> None:
+    class Enough(Exception):
+        pass
+
+    def refuse(size: int) -> None:
+        assert size >= paging.CHARACTERS
+        raise Enough
+
+    open_account(alone)
+    for k in range(2):
+        release(alone, _large(k))
+    account = account_of(database)
+    with database.read() as connection:
+        read: list[int] = []
+        assert len(journal.entries(connection, account.id, 0, 1, read.append)) == 1
+        assert read[0] < 10_000
+        with pytest.raises(Enough):
+            journal.entries(connection, account.id, 1, 100, refuse)
+        assert journal.entries(connection, account.id, 3, 100) == []
+
+
+@pytest.mark.parametrize("helpers", [0, 1])
+def test_a_large_answer_takes_room_and_is_refused_where_there_is_none(
+    database: Database, secret: Secret, helpers: int
+) -> None:
+    room = {"max_arrow_bytes": 2**20, "max_arrow_bytes_at_once": 2**21}
+    with client_of(application(database, secret, helper_processes=helpers, **room)) as client:
+        open_account(client)
+        release(client, pure("0.1"))
+        assert len(_pages(client, "releases")) == 1
+        release(client, _large(0))
+        for path in ("releases", "journal"):
+            problem_of(client.get(f"/v1/accounts/people/{path}"), "too_large")
+        assert len(json_of(client.get("/v1/accounts/people/releases?limit=1"))["items"]) == 1
+
+
+def test_keys_with_many_accounts_are_listed_a_few_at_a_time(alone: TestClient) -> None:
+    many = [f"{k:0>60}" for k in range(1000)]
+    for k in range(40):
+        make_key(alone, "auditor", f"somebody-{k}", accounts=many)
+    first = json_of(alone.get("/v1/keys?limit=1000"))
+    second = json_of(alone.get(f"/v1/keys?limit=1000&cursor={first['next_cursor']}"))
+    assert (len(first["items"]) + len(second["items"]), second["next_cursor"]) == (41, None)
+
+
+def test_questions_about_a_balance_keep_a_bounded_number_of_rows(client: TestClient, database: Database) -> None:
+    open_account(client)
+    for round_ in range(2):
+        release(client, _unlike(300 + round_))
+        answers = [json_of(client.get(f"/v1/accounts/people/balance?delta=1e-{k}")) for k in range(4, 24)]
+        assert len({str(answer["spent"]) for answer in answers}) == 20
+        assert 1 <= len(_kept(database)) <= 16
+    asked = json_of(client.get("/v1/accounts/people/balance?delta=1e-23"))
+    assert asked == answers[-1]
+
+
+def test_large_figures_are_not_kept(client: TestClient, database: Database) -> None:
+    open_account(client)
+    release(client, _large(0))
+    whole = json_of(client.get("/v1/accounts/people/balance"))
+    assert len(whole["tags"]) == _TAGS * _NODES
+    assert json_of(client.get("/v1/accounts/people/balance")) == whole
+    assert _kept(database) == []
+
+
+def test_a_balance_shows_as_many_tags_as_a_page_holds(alone: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_account(alone)
+    tags = [f"{k}".ljust(200, "x") for k in range(5)]
+    release(alone, pure("0.1", tags=tags))
+    assert json_of(alone.get("/v1/accounts/people/balance"))["tags"] == tags
+    monkeypatch.setattr(paging, "CHARACTERS", 500)
+    whole = json_of(alone.get("/v1/accounts/people/balance"))
+    assert whole["tags"] == tags[:3]
+    assert json_of(alone.get("/v1/accounts/people/balance", params={"tag": tags[4]}))["spent"] == whole["spent"]
+
+
+def _kept(database: Database) -> list[str]:
+    with database.read() as connection:
+        rows = connection.exec_driver_sql("SELECT subject FROM known_costs WHERE subject LIKE 'balance %%'")
+        return list(rows.scalars())
