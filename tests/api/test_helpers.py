@@ -338,8 +338,15 @@ def test_many_counts_are_read_back_by_a_helper(elsewhere: TestClient) -> None:
 def test_who_reads_slowly_keeps_no_helper(elsewhere: TestClient, app: FastAPI) -> None:
     body = json_of(elsewhere.post(_heavy_path(elsewhere, "draws"), json=_HEAVY["draws"]), 201)
     path = f"/v1/accounts/people/draws/{body['draw']}"
-    scope: Scope = {"type": "http", "method": "GET", "scheme": "http", "path": path, "raw_path": path.encode()}
-    scope |= {"query_string": b"", "headers": [(b"authorization", f"Bearer {STEWARD}".encode())], "state": {}}
+    scope: Scope = {
+        "type": "http",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {STEWARD}".encode())],
+    }
     parts: list[bytes] = []
 
     async def read() -> None:
