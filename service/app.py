@@ -57,7 +57,7 @@ from service.ledger.high_water import HighWaterFile
 from service.ledger.installation import Secret
 from service.ledger.mark_keeper import MarkKeeper
 from service.ledger.uses import Uses
-from service.pages import refusals, routes, start
+from service.pages import forms, refusals, routes, start
 from service.pages.refusals import ProblemPages
 from service.settings import SMALL_BODIES, Settings
 
@@ -121,6 +121,8 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     app.state.turns = Fair(places, _TURNS, places, settings.max_connections)
     own = settings.model_copy(update={"bootstrap_key": None})
     make = partial(helper_app, own, database.url, secret, mark)
+    most = settings.max_connections
+    app.state.page_turns = Fair(most, _TURNS, most, most, beside=app.state.turns)
     number, asking = settings.helper_processes, max(1, settings.writer_threads // 2)
     app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds, asking) if number else None
     app.state.workers = Workers(
@@ -209,6 +211,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
         rate=settings.body_bytes_per_second,
         turns=Fair(most, _TURNS, most, most, beside=state.turns),
         open_seconds=settings.header_seconds,
+        shorter={forms.URL_ENCODED: forms.LARGEST_TEXT},
     )
     app.add_middleware(
         Authentication,

@@ -13,6 +13,7 @@ from service.api.body import media_type
 from service.api.fair import Fair
 from service.api.problems import Problem
 from service.api.room import ROOM
+from service.api.throttle import PAGE
 from service.errors import TooLarge, TooManyRequests, Unavailable
 
 SENDER = "sender"  # in the state of a request without a key of its own: the principal whose body it is
@@ -66,7 +67,7 @@ class BodyLimits:
     Announced or not: a length that was announced is taken when somebody begins to read, so that who is not let in takes
     no room; whatever comes beyond it is taken as it comes. A body has ``seconds`` to come in, and a second more for
     every ``rate`` bytes of it. The bodies at some paths, which are open to all, have an allowance of their own and
-    ``open_seconds``; others have the allowance of their type.
+    ``open_seconds``; others have the allowance of their type. Bodies of some types are bounded by ``shorter``, too.
     """
 
     def __init__(
@@ -79,20 +80,24 @@ class BodyLimits:
         rate: int,
         turns: Fair,
         open_seconds: float = math.inf,
+        shorter: Mapping[str, int] | None = None,
     ) -> None:
         self.app, self.paths, self.allowances, self.otherwise = app, paths, allowances, otherwise
         self.seconds, self.rate, self.open_seconds = seconds, rate, min(seconds, open_seconds)
-        self.turns = turns
+        self.turns, self.shorter = turns, shorter or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the body while it is read, and give its room back when it is answered."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        allowance = self.paths.get(scope["path"]) or self.allowances.get(media_type(scope), self.otherwise)
+        kind = media_type(scope)
+        allowance = self.paths.get(scope["path"]) or self.allowances.get(kind, self.otherwise)
+        largest = min(allowance.largest, self.shorter.get(kind, allowance.largest))
         seconds = self.open_seconds if scope["path"] in self.paths else self.seconds
-        body = _Body(allowance, scope, receive, send, seconds, self.rate, self.turns)
-        scope.setdefault("state", {})[ROOM] = body.unfolds
+        state = scope.setdefault("state", {})
+        body = _Body(allowance, largest, scope, receive, send, seconds, self.rate, self.turns)
+        state[ROOM] = body.unfolds
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
             await self.app(scope, body.received, body.sent)
@@ -112,6 +117,7 @@ class _Body:
     def __init__(
         self,
         allowance: Allowance,
+        largest: int,
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -119,7 +125,7 @@ class _Body:
         rate: int,
         turns: Fair,
     ) -> None:
-        self.allowance, self.path, self.scope = allowance, scope["path"], scope
+        self.allowance, self.largest, self.path, self.scope = allowance, largest, scope["path"], scope
         self.receive, self.send = receive, send
         self.seconds, self.rate = seconds, rate
         self.size = self.taken = self.length = 0
@@ -127,6 +133,7 @@ class _Body:
         self.started: float | None = None  # when its first part was waited for
         self.whole = self.answered = self.has_turn = False
         self.turns = turns
+        self.of_page = PAGE in scope["state"]  # a page sent it, which may have its turn and waits for this
 
     def announced(self, length: bytes) -> None:
         """Refuse a Content-Length that is too large."""
@@ -173,7 +180,7 @@ class _Body:
 
     async def _wait_for_turn(self) -> None:
         """Wait until a large body may be read on; the time is not counted as the client's."""
-        if self.has_turn or not self.sender or max(self.length, self.size) <= _LARGE:
+        if self.has_turn or self.of_page or not self.sender or max(self.length, self.size) <= _LARGE:
             return
         clock = asyncio.get_running_loop().time
         asked = clock()
@@ -197,8 +204,8 @@ class _Body:
         await self.send(message)
 
     def _check(self, size: int) -> None:
-        if size > self.allowance.largest:
-            detail = f"expected a body of at most {self.allowance.largest} bytes"
+        if size > self.largest:
+            detail = f"expected a body of at most {self.largest} bytes"
             raise _Refused(problems.problem("too_large", detail, self.path))
 
     def _take(self, size: int) -> None:

@@ -5,7 +5,7 @@ import contextvars
 import functools
 import json
 import re
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -15,6 +15,7 @@ from fastapi import Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from service.api.fair import Fair
 from service.errors import InvalidInput
 from service.ledger import idempotency
 from service.ledger.database import Database
@@ -183,7 +184,9 @@ class Elsewhere(Exception):
 class Streamed(StreamingResponse):
     """An answer that is made while it is taken; however it ends, it lets go of what it is made of.
 
-    Where a client hangs up, the error's frames refer to each other until the collector looks, and that may be long.
+    Each part is made in a turn of the principal's. While a part is sent no turn is held, so that who takes an answer
+    slowly keeps nobody waiting. Where a client hangs up, the error's frames refer to each other until the collector
+    looks, and that may be long.
     """
 
     def __init__(
@@ -198,10 +201,19 @@ class Streamed(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
+        self.body_iterator = self._in_turns(scope["app"].state.turns, scope["state"]["principal"].name)
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._content.close()
+
+    async def _in_turns(self, turns: Fair, principal: str) -> AsyncIterator[bytes | str]:
+        part: bytes | str | None = b""
+        while part is not None:
+            async with turns.place(principal, begun=True):
+                part = await to_thread.run_sync(next, self._content, None)
+            if part is not None:
+                yield part
 
 
 def _passed_on(content: Iterator[bytes | str]) -> Generator[bytes | str]:

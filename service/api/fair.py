@@ -63,13 +63,13 @@ class Fair:
             return self._busy.total()
 
     @asynccontextmanager
-    async def place(self, principal: str) -> AsyncIterator[None]:
-        """Hold a place, once there is one.
+    async def place(self, principal: str, *, begun: bool = False) -> AsyncIterator[None]:
+        """Hold a place, once there is one; a request that had one before has ``begun``, and is not one too many.
 
         Raises:
             TooManyRequests: too many of the principal's requests wait already.
         """
-        await self.enter(principal)
+        await self.enter(principal, begun=begun)
         try:
             yield
         finally:
@@ -80,7 +80,7 @@ class Fair:
         with self._mutex:
             self._leave(principal)
 
-    async def enter(self, principal: str) -> None:
+    async def enter(self, principal: str, *, begun: bool = False) -> None:
         """Take a place, once there is one.
 
         Raises:
@@ -91,13 +91,14 @@ class Fair:
             if principal not in self._queues and self._has_room(principal):
                 self._take(principal)
                 return
-            queue = self._queues.setdefault(principal, deque())
-            if len(queue) >= self._most:
+            queue = self._queues.get(principal, deque[_Place]())
+            if len(queue) >= self._most and not begun:
                 self.refused += 1
                 detail = f"too many requests of one principal wait: expected at most {self._most}"
                 raise TooManyRequests(detail, _RETRY)
             place: _Place = asyncio.get_running_loop().create_future()
             queue.append(place)
+            self._queues[principal] = queue
         try:
             await place
         except asyncio.CancelledError:

@@ -39,6 +39,7 @@ from service.memory_privacy import forbid_dumps
 _PICKLED = b"application/x-python-pickle"  # of answers that are not for clients
 _WAITING = 64  # requests of one principal
 _NICENESS = 10
+_MOST_KEPT = 1 << 25  # bytes of an answer that wait for its end: a million counts as JSON are fewer
 _BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
 _FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
 _END = "end"  # the type of the message after a request's last
@@ -91,10 +92,12 @@ class Helpers:
             InvalidInput: the client has hung up.
             ServiceError: what it writes is refused.
         """
-        last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, change, send))
+        kept = _Kept(request, send)
+        last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, change, kept.send))
         if last is None:
             raise _nobody_hears()
-        await send(last)  # when the helper is free again, however slowly it is taken
+        await kept.pass_on()  # when the helper is free again, however slowly it is taken
+        await send(last)
         if found := request.scope["state"].get(TO_KEEP):
             state = request.app.state
             with suppress(ServiceError):  # the answer is given, and may be found again
@@ -284,6 +287,39 @@ class _Helper:
         """End it, whatever it does; who listens to it hears so."""
         if self._process.exitcode is None:
             self._process.kill()
+
+
+class _Kept:
+    """What has come of an answer, so that who takes it slowly does not keep the helper that makes it.
+
+    A long export is passed on as it comes, and so is what there is no room to keep.
+    """
+
+    def __init__(self, request: Request, send: Send) -> None:
+        self._send, self._room = send, room_of(request.scope)
+        self._messages: list[Message] | None = []  # none any more where they are passed on
+        self._size = 0
+
+    async def send(self, message: Message) -> None:
+        """Keep a message, or pass it on."""
+        if self._messages is None:
+            await self._send(message)
+            return
+        self._messages.append(message)
+        self._size += len(message.get("body", b""))
+        try:
+            self._room(self._size)
+            fits = self._size <= _MOST_KEPT
+        except ServiceError:
+            fits = False
+        if not fits:
+            await self.pass_on()
+
+    async def pass_on(self) -> None:
+        """Send what is kept, and keep no more."""
+        messages, self._messages = self._messages or [], None
+        for message in messages:
+            await self._send(message)
 
 
 class Helped(Response):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import CurrentDatabase, in_helpers, ok
+from service.api.context import CurrentDatabase, Streamed, in_helpers, ok
 from service.api.guarantees import GuaranteeBody, HeadBody, cost_of
 from service.api.plans import Plan
 from service.api.releases import PartitionsBody, ReleasePath
@@ -157,7 +157,7 @@ def export_account(
     for member in family:
         require(principal, "auditor", member.name)
     lines = exports.export(database, signer, family, clock.now())
-    return StreamingResponse(in_pieces(lines), media_type="application/x-ndjson")
+    return Streamed(in_pieces(lines), media_type="application/x-ndjson")
 
 
 def in_pieces(lines: Iterator[str]) -> Iterator[str]:

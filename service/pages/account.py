@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse
 from service.errors import NotFound
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.caps import budget_of, fields_of, refused_at
-from service.pages.forms import read_form, text_of
+from service.pages.forms import SentForm, text_of
 from service.pages.layout import PICTURES_WITHIN, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -36,28 +36,25 @@ async def show_account(account: AccountStep, visit: SignedIn) -> Response:
 
 
 @router.post("/state")
-async def change_state(account: AccountStep, visit: SignedIn) -> Response:
+async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Close or reopen it."""
-    form = await read_form(visit)
     body = {"state": text_of(form, "state")}
     return await _changed(visit, account, {}, body, text_of(form, "once"), body["state"])
 
 
 @router.post("/budget")
-async def change_budget(account: AccountStep, visit: SignedIn) -> Response:
+async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Change the figures of its budget."""
-    form = await read_form(visit)
     found = await get(visit, address("accounts", account))
     typed = fields_of(found["budget"]) | {
-        name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form
+        name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
     }
     return await _changed(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
 
 
 @router.post("/approval")
-async def change_approval(account: AccountStep, visit: SignedIn) -> Response:
+async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Say from which loss on a release waits for a second steward."""
-    form = await read_form(visit)
     typed = {"approval_above": text_of(form, "approval_above")}
     return await _changed(visit, account, typed, typed, text_of(form, "once"))
 

@@ -11,7 +11,7 @@ from service.ledger.keys import Role
 from service.pages.account import AccountStep
 from service.pages.calls import Refused, SignedIn, Visit, address, ask, get, send
 from service.pages.describing import SECTIONS, Edit, edit_of, field_of, typed
-from service.pages.forms import read_form, text_of
+from service.pages.forms import Form, SentForm, text_of
 from service.pages.layout import may, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -31,9 +31,9 @@ async def show_of_account(account: AccountStep, visit: SignedIn) -> Response:
 
 
 @router.post("/description")
-async def describe_account(account: AccountStep, visit: SignedIn) -> Response:
+async def describe_account(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Change it."""
-    return await _described(visit, account, None)
+    return await _described(visit, account, None, form)
 
 
 @router.get("/releases/{release}/description")
@@ -43,17 +43,16 @@ async def show_of_release(account: AccountStep, release: ReleaseStep, visit: Sig
 
 
 @router.post("/releases/{release}/description")
-async def describe_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+async def describe_release(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Change it."""
-    return await _described(visit, account, release)
+    return await _described(visit, account, release, form)
 
 
 def _path(account: str, release: str | None) -> str:
     return address("accounts", account, *(() if release is None else ("releases", release)))
 
 
-async def _described(visit: Visit, account: str, release: str | None) -> Response:
-    form = await read_form(visit)
+async def _described(visit: Visit, account: str, release: str | None, form: Form) -> Response:
     edit, path = edit_of(lambda name: text_of(form, name)), _path(account, release)
     present = typed((await get(visit, path))["metadata"])
     overtaken = edit.overtaken(present)

@@ -7,12 +7,11 @@ from typing import Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Response
-from starlette.datastructures import FormData, UploadFile
 
 from service.errors import Forbidden, InvalidInput
 from service.pages.calls import Refused, SignedIn, Visit, address, ask, send
 from service.pages.columns import MOST_BYTES, MOST_NUMBERS, read_column
-from service.pages.forms import read_form, text_of
+from service.pages.forms import Form, SentForm, text_of
 from service.pages.layout import PICTURES_WITHIN, may, page
 
 router = APIRouter(include_in_schema=False)
@@ -34,9 +33,8 @@ async def start(visit: SignedIn) -> Response:
 
 
 @router.post("/empirical/noise")
-async def measure(visit: SignedIn) -> Response:
+async def measure(visit: SignedIn, sent: SentForm) -> Response:
     """What residuals show: the published estimate with the certified lower bound beside it, and the picture."""
-    sent = await read_form(visit)
     typed = {name: text_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
     columns = await _columns(sent, ("residuals", "counts"), faults)
@@ -64,9 +62,8 @@ async def measure(visit: SignedIn) -> Response:
 
 
 @router.post("/empirical/runs")
-async def compare(visit: SignedIn) -> Response:
+async def compare(visit: SignedIn, sent: SentForm) -> Response:
     """What the outputs of runs on two neighbouring inputs prove: a certified lower bound."""
-    sent = await read_form(visit)
     typed = {name: text_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}
     columns = await _columns(sent, _RUNS, faults)
@@ -99,14 +96,11 @@ def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown:
     return page(visit.request, "empirical.html", context, status=status, policy=PICTURES_WITHIN)
 
 
-async def _columns(sent: FormData, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
+async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
     """The numbers of files, or of texts that were pasted in their place, where there is either."""
-    try:
-        contents = {name: await _content(sent, name) for name in names}
-    finally:
-        await sent.close()
     found: dict[str, Any] = {}
-    for name, parts in contents.items():
+    for name in names:
+        parts = [part for part in (sent.files.get(name), text_of(sent, f"{name}_pasted").encode()) if part]
         try:
             if len(parts) > 1:
                 raise InvalidInput.at(f"/{name}", "expected a file or pasted text, got both")
@@ -116,12 +110,6 @@ async def _columns(sent: FormData, names: Sequence[str], faults: dict[str, str])
         else:
             found |= {name: numbers} if numbers else {}
     return found
-
-
-async def _content(sent: FormData, name: str) -> list[bytes]:
-    upload = sent.get(name)
-    file = await upload.read() if isinstance(upload, UploadFile) else b""
-    return [part for part in (file, text_of(sent, f"{name}_pasted").encode()) if part]
 
 
 def _read(name: str, text: str) -> str | int:

@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 from service.ledger import clock
 from service.pages.account import refusal
 from service.pages.calls import Refused, SignedIn, Visit, address, get, send
-from service.pages.forms import read_form, text_of
+from service.pages.forms import SentForm, text_of
 from service.pages.layout import page
 
 router = APIRouter(prefix="/keys", include_in_schema=False)
@@ -25,9 +25,8 @@ async def show_keys(visit: SignedIn) -> Response:
 
 
 @router.post("")
-async def make_key(visit: SignedIn) -> Response:
+async def make_key(visit: SignedIn, form: SentForm) -> Response:
     """Make a key and show it, this once; the same form sent again shows the same key."""
-    form = await read_form(visit)
     given = {name: text_of(form, name) for name in _NOTHING}
     body = {
         "name": given["name"],
@@ -43,9 +42,8 @@ async def make_key(visit: SignedIn) -> Response:
 
 
 @router.post("/{key}/rotate")
-async def rotate_key(key: Annotated[str, Path()], visit: SignedIn) -> Response:
+async def rotate_key(key: Annotated[str, Path()], visit: SignedIn, form: SentForm) -> Response:
     """Make the key that takes another's place, and show it, this once; the old one stays valid for a while."""
-    form = await read_form(visit)
     body = {"overlap": text_of(form, "overlap")}
     try:
         made = await send(visit, "POST", address("keys", key, "rotate"), body, once=text_of(form, "once"))
@@ -55,9 +53,8 @@ async def rotate_key(key: Annotated[str, Path()], visit: SignedIn) -> Response:
 
 
 @router.post("/{key}/revoke")
-async def revoke_key(key: Annotated[str, Path()], visit: SignedIn) -> Response:
+async def revoke_key(key: Annotated[str, Path()], visit: SignedIn, form: SentForm) -> Response:
     """Revoke a key."""
-    form = await read_form(visit)
     await send(visit, "DELETE", address("keys", key), once=text_of(form, "once"))
     return RedirectResponse("/keys?done=revoked", 303)
 

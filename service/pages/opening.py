@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 
 from service.pages.calls import Refused, SignedIn, Visit, address, send
 from service.pages.caps import budget_of, refused_at, spare
-from service.pages.forms import read_form, text_of
+from service.pages.forms import SentForm, text_of
 from service.pages.layout import may, page
 
 router = APIRouter(prefix="/new-account", include_in_schema=False)
@@ -35,9 +35,8 @@ async def show_form(visit: SignedIn) -> Response:
 
 
 @router.post("")
-async def open_account(visit: SignedIn) -> Response:
+async def open_account(visit: SignedIn, form: SentForm) -> Response:
     """Open it, once however often the form is sent, and show it."""
-    form = await read_form(visit)
     typed = {name: text_of(form, name) for name in _NOTHING}
     faults = spare(typed)
     if faults:

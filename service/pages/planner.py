@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 
 from service.errors import InvalidInput
 from service.pages.calls import Refused, SignedIn, Visit, address, send
-from service.pages.forms import read_form, text_of
+from service.pages.forms import SentForm, text_of
 from service.pages.layout import may, page
 from service.pages.planned import level_rows, noise_rows, sides_of
 from service.pages.planning import (
@@ -78,12 +78,9 @@ async def show_account(visit: SignedIn) -> Response:
 
 
 @router.post("/plan")
-async def act(visit: SignedIn) -> Response:
+async def act(visit: SignedIn, sent: SentForm) -> Response:
     """Whatever a button of the form asks for."""
-    sent = await read_form(visit)
-    form = form_of(
-        _kind(text_of(sent, "kind")), lambda name: [one for one in sent.getlist(name) if isinstance(one, str)]
-    )
+    form = form_of(_kind(text_of(sent, "kind")), lambda name: sent.texts.get(name, []))
     chosen = await choose(visit, form["account"])
     desk = _Desk(visit, form, chosen)
     action, _, which = text_of(sent, "do").partition("-")

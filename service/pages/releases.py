@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 
 from service.pages.account import AccountStep, refusal
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
-from service.pages.forms import read_form, text_of
+from service.pages.forms import Form, SentForm, text_of
 from service.pages.layout import page
 from service.pages.trees import MOST_NODES, MOST_PRICED, priced, tree_of
 
@@ -26,21 +26,21 @@ async def show_release(account: AccountStep, release: ReleaseStep, visit: Signed
 
 
 @router.post("/releases/{release}/commit")
-async def commit(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+async def commit(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Commit a reservation."""
-    return await _settled(visit, account, release, "commit")
+    return await _settled(visit, account, release, "commit", form)
 
 
 @router.post("/releases/{release}/approve")
-async def approve(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+async def approve(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Approve a proposal."""
-    return await _settled(visit, account, release, "approve")
+    return await _settled(visit, account, release, "approve", form)
 
 
 @router.post("/releases/{release}/void")
-async def void(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+async def void(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Void what is held."""
-    return await _settled(visit, account, release, "void")
+    return await _settled(visit, account, release, "void", form)
 
 
 @router.get("/releases/{release}/receipt")
@@ -63,8 +63,7 @@ async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: Signed
     return Relayed(visit, address("accounts", account, "draws", draw), download=f"draw-{draw}.json")
 
 
-async def _settled(visit: Visit, account: str, release: str, what: str) -> Response:
-    form = await read_form(visit)
+async def _settled(visit: Visit, account: str, release: str, what: str, form: Form) -> Response:
     body: dict[str, str | None] | None = None
     given: dict[str, str] = {}
     if what == "void":

@@ -1,18 +1,22 @@
 """The start: signing in, the accounts of whoever is, signing out."""
 
+from urllib.parse import quote_plus
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
+from service.errors import ServiceError
 from service.pages.accounts import accounts_page
 from service.pages.calls import Refused, SignedIn, Visit, address, get
-from service.pages.forms import check_origin, parse_form, read_form, text_of
+from service.pages.forms import Form, SentForm, check_origin, read_form, text_of
 from service.pages.layout import page
 from service.pages.session import LONGEST_KEY, SIGN_OUT, forget, new_session, remember, session_of
 
 router = APIRouter(include_in_schema=False)
 
 SIGN_IN = "/sign-in"
-LARGEST_FORM = 32_768  # bytes of the one form that is read before a key is shown: the longest key and an address
+LARGEST_FORM, _MOST_FIELDS = 4096, 3  # of the one form that is read before a key is shown: the longest key, an address
+_LONGEST_ADDRESS = 1000  # as it is sent, so that the form can be
 
 _NOT_A_KEY = "The key is unknown, expired or revoked."
 
@@ -30,16 +34,22 @@ async def start(request: Request) -> Response:
 async def sign_in(request: Request) -> Response:
     """Trade a key for a cookie."""
     check_origin(request)
-    form = await parse_form(request)
+    form, malformed = Form(), None
+    try:
+        form = await read_form(request, _MOST_FIELDS)
+    except ServiceError as error:
+        malformed = error
     key, onward = text_of(form, "key"), text_of(form, "next")
-    if not (key.isascii() and key.isprintable() and 0 < len(key) <= LONGEST_KEY):
-        return _sign_in(request, onward, fault=_NOT_A_KEY)
+    if not (key.isascii() and key.isprintable() and len(key) <= LONGEST_KEY):
+        key = ""  # which is asked about all the same: it counts as one that is not valid
     hours = request.app.state.settings.session_hours
     try:
         caller = await get(Visit(request, new_session(key, "", "auditor", hours)), address("principal"))
     except Refused as refused:
         if refused.status != 401:
             raise
+        if malformed is not None:
+            raise malformed from None
         return _sign_in(request, onward, fault=_NOT_A_KEY)
     response = RedirectResponse(_own(onward), 303)
     remember(request, response, new_session(key, caller["name"], caller["role"], hours))
@@ -47,9 +57,8 @@ async def sign_in(request: Request) -> Response:
 
 
 @router.post(SIGN_OUT)
-async def sign_out(visit: SignedIn) -> Response:
+async def sign_out(visit: SignedIn, _: SentForm) -> Response:
     """Take the cookie back."""
-    await read_form(visit)
     response = RedirectResponse("/", 303)
     forget(visit.request, response)
     return response
@@ -63,4 +72,4 @@ def _sign_in(request: Request, onward: str, fault: str = "") -> Response:
 def _own(onward: str) -> str:
     """Where to go on: an address of this service and no other, whatever the query says."""
     ours = onward.startswith("/") and not onward.startswith("//") and "\\" not in onward and onward.isprintable()
-    return onward if ours else "/"
+    return onward if ours and len(quote_plus(onward)) <= _LONGEST_ADDRESS else "/"

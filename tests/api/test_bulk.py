@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from service.api.context import Streamed, prefers
+from service.api.fair import Fair
 from service.ledger.database import open_database
 from service.ledger.installation import Secret
+from service.ledger.keys import Principal
 from tests.api.calls import (
     STEWARD,
     Answer,
@@ -301,6 +304,55 @@ def test_a_stream_of_another_media_type_is_told_which_are_read(client: Client) -
     assert MEDIA_TYPE in answer.json()["detail"]
 
 
+def _scope(turns: Fair, name: str) -> dict[str, Any]:
+    app = SimpleNamespace(state=SimpleNamespace(turns=turns))
+    state = {"principal": Principal(None, name, "auditor", None)}
+    return {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET", "app": app, "state": state}
+
+
+def test_an_answer_is_made_in_turns_and_taken_outside_of_them() -> None:
+    """Many who read at once make others wait no longer than few; who reads slowly makes nobody wait."""
+    turns, made, busy = Fair(1, 1, 1, 1), list[int](), list[int]()
+    parts = [b"1, ", b"2, ", b"3"]
+
+    def counts_of() -> Iterator[bytes]:
+        for part in parts:
+            made.append(turns.busy)
+            yield part
+
+    async def receive() -> Message:
+        raise AssertionError("nothing more is to come")
+
+    async def read() -> None:
+        stalled = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                busy.append(turns.busy)
+                async with turns.place("another"):
+                    await stalled.wait()
+
+        turn = asyncio.Event()
+
+        async def work() -> None:
+            async with turns.place("a"):
+                await turn.wait()
+
+        working = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        reading = asyncio.create_task(Streamed(counts_of())(_scope(turns, "a"), receive, send))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (made, turns.waiting) == ([], 1)
+        turn.set()
+        stalled.set()
+        await asyncio.gather(working, reading)
+
+    asyncio.run(read())
+    assert made == [1] * len(parts)
+    assert busy == [0] * (len(parts) + 1)
+
+
 def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
     """Although somebody may still hold the error, and by its frames all that happened."""
 
@@ -319,9 +371,9 @@ def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
             raise OSError
 
     let_go: list[bool] = []
-    answer = Streamed(counts_of())
-    scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET", "extensions": {}}
+    answer, turns = Streamed(counts_of()), Fair(1, 1, 1, 0)
     with pytest.raises(ClientDisconnect) as held:
-        asyncio.run(answer(scope, receive, send))
+        asyncio.run(answer(_scope(turns, "a"), receive, send))
     assert let_go
+    assert turns.busy == 0
     assert held.tb is not None

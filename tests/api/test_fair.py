@@ -126,6 +126,26 @@ def test_who_asks_for_other_places_is_there_too() -> None:
     _run(story, fair)
 
 
+def test_who_has_begun_is_not_one_too_many() -> None:
+    fair, _ = _fair(places=1, waiting=0)
+
+    async def story(asking: _Asking) -> None:
+        await asking.ask("ann", "a1")
+
+        async def go_on() -> None:
+            async with fair.place("ann", begun=True):
+                asking.working.append("more of a2")
+
+        task = asyncio.create_task(go_on())
+        await asking.settle()
+        assert asking.working == ["a1"]
+        await asking.end("a1")
+        await task
+        assert asking.working == ["more of a2"]
+
+    _run(story, fair)
+
+
 def test_too_many_that_wait_are_refused_with_a_reason() -> None:
     fair, _ = _fair(places=1, waiting=1)
 

@@ -1,5 +1,6 @@
 """Helpers: what takes long is answered elsewhere, with the same figures, and ends when nobody waits for it."""
 
+import asyncio
 import json
 import socket
 import time
@@ -14,6 +15,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 from starlette.routing import Route
+from starlette.types import Message, Scope
 
 from service.api import (
     body,
@@ -23,8 +25,10 @@ from service.api import (
     tabulated,
     tabulations as api_tabulations,
 )
+from service.api.helpers import _Kept
 from service.api.priced import check_work
-from service.errors import InvalidInput
+from service.api.room import ROOM
+from service.errors import InvalidInput, Unavailable
 from service.ledger.database import Database, open_database
 from service.ledger.installation import Secret
 from tests.api.calls import (
@@ -376,6 +380,63 @@ def test_many_counts_are_read_back_by_a_helper(elsewhere: TestClient) -> None:
     assert json_of(elsewhere.get(path)) == drawn_body
     page = json_of(elsewhere.get(f"/v1/accounts/people/releases/{drawn_body['release']}/draws"))
     assert page["items"] == [drawn_body]
+
+
+def test_who_reads_slowly_keeps_no_helper(elsewhere: TestClient, app: FastAPI) -> None:
+    body = json_of(elsewhere.post(_heavy_path(elsewhere, "draws"), json=_HEAVY["draws"]), 201)
+    path = f"/v1/accounts/people/draws/{body['draw']}"
+    scope: Scope = {
+        "type": "http",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {STEWARD}".encode())],
+    }
+    parts: list[bytes] = []
+
+    async def read() -> None:
+        asked = False
+
+        async def receive() -> Message:
+            nonlocal asked
+            if asked:
+                await asyncio.Event().wait()
+            asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            assert app.state.helpers.queue.busy == 0  # from the first one on, which may never be taken
+            parts.append(message.get("body", b""))
+
+        await app(scope, receive, send)
+
+    assert elsewhere.portal is not None
+    elsewhere.portal.call(read)
+    assert json.loads(b"".join(parts)) == body
+
+
+def test_an_answer_for_which_there_is_no_room_is_passed_on() -> None:
+    """An export may be longer than all memory."""
+    sent: list[bytes] = []
+
+    def take(size: int) -> None:
+        if size > 2:
+            raise Unavailable("there is no room")
+
+    async def send(message: Message) -> None:
+        sent.append(message["body"])
+
+    async def answer() -> None:
+        kept = _Kept(Request({"type": "http", "state": {ROOM: take}}), send)
+        for number, passed in enumerate((0, 0, 3, 4)):
+            await kept.send({"type": "http.response.body", "body": b"%d" % number})
+            assert len(sent) == passed
+        await kept.pass_on()
+
+    asyncio.run(answer())
+    assert sent == [b"0", b"1", b"2", b"3"]
 
 
 def test_long_work_of_many_is_answered_in_the_end(served: Client) -> None:

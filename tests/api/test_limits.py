@@ -22,9 +22,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 import service.api.body
 from service.api import arrow
-from service.api.body_limits import Allowance, BodyLimits
+from service.api.body_limits import SENDER, Allowance, BodyLimits
 from service.api.fair import Fair
-from service.api.throttle import Meter, Rate
+from service.api.throttle import PAGE, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
 from service.ledger.database import open_database
@@ -360,9 +360,9 @@ def test_who_has_no_key_takes_no_room(serve: Serve) -> None:
     _, client = serve(max_json_bytes=1 << 16, max_json_bytes_at_once=1 << 19)
     form = "POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\nk"
     with _line(client) as slow, _line(client) as disguised, _line(client) as refused:
-        slow.sendall(form.format("application/x-www-form-urlencoded", 32_768).encode())
-        disguised.sendall(form.format("multipart/form-data; boundary=x", 32_768).encode())
-        refused.sendall(form.format(MEDIA_TYPE, 32_769).encode())
+        slow.sendall(form.format("application/x-www-form-urlencoded", 4096).encode())
+        disguised.sendall(form.format("multipart/form-data; boundary=x", 4096).encode())
+        refused.sendall(form.format(MEDIA_TYPE, 4097).encode())
         assert _problem(_rest(refused))[0] == 413
         body = {"plan": pure(1)}
         json_of(client.post("/v1/compositions", content=json.dumps(body).ljust(1 << 16), headers=_JSON))
@@ -473,6 +473,51 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
 
     asyncio.run(run())
     assert limits.otherwise.taken == limits.turns.busy == 0
+
+
+def test_what_a_page_asks_waits_for_no_turn_of_its_own_body() -> None:
+    """It would wait for ever: the page has the turn, and waits for its answer."""
+    size, turns = 1 << 20, Fair(10, 1, 1, 10)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert len((await receive())["body"]) == size
+        assert turns.busy == 1
+        if scope["path"] == "/page":
+            state = {"principal": Principal(None, "a", "steward", None), PAGE: scope["state"]}
+            await limits({"type": "http", "path": "/v1/inner", "headers": [], "state": state}, receive_whole, send)
+            done.append("page")
+
+    async def receive_whole() -> Message:
+        return {"type": "http.request", "body": bytes(size), "more_body": False}
+
+    async def send(_message: Message) -> None:
+        raise AssertionError("nothing was to be refused")
+
+    done: list[str] = []
+    limits = BodyLimits(app, {}, {}, Allowance(size, 10 * size), seconds=30, rate=1, turns=turns)
+    asyncio.run(limits({"type": "http", "path": "/page", "headers": [], "state": {SENDER: "a"}}, receive_whole, send))
+    assert done == ["page"]
+    assert limits.otherwise.taken == turns.busy == 0
+
+
+def test_bodies_of_some_types_are_shorter() -> None:
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise AssertionError("it was to be refused before it is read")
+
+    async def receive() -> Message:
+        raise AssertionError("it was to be refused before it is read")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    sent: list[Message] = []
+    limits = BodyLimits(
+        app, {}, {}, Allowance(100, 1000), seconds=30, rate=1, turns=Fair(1, 1, 1, 1), shorter={"text/x": 10}
+    )
+    headers = [(b"content-type", b"text/x; charset=utf-8"), (b"content-length", b"11")]
+    asyncio.run(limits({"type": "http", "path": "/", "headers": headers}, receive, send))
+    assert sent[0]["status"] == 413
+    assert (b"connection", b"close") in sent[0]["headers"]
 
 
 def test_room_is_given_back_however_a_request_ends(serve: Serve) -> None:

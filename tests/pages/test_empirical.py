@@ -151,10 +151,11 @@ def test_too_much(steward: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "at most 1 MiB" in _said(_measure(steward, {"residuals": b"1\n" * (1 << 20)}), "residuals")
 
 
-def test_more_is_pasted_than_a_field_takes(steward: TestClient) -> None:
-    page = _measure(steward, {}, residuals_pasted=f"{_MARKED}\n" * 200_000)
-    assert page.status_code == 422
-    assert "exceeded" in page.text
+@pytest.mark.parametrize("files", [{}, {"counts": b""}], ids=["URL-encoded", "multipart"])
+def test_more_is_pasted_than_a_field_takes(steward: TestClient, files: dict[str, bytes]) -> None:
+    page = _measure(steward, files, residuals_pasted=f"{_MARKED}\n" * 250_000)
+    assert page.status_code == 413
+    assert "at most 2097152 bytes" in page.text
     assert str(_MARKED) not in page.text
 
 

@@ -56,7 +56,7 @@ def test_a_method_that_a_page_has_not(steward: Client) -> None:
 def test_a_form_that_is_too_large(steward: Client) -> None:
     csrf = hidden(steward.get("/").text, "csrf")
     answer = steward.post("/sign-out", data={"csrf": csrf, "more": "x" * (2 << 20)})
-    assert (answer.status_code, answer.headers["Content-Type"]) == (422, "text/html; charset=utf-8")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (413, "text/html; charset=utf-8")
     huge = steward.post("/sign-out", content=b"x" * (64 * 2**20 + 1), headers={"Content-Type": "text/plain"})
     assert (huge.status_code, huge.headers["Content-Type"]) == (413, "text/html; charset=utf-8")
 
