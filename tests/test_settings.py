@@ -76,6 +76,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "KEY_RATE": "600/minute",
         "FAILURE_RATE": "10/hour",
         "HSTS_SECONDS": "31536000",
+        "CONNECTION_RATE": "70/second",
         "METRICS_ACCOUNTS": "people, households,",
         "TRACING": "true",
     }
@@ -103,6 +104,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.max_json_items, settings.resolved_connections_of_address) == (70, 20)
     assert (settings.header_seconds, settings.body_seconds, settings.answer_seconds) == (1.5, 2.5, 3.5)
     assert (settings.key_rate, settings.failure_rate, settings.hsts_seconds) == ("600/minute", "10/hour", 31536000)
+    assert settings.connection_rate == "70/second"
     assert (settings.metrics_accounts, settings.tracing) == (("people", "households"), True)
     assert (settings.job_retention_days, settings.draw_retention_days) == (30, 3650)
     assert settings.session_hours == 6

@@ -378,7 +378,7 @@ def test_faults_without_number_are_counted(still: Client) -> None:
     assert fault == {"pointer": "", "detail": "expected what the operation reads; 15000 things are wrong"}
 
 
-def test_large_bodies_are_read_beside_the_event_loop(still: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_read_beside_the_event_loop(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact numbers take microseconds each; all other requests would wait for them."""
     on_the_loop = []
 
@@ -388,7 +388,7 @@ def test_large_bodies_are_read_beside_the_event_loop(still: Client, monkeypatch:
 
     monkeypatch.setattr(lattice, "check_exact", noted)
     body = {"name": "x", "mechanism": pure(1) | {"granularity": "0.5"}, "counts": ["1.5"] * 20_000}
-    assert still.post("/v1/accounts/nobody/draws", json=body).status_code == 404
+    assert alone.post("/v1/accounts/nobody/draws", json=body).status_code == 404
     assert on_the_loop == [False] * 20_000
 
 

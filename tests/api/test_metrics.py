@@ -132,7 +132,7 @@ def test_states_are_told(client: Client) -> None:
         assert found["ledger_waiting", frozenset({("queue", queue)})] == 0
     for state in ("queued", "running"):
         assert found["ledger_jobs", frozenset({("state", state)})] == 0
-    assert found["ledger_body_bytes_limit", frozenset({("media", "arrow")})] == 2**34
+    assert found["ledger_body_bytes_limit", frozenset({("media", "arrow")})] == Settings().resolved_arrow_bytes_at_once
     assert found["process_resident_memory_bytes", frozenset()] > 10**7
     (build,) = [of for name, of in found if name == "ledger_build"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", dict(build)["version"])
