@@ -229,6 +229,12 @@ def has_key(connection: Connection, key_id: str) -> bool:
     return connection.execute(select(ApiKey.id).where(ApiKey.id == key_id)).first() is not None
 
 
+def is_made_by(connection: Connection, secret: Secret, key_id: str, principal: str) -> bool:
+    """Whether a principal made this key, as its row says, which is as the service wrote it."""
+    row = connection.execute(select(*_SEALED, ApiKey.seal).where(ApiKey.id == key_id)).one_or_none()
+    return row is not None and _is_sealed(secret, row) and row.created_by == principal
+
+
 def list_keys(connection: Connection, after: str | None, limit: int) -> list[KeyRecord]:
     """A page of keys, oldest first, revoked ones too; ``after`` is the id of the last key of the page before.
 
