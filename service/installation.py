@@ -54,6 +54,20 @@ def open_installation(
     return database, secret
 
 
+def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
+    """Open the database as it is, to look at it: it is neither migrated nor bound to the secret.
+
+    Raises:
+        StartupRefused: there is none, it is of another version, or belongs to another secret.
+        Unavailable: it does not answer.
+    """
+    database = open_place(settings, begin=False)
+    prepare(database, embedded=False, begin=False)
+    secret = load_secret(settings.resolved_secret_file, make=False)
+    check_secret(database, secret, bind_new=False)
+    return database, secret
+
+
 def high_water_file(settings: Settings, secret: Secret) -> HighWaterFile:
     """The file of the installation's high-water mark, as seen from here."""
     return HighWaterFile(settings.resolved_high_water_file, secret)

@@ -92,7 +92,10 @@ def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
     if empty and not begin:
         raise StartupRefused("the database is empty: there is no ledger in it")
     if not (ready or embedded or empty):
-        raise StartupRefused("the database is not of this version of the service: run python -m service migrate")
+        start = ", or start the server" if database.kind == "sqlite" else ""
+        raise StartupRefused(
+            f"the database is not of this version of the service: run python -m service migrate{start}"
+        )
     if not ready:
         migrate(database)
     database.version = _head()
