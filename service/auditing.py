@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from service import logs
 from service.errors import Conflict, InvalidInput, StartupRefused
-from service.installation import high_water_file, open_installation, require_ledger
+from service.installation import high_water_file, open_installation, open_to_verify, require_ledger
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
@@ -52,7 +52,7 @@ def verify(
         raise typer.BadParameter("expected one --account with --head")
     kept = [] if head is None else [_head(head)]
     settings = _settings()
-    database, secret = open_installation(settings, require_mark=False)
+    database, secret = open_to_verify(settings)
     mark, fault = _mark(high_water_file(settings, secret))
     bad, verified = fault is not None, 0
     if fault is not None:

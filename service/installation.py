@@ -8,15 +8,21 @@ from service.errors import StartupRefused
 from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.failures import out_of_reach
-from service.ledger.high_water import HighWaterFile
+from service.ledger.high_water import INSTALLATION, HighWaterFile
 from service.ledger.installation import Secret, check_secret, is_bound, load_secret
+from service.ledger.journal import BEFORE_FIRST
 from service.ledger.mark_keeper import check_mark
 from service.ledger.migrate import prepare
 from service.settings import Settings
 
 
 def open_installation(
-    settings: Settings, *, begin: bool = False, check_file: bool = False, require_mark: bool = True
+    settings: Settings,
+    *,
+    begin: bool = False,
+    check_file: bool = False,
+    require_mark: bool = True,
+    adopting: bool = False,
 ) -> tuple[Database, Secret]:
     """Open the database, ready and bound to the installation's secret.
 
@@ -25,6 +31,8 @@ def open_installation(
             empty one would tell an operator who named a wrong place that all is well.
         check_file: read all of an SQLite file whose server did not end in good order, and refuse a damaged one.
         require_mark: refuse a ledger that lacks entries of its high-water mark.
+        adopting: seal what an older version wrote without seals, which is for the server alone: it keeps the mark, by
+            which a ledger that was put back to before its seals is known.
 
     Raises:
         StartupRefused: there is none, it is damaged, not migrated, older than its high-water mark, or belongs to
@@ -35,9 +43,28 @@ def open_installation(
     prepare(database, embedded=database.kind == "sqlite", begin=begin)
     secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
     check_secret(database, secret)
+    file = high_water_file(settings, secret)
     if require_mark:
-        check_mark(database, high_water_file(settings, secret), check_file=check_file)
-    adopt(database, secret, settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None)
+        check_mark(database, file, check_file=check_file)
+    if adopting:
+        mark = file.read()
+        begun = mark is not None and INSTALLATION in mark.heads and mark.heads[INSTALLATION] != BEFORE_FIRST
+        bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
+        adopt(database, secret, bootstrap, begun=begun)
+    return database, secret
+
+
+def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
+    """Open the database as it is, to look at it: it is neither migrated nor bound to the secret.
+
+    Raises:
+        StartupRefused: there is none, it is of another version, or belongs to another secret.
+        Unavailable: it does not answer.
+    """
+    database = open_place(settings, begin=False)
+    prepare(database, embedded=False, begin=False)
+    secret = load_secret(settings.resolved_secret_file, make=False)
+    check_secret(database, secret, bind_new=False)
     return database, secret
 
 

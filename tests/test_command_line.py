@@ -14,6 +14,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from service.ledger.database import open_database
+from service.ledger.migrate import downgrade
 from service.server import Server
 from tests.api.calls import STEWARD, Answer, bearer, json_of, open_account, problem_of, pure
 from tests.processes import MODULE, PATIENCE, ROOT, environment, run, service
@@ -134,6 +136,28 @@ def test_a_question_about_a_ledger_that_is_not_there_is_refused(tmp_path: Path, 
         f"error: there is no ledger at {tmp_path / 'data' / 'ledger.db'}: SERVICE_DATA_DIR"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_verify_changes_nothing_of_a_ledger_of_an_older_version(tmp_path: Path) -> None:
+    """An attacker may have brought it: what is sealed in it would hold in another ledger of this secret."""
+    assert run(tmp_path, "keys", "create", "--role", "auditor", "--name", "ann").returncode == 0
+    database = open_database(f"sqlite:///{tmp_path / 'data' / 'ledger.db'}")
+    statement = "UPDATE api_keys SET seal = NULL"
+    database.write(lambda connection: connection.exec_driver_sql(statement), landed=lambda *_: False)
+    verified = run(tmp_path, "verify")
+    assert verified.returncode == 1
+    assert "is not as the service wrote it" in verified.stdout
+    for arguments in (("keys", "list"), ("recompute",), ("export",)):
+        assert run(tmp_path, *arguments).returncode == 0
+    with database.read() as connection:
+        assert connection.exec_driver_sql("SELECT seal FROM api_keys").scalars().all() == [None]
+        (entries,) = connection.exec_driver_sql("SELECT count(*) FROM installation_journal").one()
+    assert entries == 1
+    downgrade(database, "0011")
+    database.close()
+    refused = run(tmp_path, "verify")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "run python -m service migrate, or start the server" in refused.stderr
 
 
 def test_a_question_about_an_empty_database_is_refused(tmp_path: Path, empty_database_url: str) -> None:

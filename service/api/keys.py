@@ -18,7 +18,7 @@ from service.api.context import Change, Changing, CurrentDatabase, in_writers, o
 from service.api.exact import Duration, Label, Short, duration_of
 from service.api.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.room import Room
-from service.errors import Forbidden
+from service.errors import Conflict, Forbidden
 from service.ledger import clock, keys
 from service.ledger.idempotency import StoredAnswer
 from service.ledger.keys import KeyRecord, Principal, Role
@@ -180,7 +180,17 @@ def _require_keeper(principal: Principal) -> None:
 
 def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
     """A new key with its token, which is never stored, not even with its answer: a replay derives it again."""
-    made = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=_RELOAD)
+
+    def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
+        record = _load(connection, stored)
+        if record.id != stored.api_key_id or not keys.is_made_by(
+            connection, change.secret, record.id, change.request.principal
+        ):
+            raise Conflict("the key that this Idempotency-Key made is not as this service wrote it: make another")
+        return record
+
+    reload = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), load)
+    made = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=reload)
     shown = _body(made.result) | {"key": keys.token_of(change.secret, made.result.id)}
     return respond(Answer(made.status, json.dumps(shown), made.replayed))
 
@@ -206,13 +216,10 @@ def _landed(connection: Connection, record: KeyRecord) -> bool:
 
 
 def _load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
+    """The key as it was made: by the time of a replay it may have been used, rotated or revoked."""
     if stored.api_key_id is None:
         raise TypeError("an answer to making a key refers to the key")
     if stored.body is None:  # of a version that did not keep it
         return keys.read_key(connection, stored.api_key_id)
     shown = json.loads(stored.body)
     return KeyRecord(**shown | {"accounts": None if shown["accounts"] is None else tuple(shown["accounts"])})
-
-
-# As it was made: by the time of a replay the key may have been used, rotated or revoked.
-_RELOAD: Reload[KeyRecord] = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), _load)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, text, update
 from sqlalchemy.orm import aliased
 
-from service.errors import NotFound, Overrun
+from service.errors import Conflict, NotFound, Overrun
 from service.ledger import budgets
 from service.ledger.database import Database, batch
 from service.ledger.journal import AccountHead, Actor, Head
@@ -157,6 +157,8 @@ def line_above(connection: Connection, name: str) -> list[AccountRecord]:
     """
     line = [read_account(connection, name)]
     while line[-1].parent is not None:
+        if len(line) == MAX_DEPTH:  # none is deeper, so that somebody has made a cycle
+            raise Conflict(f"the account {name!r} is under more accounts than there can be: its line has no root")
         line.append(read_account(connection, line[-1].parent))
     return line[::-1]
 

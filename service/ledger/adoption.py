@@ -2,7 +2,8 @@
 
 Keys are adopted whose tokens the service derived itself, and the one that the operator supplies; a key that somebody
 put into the database is neither. What a key may do cannot be checked after the fact, so that each is told of, to be
-looked at. Afterwards what has no seal is refused.
+looked at. Afterwards what has no seal is refused: that it was done is an entry of the installation's journal, which
+only the holder of the secret can write.
 """
 
 import hashlib
@@ -16,8 +17,9 @@ from sqlalchemy import Connection
 from service.ledger import clock, idempotency, installation_journal, jobs
 from service.ledger.database import Database
 from service.ledger.installation import Secret, lock_installation
-from service.ledger.key_events import keys_of
-from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord, fixed, seal_key, token_of, unsealed_keys
+from service.ledger.journal import Broken
+from service.ledger.key_events import Known, keys_in
+from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord, fixed, seal_key, token_of, unsealed_keys, unsound
 
 _log = structlog.get_logger("service.adoption")
 _AT_ONCE = 50  # rows of a transaction; an answer may have megabytes
@@ -25,49 +27,79 @@ _AT_ONCE = 50  # rows of a transaction; an answer may have megabytes
 P = TypeVar("P")
 
 
-def adopt(database: Database, secret: Secret, bootstrap: str | None) -> None:
+def adopt(database: Database, secret: Secret, bootstrap: str | None, *, begun: bool = False) -> None:
     """Seal what is older than seals, where this was not done before.
 
+    Args:
+        begun: whether the installation's journal is known to have had entries: nothing of an older version is left
+            to be sealed then, whatever the database says.
+
     Raises:
+        StartupRefused: the installation's journal is not sound, so that nobody can tell what was done before.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
-        waiting = bool(unsealed_keys(connection))
-        sealed = installation_journal.has_kind(connection, "rows_sealed")
-    if waiting:
-        for record, adopted in database.write(
-            lambda connection: _adopt_keys(connection, secret, bootstrap), landed=lambda *_: False
-        ):
-            _tell(record, adopted=adopted)
+        known, sealed = _told_by_journal(connection, secret)
+        waiting = unsealed_keys(connection)
+    adopted: list[KeyRecord] = []
+    if waiting and not (sealed and all(_token_noted(secret, known, key, bootstrap) is None for key in waiting)):
+        adopted = database.write(
+            lambda connection: _adopt_keys(connection, secret, bootstrap, begun=begun), landed=lambda *_: False
+        )
+    for record, _ in waiting:
+        _tell(record, adopted=any(record.id == other.id for other in adopted))
     if not sealed:
-        _seal_rows(database, secret)
+        _seal_rows(database, secret, begun=begun)
 
 
-def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None) -> list[tuple[KeyRecord, bool]]:
-    """The keys without a seal, each with whether it was adopted.
+def _told_by_journal(connection: Connection, secret: Secret) -> tuple[Known, bool]:
+    """The keys that the installation's journal tells of, and whether rows were sealed; each entry is checked.
 
-    The first time all are, or are noted as left; afterwards the operator's own alone, if it is as it was noted: what
-    has no seal by then may be anybody's.
+    Raises:
+        StartupRefused: it is not sound.
+    """
+    try:
+        entries = list(installation_journal.read(connection, secret))
+        return keys_in(entries), any(said["kind"] == "rows_sealed" for said in entries)
+    except Broken as broken:
+        raise unsound(broken) from None
+
+
+def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *, begun: bool) -> list[KeyRecord]:
+    """The keys without a seal that are adopted now.
+
+    Until rows were sealed all are, or are noted as left; afterwards the operator's own alone, if it is as it was
+    noted: what has no seal by then may be anybody's.
     """
     lock_installation(connection)
-    known, at = keys_of(connection, secret), clock.now()
-    found: list[tuple[KeyRecord, bool]] = []
-    for record, stored in unsealed_keys(connection):
-        token = _token(secret, record, stored, bootstrap)
-        noted = record.id in known and fixed(known[record.id]) == fixed(record)
-        if token is not None and (not known or (token == bootstrap and noted)):
+    (known, sealed), at = _told_by_journal(connection, secret), clock.now()
+    adopted: list[KeyRecord] = []
+    for key in unsealed_keys(connection):
+        record, stored = key
+        first = not sealed and record.id not in known
+        token = _token(secret, record, stored, bootstrap) if first and not begun else None
+        token = token or _token_noted(secret, known, key, bootstrap)
+        if token is not None:
             seal_key(connection, secret, record.id, token)
             installation_journal.append(connection, secret, "key_adopted", fixed(record), actor=None, at=at)
-            found.append((record, True))
-        else:
-            if not known:
-                installation_journal.append(connection, secret, "key_left", fixed(record), actor=None, at=at)
-            found.append((record, False))
-    return found
+            adopted.append(record)
+        elif first:
+            installation_journal.append(connection, secret, "key_left", fixed(record), actor=None, at=at)
+    return adopted
 
 
-def _token(secret: Secret, record: KeyRecord, stored: str, bootstrap: str | None) -> str | None:
+def _token_noted(secret: Secret, known: Known, key: tuple[KeyRecord, str], bootstrap: str | None) -> str | None:
+    """The operator's token, where a key is theirs and is as the journal has it; None of any other."""
+    record, stored = key
+    noted = bootstrap is not None and record.id in known and fixed(known[record.id]) == fixed(record)
+    return bootstrap if noted and _token(secret, record, stored, bootstrap) == bootstrap else None
+
+
+def _token(secret: Secret, record: KeyRecord, stored: object, bootstrap: str | None) -> str | None:
     """The token of a key that the service derived, or that is the operator's; None of any other."""
+    key_id: object = record.id
+    if not (isinstance(key_id, str) and isinstance(stored, str)):  # SQLite takes any type in any column
+        return None
     derived = token_of(secret, record.id)
     if _is_hash(stored, derived):
         return derived
@@ -92,16 +124,20 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
         _log.warning("key without a seal; it serves nobody", **said, advice=advice)
 
 
-def _seal_rows(database: Database, secret: Secret) -> None:
+def _seal_rows(database: Database, secret: Secret, *, begun: bool) -> None:
     """Stored answers and jobs' results, some in each transaction; that it was done is noted at the end."""
-    numbers: dict[str, object] = {
-        "answers": _in_batches(database, secret, idempotency.seal_old, ("", "")),
-        "jobs": _in_batches(database, secret, jobs.seal_old, ""),
-    }
+    numbers: dict[str, object] = (
+        {"answers": 0, "jobs": 0}
+        if begun
+        else {
+            "answers": _in_batches(database, secret, idempotency.seal_old, ("", "")),
+            "jobs": _in_batches(database, secret, jobs.seal_old, ""),
+        }
+    )
 
     def note(connection: Connection) -> None:
         lock_installation(connection)
-        if not installation_journal.has_kind(connection, "rows_sealed"):
+        if not _told_by_journal(connection, secret)[1]:
             installation_journal.append(connection, secret, "rows_sealed", numbers, actor=None, at=clock.now())
 
     database.write(note, landed=lambda *_: False)

@@ -9,6 +9,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+from service.errors import Unavailable
+
 _SHAPE = "%Y-%m-%dT%H:%M:%S.%fZ"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = 10**9  # nanoseconds
@@ -43,8 +45,16 @@ _clock = _Clock()
 
 
 def now() -> str:
-    """Return the present moment, which is never earlier than one that this process returned before."""
-    return stamp(_EPOCH + timedelta(microseconds=_clock.read() // 1000))
+    """Return the present moment, which is never earlier than one that this process returned before.
+
+    Raises:
+        Unavailable: the system's clock says a year that moments cannot have.
+    """
+    try:
+        return stamp(_EPOCH + timedelta(microseconds=_clock.read() // 1000))
+    except OverflowError:
+        detail = "this machine's clock is beyond the year 9999: set it, and start again"
+        raise Unavailable(detail, for_operator=detail) from None
 
 
 def seconds() -> float:

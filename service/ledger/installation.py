@@ -124,8 +124,11 @@ def _decoded(text: bytes, path: Path) -> bytes:
     raise StartupRefused(f"the secret file {path} must hold {SECRET_BYTES} bytes in hexadecimal or base64")
 
 
-def check_secret(database: Database, secret: Secret) -> None:
+def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -> None:
     """Bind a new database to this secret; refuse a database that is bound to another.
+
+    Args:
+        bind_new: False leaves a new database as it is.
 
     Raises:
         StartupRefused: the database belongs to another secret.
@@ -138,13 +141,19 @@ def check_secret(database: Database, secret: Secret) -> None:
         if known is None:
             row = {"id": _ONLY_ROW, "secret_fingerprint": mine, "created_at": clock.now()}
             connection.execute(insert(Installation).values(row))
-        return known or mine
+        return mine if known is None else known
 
-    bound = database.write(bind, landed=lambda connection, _: _known_fingerprint(connection) == mine)
-    if not hmac.compare_digest(bound, mine):
+    if bind_new:
+        bound = database.write(bind, landed=lambda connection, _: _known_fingerprint(connection) == mine)
+    else:
+        with database.read() as connection:
+            known = _known_fingerprint(connection)
+            bound = mine if known is None else known
+    if bound != mine:  # in constant time or not: the fingerprint is no secret
+        expected = bound[:8] if _HEX.fullmatch(str(bound)) else "what is no fingerprint"
         raise StartupRefused(
             "the secret file is not the one that this database was set up with"
-            f" (its fingerprint begins {mine[:8]}, the database expects {bound[:8]})"
+            f" (its fingerprint begins {mine[:8]}, the database expects {expected})"
         )
 
 

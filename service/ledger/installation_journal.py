@@ -75,14 +75,6 @@ def sealed_head(connection: Connection, secret: Secret) -> Head | None:
     return Head(row.seq, row.hash) if secret.is_seal(row.seal, _PURPOSE, row.seq, row.hash) else None
 
 
-def has_kind(connection: Connection, *kinds: Kind) -> bool:
-    """Whether there is an entry of one of these kinds."""
-    return (
-        connection.execute(select(InstallationEntry.seq).where(InstallationEntry.kind.in_(kinds)).limit(1)).first()
-        is not None
-    )
-
-
 def has_entry(connection: Connection, entry: Head) -> bool:
     """Whether this very entry is in the journal; an empty chain's head is in every one."""
     same = (InstallationEntry.seq == entry.seq, InstallationEntry.hash == entry.hash)

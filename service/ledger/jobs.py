@@ -45,6 +45,10 @@ _COLUMNS = (
     Job.seal,
 )
 _ALTERED = {"code": "internal", "detail": "the stored result is not as this service wrote it; run the job again"}
+_UNREADABLE = {
+    "code": "internal",
+    "detail": "the stored parameters are not as this service wrote them; submit it again",
+}
 _BROKEN_OFF = json.dumps({"code": "internal", "detail": f"the server ended {MOST_ATTEMPTS} times while the job ran"})
 
 
@@ -202,7 +206,10 @@ def take(database: Database, worker: str) -> JobRecord | None:
 
     def work(connection: Connection) -> JobRecord | None:
         while (found := connection.execute(_free().with_for_update(skip_locked=True)).first()) is not None:
-            job_id, attempts = found
+            job_id, attempts, parameters = found
+            if _parameters(parameters) is None:
+                connection.execute(_ended(job_id, None, "failed", problem=json.dumps(_UNREADABLE)))
+                continue
             if attempts < MOST_ATTEMPTS:
                 lease = {"worker": worker, "leased_until": _lease_end()}
                 started = update(Job).where(Job.id == job_id)
@@ -299,10 +306,10 @@ def _ended(job_id: str, worker: str | None, state: State, **values: Any) -> Any:
     return statement.values(state=state, ended_at=clock.now(), worker=None, leased_until=None, **values)
 
 
-def _free() -> Select[str, int]:
+def _free() -> Select[str, int, str]:
     abandoned = and_(Job.state == "running", Job.leased_until < clock.now())
     return (
-        select(Job.id, Job.attempts)
+        select(Job.id, Job.attempts, Job.parameters)
         .where(or_(Job.state == "queued", abandoned))
         .order_by(Job.created_at, Job.id)
         .limit(1)
@@ -332,19 +339,29 @@ def _selected(job_id: str) -> Any:
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
-    result, problem = _json(row.result), _json(row.problem)
-    return JobRecord(
+    job = JobRecord(
         row.id,
         row.principal,
-        json.loads(row.parameters),
+        _parameters(row.parameters) or {},
         cast("State", row.state),  # the table's check admits no other
         row.permille / 1000,
-        result,
-        problem,
+        _json(row.result),
+        _json(row.problem),
         row.created_at,
         row.ended_at,
         row.seal,
     )
+    if _parameters(row.parameters) is not None:
+        return job
+    if job.state in ("queued", "running"):
+        return replace(job, state="failed", problem=_UNREADABLE)
+    return replace(job, seal=None)  # a result of nobody knows what
+
+
+def _parameters(text: str) -> dict[str, Any] | None:
+    """What was asked; None where somebody else put something in its place that is no JSON object."""
+    stated = _json(text)
+    return stated if isinstance(stated, dict) else None
 
 
 def _json(text: str | None) -> dict[str, Any] | None:

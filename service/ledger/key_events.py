@@ -21,8 +21,17 @@ def keys_of(connection: Connection, secret: Secret) -> Known:
     Raises:
         Broken: the journal is not sound.
     """
+    return keys_in(installation_journal.read(connection, secret))
+
+
+def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
+    """The same, of what checked entries say.
+
+    Raises:
+        Broken: one does not say what one of its kind says.
+    """
     known: dict[str, KeyRecord] = {}
-    for said in installation_journal.read(connection, secret):
+    for said in entries:
         try:
             _take(known, said["kind"], said["content"])
         except (KeyError, TypeError):

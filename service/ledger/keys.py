@@ -23,7 +23,7 @@ from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger import clock, installation_journal
 from service.ledger.database import Database
 from service.ledger.installation import Secret, check_secret, lock_installation
-from service.ledger.journal import Actor
+from service.ledger.journal import Actor, Broken
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import ApiKey
 
@@ -230,6 +230,12 @@ def has_key(connection: Connection, key_id: str) -> bool:
     return connection.execute(select(ApiKey.id).where(ApiKey.id == key_id)).first() is not None
 
 
+def is_made_by(connection: Connection, secret: Secret, key_id: str, principal: str) -> bool:
+    """Whether a principal made this key, as its row says, which is as the service wrote it."""
+    row = connection.execute(select(*_SEALED, ApiKey.seal).where(ApiKey.id == key_id)).one_or_none()
+    return row is not None and _is_sealed(secret, row) and row.created_by == principal
+
+
 def list_keys(
     connection: Connection, after: str | None, limit: int, before_reading: BeforeReading | None = None
 ) -> Page[KeyRecord]:
@@ -270,7 +276,8 @@ def ensure_first_key(
     Returns the token that was made, to be shown once; None where nothing has to be shown.
 
     Raises:
-        StartupRefused: the bootstrap key is too short, or the secret is not this database's.
+        StartupRefused: the bootstrap key is too short, the secret is not this database's, or the installation's journal
+            is not sound.
         Unavailable: the database does not answer.
     """
     if bootstrap is not None and len(bootstrap) < SHORTEST_BOOTSTRAP_KEY:
@@ -280,7 +287,7 @@ def ensure_first_key(
     def add_first(connection: Connection) -> str | None:
         lock_installation(connection)  # replicas that start together add one key between them
         # Whoever takes the rows away gets the operator's token no second life.
-        if _any_key(connection) or installation_journal.has_kind(connection, "key_made", "key_adopted", "key_left"):
+        if _any_key(connection) or _had_key(connection, secret):
             return None
         at = clock.now()
         if bootstrap is not None:
@@ -381,6 +388,28 @@ def _is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Whether a row, whose last column is its seal, is as the service wrote it."""
     *values, seal = row
     return secret.is_seal(seal, _PURPOSE, *values)
+
+
+def unsound(broken: Broken) -> StartupRefused:
+    """The refusal to start where the installation's journal was changed."""
+    return StartupRefused(
+        f"the installation's journal is not as this service wrote it: {broken}. Somebody else writes the database, or"
+        " it is damaged: find out what happened (python -m service verify tells more), and restore the newest sound"
+        " copy"
+    )
+
+
+def _had_key(connection: Connection, secret: Secret) -> bool:
+    """Whether the installation's journal tells of any key; each entry is checked.
+
+    Raises:
+        StartupRefused: it is not sound.
+    """
+    try:
+        kinds = {said["kind"] for said in installation_journal.read(connection, secret)}
+    except Broken as broken:
+        raise unsound(broken) from None
+    return not kinds.isdisjoint(("key_made", "key_adopted", "key_left"))
 
 
 def _any_key(connection: Connection) -> bool:

@@ -9,13 +9,19 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import StartupRefused
 from service.ledger.database import Database, open_database
+from service.ledger.failures import Kind, failure_of
 
 _SCRIPTS = Path(__file__).resolve().parents[2] / "migrations"
 MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
 _PATIENCE = 600.0  # seconds: another process may be migrating a large database
+_UNTOLD = (
+    "the database has the tables of a ledger, and its table alembic_version does not tell one version of them: somebody"
+    " else wrote it, or it is damaged. Restore the newest sound copy"
+)
 _NEWER = "the database was written by a newer version of the service than this one"
 
 
@@ -23,7 +29,8 @@ def migrate(database_or_url: Database | str) -> None:
     """Upgrade to the newest version, in one transaction that excludes all others who try.
 
     Raises:
-        StartupRefused: the database was written by a newer version of the service.
+        StartupRefused: the database was written by a newer version of the service, or its tables are not those of the
+            version that it tells.
         Unavailable: the database does not answer, or another process migrates for too long.
     """
     if isinstance(database_or_url, str):
@@ -37,10 +44,18 @@ def migrate(database_or_url: Database | str) -> None:
     def upgrade(connection: Connection) -> None:
         _exclude_others(connection)
         _wait_for_writers(connection)
+        before = _require_known(connection)
         try:
             command.upgrade(_config(connection), "head")
-        except CommandError as error:
-            raise StartupRefused(_NEWER) from error
+        except SQLAlchemyError as error:
+            failure = failure_of(error)
+            if failure.kind is not Kind.FAULT:
+                raise
+            raise StartupRefused(
+                f"the database cannot be migrated: it refused a statement ({failure.code}), as where its tables are not"
+                f" those of version {before or 'none'}, which it tells. Nothing was changed; restore the newest sound"
+                " copy"
+            ) from error
 
     database_or_url.version = None
     database_or_url.write(upgrade, landed=lambda connection, _: _is_at_head(connection))
@@ -85,14 +100,15 @@ def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
-        ready = _is_at_head(connection)
-        if not (ready or _is_known(connection)):
-            raise StartupRefused(_NEWER)
+        ready = _require_known(connection) == _head()
         empty = not inspect(connection).get_table_names()
     if empty and not begin:
         raise StartupRefused("the database is empty: there is no ledger in it")
     if not (ready or embedded or empty):
-        raise StartupRefused("the database is not of this version of the service: run python -m service migrate")
+        start = ", or start the server" if database.kind == "sqlite" else ""
+        raise StartupRefused(
+            f"the database is not of this version of the service: run python -m service migrate{start}"
+        )
     if not ready:
         migrate(database)
     database.version = _head()
@@ -128,14 +144,30 @@ def _known() -> frozenset[str]:
     return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
-def _is_known(connection: Connection) -> bool:
-    """Whether this code has the version of the tables among its own; where there are none it has."""
+def _require_known(connection: Connection) -> str | None:
+    """The version of the tables, one of this code's; None where there are none.
+
+    Raises:
+        StartupRefused: it is another, or there are tables and no version of them.
+    """
     revision = _revision(connection)
-    return revision is None or revision in _known()
+    if revision is None and inspect(connection).has_table("journal"):
+        raise StartupRefused(_UNTOLD)
+    if revision is not None and revision not in _known():
+        raise StartupRefused(_NEWER)
+    return revision
 
 
 def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    """The version that the database tells of its tables; None where it tells none.
+
+    Raises:
+        StartupRefused: it tells several.
+    """
+    try:
+        return MigrationContext.configure(connection).get_current_revision()
+    except CommandError:
+        raise StartupRefused(_UNTOLD) from None
 
 
 def _is_at_head(connection: Connection) -> bool:

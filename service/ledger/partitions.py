@@ -173,7 +173,7 @@ def total(connection: Connection, account_id: int) -> Total:
 
 
 _TOTAL = text(
-    "WITH RECURSIVE family (id) AS (SELECT CAST(:account AS bigint) UNION ALL"
+    "WITH RECURSIVE family (id) AS (SELECT CAST(:account AS bigint) UNION"  # not ALL: a cycle would have no end
     " SELECT a.id FROM accounts a JOIN family f ON a.parent_id = f.id)"
     " SELECT CAST(sum(a.partitions_drawn) AS bigint), CAST(sum(a.partitions_undeclared) AS bigint)"
     " FROM accounts a JOIN family f ON f.id = a.id"

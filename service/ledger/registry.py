@@ -42,5 +42,5 @@ def count_draws(connection: Connection, account_id: int, release_id: str | None)
     if release_id is not None:
         return connection.execute(query.where(Draw.release_id == release_id)).scalar_one()
     below = select(Account.id).where(Account.id == account_id).cte(recursive=True)
-    below = below.union_all(select(Account.id).where(Account.parent_id == below.c.id))
+    below = below.union(select(Account.id).where(Account.parent_id == below.c.id))
     return connection.execute(query.where(Draw.account_id.in_(select(below.c.id)))).scalar_one()

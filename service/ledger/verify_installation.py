@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, select
 
-from service.ledger import idempotency, jobs
+from service.ledger import idempotency, installation_journal, jobs
 from service.ledger.installation import Secret
-from service.ledger.journal import Broken
+from service.ledger.journal import BEFORE_FIRST, Broken
 from service.ledger.key_events import Known, keys_of
 from service.ledger.keys import fixed, stored_keys
-from service.ledger.tables import Installation
+from service.ledger.tables import Account, ApiKey, Installation
 
 
 def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]:
     """Whatever is not as the service wrote it, in words; nothing where all is."""
     bound = connection.execute(select(Installation.secret_fingerprint)).scalars().all()
-    if list(bound) != [secret.fingerprint()]:
+    if list(bound) != [secret.fingerprint()] and not (not bound and _is_new(connection)):
         yield "installation: expected one row, with the fingerprint of the secret"
     try:
         known = keys_of(connection, secret)
@@ -32,6 +32,12 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         yield f"stored_answers: {number} of {principal!r} not as stored"
     for job_id in jobs.altered(connection, secret):
         yield f"jobs: the result of {job_id} is not as the service wrote it"
+
+
+def _is_new(connection: Connection) -> bool:
+    """Whether no server has begun a ledger here: it binds the database to its secret first."""
+    used = connection.execute(select(Account.id).limit(1)).first() or connection.execute(select(ApiKey.id)).first()
+    return used is None and installation_journal.head(connection) == BEFORE_FIRST
 
 
 def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]:

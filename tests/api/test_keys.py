@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
-from service.ledger import clock
+from service.ledger import clock, idempotency
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
 from service.ledger.installation import Secret
@@ -89,6 +89,39 @@ def test_a_replay_shows_a_key_whose_answer_an_older_version_kept_without_its_bod
     database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
     adopt(database, secret, None)
     assert json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201) == made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "api_key_id = :other",
+        "body = replace(body, :mine, :other)",
+        "api_key_id = :other, body = NULL",
+        "api_key_id = :other, body = replace(body, :mine, :other)",
+    ],
+)
+@pytest.mark.parametrize("row", ["", "UPDATE api_keys SET created_by = 'ann' WHERE id = :other"])
+def test_a_replay_shows_nobody_a_key_that_somebody_else_made(
+    client: Client, database: Database, secret: Secret, change: str, row: str
+) -> None:
+    """Even where a stored answer with its seal says so."""
+    other = json_of(client.post("/v1/keys", json={"name": "bob", "role": "steward"}), 201)
+    ann = make_key(client, "steward", name="ann")
+    body, once = {"name": "helper", "role": "auditor"}, ann | {"Idempotency-Key": "make"}
+    mine = json_of(client.post("/v1/keys", json=body, headers=once), 201)
+
+    def forge(connection: Connection) -> None:
+        ids = {"mine": mine["id"], "other": other["id"]}
+        given = {name: ids[name] for name in ids if f":{name}" in change}
+        connection.execute(text(f"UPDATE stored_answers SET {change}, seal = NULL WHERE principal = 'ann'"), given)
+        if row:
+            connection.execute(text(row), {"other": other["id"]})
+        assert idempotency.seal_old(connection, secret, ("", ""), 10) == [("ann", "make")]
+
+    database.write(forge, landed=lambda *_: False)
+    refused = client.post("/v1/keys", json=body, headers=once)
+    assert "not as this service wrote it" in problem_of(refused, "conflict")["detail"]
+    assert other["key"] not in refused.text
 
 
 def test_no_token_is_in_a_stored_answer(client: Client, database: Database) -> None:

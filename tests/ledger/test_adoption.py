@@ -9,7 +9,7 @@ import pytest
 import structlog
 from sqlalchemy import Connection, text
 
-from service.errors import Conflict
+from service.errors import Conflict, StartupRefused
 from service.ledger import idempotency, jobs
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
@@ -223,6 +223,7 @@ def test_after_the_first_start_nothing_else_is_adopted(old: Database) -> None:
 
 
 def test_a_new_installation_adopts_nothing(database: Database) -> None:
+    adopt(database, SECRET, None)
     ensure_first_key(database, SECRET, None)
     _old_key(database, _DERIVED, token_of(SECRET, _DERIVED))
     adopt(database, SECRET, None)
@@ -258,6 +259,72 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
             idempotency.find(connection, asking("ann", "k077", "digest"))
         shown = jobs.checked(SECRET, jobs.read_job(connection, "succeeded"))
     assert (shown.state, shown.result) == ("failed", None)
+
+
+def _attack(database: Database, statement: str) -> None:
+    """Somebody with the database's files takes the triggers away first."""
+    for trigger in ("fixed", "no_delete") if database.kind == "sqlite" else ("stay",):
+        on = "" if database.kind == "sqlite" else " ON installation_journal"
+        _run(database, f"DROP TRIGGER installation_journal_{trigger}{on}")
+    _run(database, statement)
+
+
+_HIDDEN = (
+    "UPDATE installation_journal SET kind = 'x' WHERE kind = 'rows_sealed'",
+    "UPDATE installation_journal SET body = '{}' WHERE kind = 'rows_sealed'",
+    "UPDATE installation_journal SET seal = 'é' WHERE kind = 'rows_sealed'",
+    "DELETE FROM installation_journal WHERE seq = 1",
+)
+
+
+@pytest.mark.parametrize("hide", _HIDDEN)
+def test_nothing_is_sealed_again_where_the_entry_that_tells_of_it_was_changed(old: Database, hide: str) -> None:
+    adopt(old, SECRET, None)
+    _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
+    _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
+    _attack(old, hide)
+    with pytest.raises(StartupRefused, match="restore the newest sound copy"):
+        adopt(old, SECRET, None)
+    with old.read() as connection:
+        assert list(idempotency.altered(connection, SECRET)) == ["ann"]
+        assert list(jobs.altered(connection, SECRET)) == ["succeeded"]
+
+
+def test_an_entry_that_somebody_wrote_hides_nothing(old: Database) -> None:
+    """Else a first start could be kept from sealing."""
+    _insert(old, "installation_journal", seq=1, kind="rows_sealed", body="{}", hash="00" * 32, seal="00" * 32)
+    with pytest.raises(StartupRefused, match="entry 1"):
+        adopt(old, SECRET, None)
+
+
+def test_nothing_is_sealed_where_the_high_water_mark_knows_an_entry(old: Database) -> None:
+    """A copy from before the upgrade, which an operator accepted."""
+    adopt(old, SECRET, None, begun=True)
+    assert _who(old, token_of(SECRET, _DERIVED)) is None
+    with old.read() as connection:
+        assert len(list(idempotency.altered(connection, SECRET))) == 120
+        assert list(jobs.altered(connection, SECRET)) == ["succeeded"]
+    assert {kind for kind, _ in _events(old)} == {"key_left", "rows_sealed"}
+    adopt(old, SECRET, _BOOTSTRAP, begun=True)
+    assert _who(old, token_of(SECRET, _DERIVED)) is None
+    assert _who(old, _BOOTSTRAP) == "first-steward", "the operator's own, which the journal has as it is"
+
+
+def test_keys_are_adopted_after_a_command_made_one(old: Database) -> None:
+    """Commands adopt nothing, so that one may come between the upgrade and the first start."""
+    _make(old)
+    adopt(old, SECRET, None)
+    assert _who(old, token_of(SECRET, _DERIVED)) == _DERIVED
+    assert _faults(old) == []
+
+
+def test_no_first_key_is_made_where_the_journal_is_not_sound(database: Database) -> None:
+    ensure_first_key(database, SECRET, _BOOTSTRAP)
+    _run(database, "DELETE FROM api_keys")
+    _attack(database, "UPDATE installation_journal SET kind = 'x'")
+    with pytest.raises(StartupRefused, match="not as this service wrote it"):
+        ensure_first_key(database, SECRET, _BOOTSTRAP)
+    assert _who(database, _BOOTSTRAP) is None
 
 
 # What somebody with the database's files does to an installation that has seals

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from service.errors import Unavailable
 from service.ledger import clock
 from service.ledger.clock import is_stamp, now, stamp
 
@@ -30,6 +31,12 @@ def test_now_is_the_present_moment_as_a_stamp() -> None:
 def test_every_moment_has_the_same_shape_in_utc(moment: datetime, written: str) -> None:
     assert stamp(moment) == written
     assert is_stamp(written)
+
+
+def test_a_clock_beyond_what_can_be_written_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 253_402_300_800 * 10**9)  # the year 10000
+    with pytest.raises(Unavailable, match="beyond the year 9999"):
+        now()
 
 
 def test_a_time_without_a_zone_is_no_moment() -> None:

@@ -13,7 +13,9 @@ from sqlalchemy import text
 from service.errors import StartupRefused
 from service.ledger import clock
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret, check_secret, load_secret
+from service.ledger.installation import Secret, check_secret, is_bound, load_secret
+from service.ledger.keys import add_bootstrap_key
+from service.ledger.verify_installation import verify_installation
 from tests.processes import together
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,6 +133,34 @@ def test_a_database_belongs_to_its_first_secret(database: Database, secret: Secr
         ((_, fingerprint, created_at),) = connection.execute(text("SELECT * FROM installation")).all()
     assert secret.key.hex() not in fingerprint
     assert clock.is_stamp(created_at)
+
+
+@pytest.mark.parametrize("stored", ["", "é", "5", "f" * 63])
+@pytest.mark.parametrize("bind_new", [True, False])
+def test_what_is_no_fingerprint_is_refused_in_words(
+    database: Database, secret: Secret, stored: str, bind_new: bool
+) -> None:
+    check_secret(database, secret)
+    change = text("UPDATE installation SET secret_fingerprint = :stored")
+    database.write(lambda connection: connection.execute(change, {"stored": stored}), landed=lambda *_: False)
+    with pytest.raises(StartupRefused, match="expects what is no fingerprint"):
+        check_secret(database, secret, bind_new=bind_new)
+
+
+def test_a_new_database_is_looked_at_without_being_bound(database: Database, secret: Secret) -> None:
+    check_secret(database, secret, bind_new=False)
+    assert not is_bound(database)
+    with database.read() as connection:
+        assert list(verify_installation(connection, secret)) == []
+    check_secret(database, secret)
+    database.write(
+        lambda connection: add_bootstrap_key(connection, secret, "b" * 32, clock.now()), landed=lambda *_: False
+    )
+    database.write(lambda connection: connection.execute(text("DELETE FROM installation")), landed=lambda *_: False)
+    with database.read() as connection:
+        assert list(verify_installation(connection, secret)) == [
+            "installation: expected one row, with the fingerprint of the secret"
+        ]
 
 
 def test_of_two_secrets_that_start_together_one_is_refused(database_url: str, secret: Secret) -> None:

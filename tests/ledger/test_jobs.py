@@ -55,6 +55,31 @@ def test_workers_that_ask_at_once_get_different_jobs(database: Database) -> None
     assert sorted(found) == sorted(ids)
 
 
+@pytest.mark.parametrize("parameters", ["x", "", "[]", "5", "null", '"', "[" * 100_000])
+def test_a_job_whose_parameters_cannot_be_read_fails_and_holds_up_no_other(database: Database, parameters: str) -> None:
+    bad, good = _submit(database, 1), _submit(database, 2)
+    change = text("UPDATE jobs SET parameters = :parameters WHERE id = :id")
+    given = {"parameters": parameters, "id": bad}
+    database.write(lambda c: c.execute(change, given), landed=lambda *_: False)
+    assert (_read(database, bad).state, _read(database, bad).parameters) == ("failed", {})
+    assert _taken(database).id == good
+    shown = _read(database, bad)
+    assert shown.problem is not None
+    assert "parameters" in shown.problem["detail"]
+    with database.read() as connection:
+        assert [job.id for job in jobs.list_jobs(connection, "ann", ("", ""), 9, "failed")] == [bad]
+        assert jobs.unfinished(database) == {"queued": 0, "running": 1}
+
+
+def test_a_result_of_parameters_that_cannot_be_read_is_none(database: Database) -> None:
+    job_id = jobs.submit(database, asking("ann"), {}, lambda job: job.id).body
+    assert jobs.finish(database, SECRET, _taken(database), "w", {"a": 1})
+    database.write(lambda c: c.execute(text("UPDATE jobs SET parameters = 'x'")), landed=lambda *_: False)
+    assert jobs.checked(SECRET, _read(database, job_id)).state == "failed"
+    with database.read() as connection:
+        assert list(jobs.altered(connection, SECRET)) == [job_id]
+
+
 def test_a_result_is_kept(database: Database) -> None:
     _submit(database)
     job = _taken(database)

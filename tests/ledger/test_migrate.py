@@ -4,8 +4,9 @@ import contextlib
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -141,6 +142,28 @@ def test_an_empty_database_is_migrated_at_start(empty_database_url: str, embedde
         assert is_migrated(database)
     finally:
         database.close()
+
+
+@pytest.mark.parametrize("move", [migrate, partial(prepare, embedded=True), partial(prepare, embedded=False)])
+@pytest.mark.parametrize(
+    "change",
+    ["DELETE FROM alembic_version", "DROP TABLE alembic_version", "INSERT INTO alembic_version VALUES ('0001')"],
+)
+def test_tables_without_one_version_are_refused(
+    database: Database, change: str, move: Callable[[Database], None]
+) -> None:
+    _run(database, change)
+    with pytest.raises(StartupRefused, match="does not tell one version"):
+        move(database)
+
+
+@pytest.mark.parametrize("told", ["0001", "0011"])
+def test_tables_that_are_not_of_the_version_that_is_told_are_refused(database: Database, told: str) -> None:
+    _run(database, f"UPDATE alembic_version SET version_num = '{told}'")
+    with pytest.raises(StartupRefused, match=f"are not those of version {told}"):
+        prepare(database, embedded=True)
+    with database.read() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == told
 
 
 def test_only_an_embedded_database_is_migrated_at_start_when_it_is_not_empty(empty_database_url: str) -> None:

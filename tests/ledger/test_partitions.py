@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from service.errors import Conflict
-from service.ledger import partitions
+from service.ledger import accounts, partitions, registry
 from service.ledger.database import Database
 from service.ledger.exports import BadExport
 from service.ledger.migrate import downgrade, migrate
@@ -85,6 +85,33 @@ def test_counts_of_the_accounts_under_one_are_added(database: Database) -> None:
     with database.read() as connection:
         assert partitions.total(connection, account_of(database, "agency").id) == (3, 2)
         assert partitions.total(connection, account_of(database, "two").id) == (1, 1)
+
+
+def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Database) -> None:
+    _opened(database, "agency")
+    open_account(database, "people", parent="agency", definition="pure", epsilon="1000")
+    ids = [account_of(database, name).id for name in ("agency", "people")]
+
+    def tie(connection: Connection) -> None:
+        if database.kind == "sqlite":
+            for name in (
+                connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars().all()
+            ):
+                connection.execute(text(f"DROP TRIGGER {name}"))
+            connection.execute(text("PRAGMA ignore_check_constraints = ON"))
+        else:
+            connection.execute(text("ALTER TABLE accounts DISABLE TRIGGER ALL"))
+            connection.execute(text("ALTER TABLE accounts DROP CONSTRAINT accounts_parent"))
+        connection.execute(
+            text("UPDATE accounts SET parent_id = :below WHERE id = :id"), {"id": ids[0], "below": ids[1]}
+        )
+
+    database.write(tie, landed=lambda *_: False)
+    with database.read() as connection:
+        assert partitions.total(connection, ids[0]) == (0, 0)
+        assert registry.count_draws(connection, ids[0], None) == 0
+        with pytest.raises(Conflict, match="has no root"):
+            accounts.line_above(connection, "people")
 
 
 def test_a_draw_that_is_refused_moves_no_counter(database: Database) -> None:
