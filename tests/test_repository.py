@@ -146,7 +146,9 @@ def test_what_the_project_asks_for_is_locked() -> None:
         assert names(project["optional-dependencies"][extra]) <= set(_versions(f"requirements-{extra}.lock"))
 
 
-@pytest.mark.parametrize("name", ["data/ledger.db", "data/ledger.db-wal", "service.secret", "secret/service.secret"])
+@pytest.mark.parametrize(
+    "name", ["data/ledger.db", "data/ledger.db-wal", "service.secret", "secret/service.secret", "service.high-water"]
+)
 def test_neither_the_ledger_nor_its_secret_can_be_committed(name: str) -> None:
     assert _git("check-ignore", "--no-index", name).strip() == name
 
