@@ -9,7 +9,7 @@ from service import logs
 from service.errors import Conflict
 from service.installation import high_water_file, open_installation
 from service.ledger import clock, installation_journal
-from service.ledger.high_water import BrokenMark, Mark, Missing, missing_entries, present_heads
+from service.ledger.high_water import BrokenMark, Mark, Missing, last_entries, missing_entries, present_heads
 from service.settings import read_settings
 
 _NAMED = 1000  # journals that the entry names
@@ -34,7 +34,7 @@ def acknowledge(
     except BrokenMark as broken:
         mark, fault = None, str(broken)
     with database.read() as connection:
-        missing = [] if mark is None else missing_entries(connection, mark.heads)
+        missing = [] if mark is None else missing_entries(connection, mark.heads, last_entries(connection))
     behind = mark is not None and now < mark.written_at
     if not (missing or behind or fault):
         database.close()
@@ -47,7 +47,7 @@ def acknowledge(
 
     database.write(work, landed=lambda *_: False)
     with database.read() as connection:
-        file.replace(present_heads(connection, secret).sound, clock.now())
+        file.replace(present_heads(connection, secret, last_entries(connection)).sound, clock.now())
     database.close()
     for one in missing:
         typer.echo(str(one))

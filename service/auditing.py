@@ -15,7 +15,7 @@ from service.installation import high_water_file, open_installation, open_to_ver
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
-from service.ledger.high_water import HighWaterFile, Mark, missing_entries
+from service.ledger.high_water import HighWaterFile, Mark, last_entries, missing_entries
 from service.ledger.installation import Secret
 from service.ledger.journal import Head, read_head, write_head
 from service.ledger.mark_keeper import check_clock
@@ -63,7 +63,7 @@ def verify(
         with database.read() as connection:
             faults = list(verify_installation(connection, secret))
             if mark is not None:
-                faults += map(str, missing_entries(connection, mark.heads))
+                faults += map(str, missing_entries(connection, mark.heads, last_entries(connection)))
         bad = bad or bool(faults)
         for fault in faults or ["all valid"]:
             typer.echo(f"the installation: {fault}")

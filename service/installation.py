@@ -20,19 +20,18 @@ def open_installation(
     settings: Settings,
     *,
     begin: bool = False,
-    check_file: bool = False,
+    serving: bool = False,
     require_mark: bool = True,
-    adopting: bool = False,
 ) -> tuple[Database, Secret]:
     """Open the database, ready and bound to the installation's secret.
 
     Args:
         begin: where there is no ledger, begin one. Commands that ask about a ledger are refused there instead: an
             empty one would tell an operator who named a wrong place that all is well.
-        check_file: read all of an SQLite file whose server did not end in good order, and refuse a damaged one.
+        serving: for a server, which keeps the mark: read all of an SQLite file whose server did not end in good order,
+            and refuse a damaged one; seal what an older version wrote without seals. Needs ``require_mark``, by which a
+            ledger that was put back to before its seals is known.
         require_mark: refuse a ledger that lacks entries of its high-water mark.
-        adopting: seal what an older version wrote without seals, which is for the server alone: it keeps the mark, by
-            which a ledger that was put back to before its seals is known.
 
     Raises:
         StartupRefused: there is none, it is damaged, not migrated, older than its high-water mark, or belongs to
@@ -43,11 +42,8 @@ def open_installation(
     prepare(database, embedded=database.kind == "sqlite", begin=begin)
     secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
     check_secret(database, secret)
-    file = high_water_file(settings, secret)
-    if require_mark:
-        check_mark(database, file, check_file=check_file)
-    if adopting:
-        mark = file.read()
+    mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
+    if serving:
         begun = mark is not None and INSTALLATION in mark.heads and mark.heads[INSTALLATION] != BEFORE_FIRST
         bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
         adopt(database, secret, bootstrap, begun=begun)

@@ -48,7 +48,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
         signal.signal(number, lambda *_: sys.exit(0))
     allow_files(settings)
     bound = bound_socket(host, port)  # before a first key is shown by a process that will not serve
-    database, secret = open_installation(settings, begin=True, check_file=True, adopting=True)
+    database, secret = open_installation(settings, begin=True, serving=True)
     keeper = MarkKeeper(database, high_water_file(settings, secret))
     keeper.advance(everything=True)
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None

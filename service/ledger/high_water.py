@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Row, select, tuple_
 
@@ -22,6 +22,7 @@ from service.ledger.journal import LARGEST_INTEGER, Head
 from service.ledger.tables import Account, Entry
 
 T = TypeVar("T")
+LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
 
 INSTALLATION = ""
 """The name of the installation's journal among those of the accounts, none of which has an empty name."""
@@ -253,11 +254,11 @@ class Heads(NamedTuple):
     altered: list[str]
 
 
-def present_heads(connection: Connection, secret: Secret, journals: Collection[str] | None = None) -> Heads:
-    """Read the heads of some accounts' journals, of all by default, and that of the installation's journal."""
+def present_heads(connection: Connection, secret: Secret, accounts: Iterable[LastEntry]) -> Heads:
+    """Find the heads of accounts' journals among their last entries, and read that of the installation's journal."""
     sound: dict[str, Head] = {}
     altered: list[str] = []
-    for _, name, seq, head, stored in _last_entries(connection, journals):
+    for _, name, seq, head, stored in accounts:
         if isinstance(seq, int) and 0 < seq <= LARGEST_INTEGER and isinstance(head, str) and head == stored:
             sound[name] = Head(seq, head)
         else:
@@ -270,12 +271,12 @@ def present_heads(connection: Connection, secret: Secret, journals: Collection[s
     return Heads(sound, altered)
 
 
-def missing_entries(connection: Connection, heads: Mapping[str, Head]) -> list[Missing]:
-    """Find the journals that lack the entry which a mark has of them."""
+def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]) -> list[Missing]:
+    """Find the journals that lack the entry which a mark has of them, given the last entries of at least these."""
     last: dict[str, int] = {}  # the number of the last entry
     stored: dict[str, str] = {}  # the hash of the marked entry
     earlier: dict[tuple[int, int], str] = {}  # journals that went on, by the account's id and the marked entry's number
-    for account_id, name, seq, _, digest in _last_entries(connection, heads):
+    for account_id, name, seq, _, digest in accounts:
         last[name] = seq if isinstance(seq, int) else 0
         marked = heads.get(name)
         if marked is not None and marked.seq == seq:
@@ -306,13 +307,12 @@ def names_of(connection: Connection, account_ids: Collection[int]) -> list[str]:
     ]
 
 
-def _last_entries(connection: Connection, journals: Collection[str] | None) -> Iterator[Row[int, str, Any, Any, Any]]:
-    """The accounts of these names, or all, each with its head and the hash of the journal's entry of that number."""
+def last_entries(connection: Connection, journals: Collection[str] | None = None) -> list[LastEntry]:
+    """Read the accounts of these names, or all: id, name, head, and the hash of the journal's entry of that number."""
     if journals is None or len(journals) > _FEW:
-        yield from connection.execute(_LAST_ENTRIES)
-        return
-    for names in _batches(list(journals)):
-        yield from connection.execute(_LAST_ENTRIES.where(Account.name.in_(names)))
+        return list(connection.execute(_LAST_ENTRIES))
+    batches = (_LAST_ENTRIES.where(Account.name.in_(names)) for names in _batches(list(journals)))
+    return [row for query in batches for row in connection.execute(query)]
 
 
 def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:

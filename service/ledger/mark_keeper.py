@@ -8,6 +8,7 @@ import structlog
 
 from service.errors import ServiceError, StartupRefused
 from service.ledger import clock
+from service.ledger.background import until_stopped
 from service.ledger.backup import require_sound_file
 from service.ledger.database import Database
 from service.ledger.high_water import (
@@ -15,6 +16,7 @@ from service.ledger.high_water import (
     HighWaterFile,
     Mark,
     Missing,
+    last_entries,
     missing_entries,
     names_of,
     present_heads,
@@ -35,7 +37,7 @@ _ADVICE = (
 )
 
 
-def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = False) -> None:
+def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = False) -> Mark | None:
     """Refuse a ledger that lacks entries of its high-water mark, and a clock that is behind it.
 
     From here on the process's time does not go back behind the mark.
@@ -43,23 +45,27 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = Fa
     Args:
         check_file: read all of an SQLite file whose server did not end in good order.
 
+    Returns:
+        The mark; None where there is none yet.
+
     Raises:
         StartupRefused: it does, or the mark cannot be used, or the file is damaged.
         Unavailable: the database does not answer.
     """
     mark = file.read()
     if mark is None:
-        return
+        return None
     check_clock(mark)
     if check_file and mark.in_use:
         require_sound_file(database)
     with database.read() as connection:
-        missing = missing_entries(connection, mark.heads)
+        missing = missing_entries(connection, mark.heads, last_entries(connection))
     if missing:
         raise StartupRefused(
             f"the ledger is older than its high-water mark {file.path} of {mark.written_at}: {described(missing)}."
             f" {_ADVICE}"
         )
+    return mark
 
 
 def check_clock(mark: Mark) -> None:
@@ -119,8 +125,9 @@ class MarkKeeper:
                 marked = self.file.marked([*journals, INSTALLATION])
             # After the mark was read, so that all that is marked had been committed before this moment of the ledger.
             with self._database.read() as connection:
-                missing = missing_entries(connection, marked)
-                heads = present_heads(connection, self.file.secret, journals)
+                accounts = last_entries(connection, journals)
+                missing = missing_entries(connection, marked, accounts)
+                heads = present_heads(connection, self.file.secret, accounts)
             self._tell(missing, heads.altered)
             if missing:
                 return
@@ -142,14 +149,8 @@ class MarkKeeper:
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """Advance now and then until the end of the block, and once more at its end."""
-        stopping = threading.Event()
-        thread = threading.Thread(target=self._keep_advancing, args=(stopping,), name="high-water mark")
-        thread.start()
-        try:
+        with until_stopped(self._keep_advancing, "high-water mark"):
             yield
-        finally:
-            stopping.set()
-            thread.join()
 
     def _keep_advancing(self, stopping: threading.Event) -> None:
         looks, last = 0, False

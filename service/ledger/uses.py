@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, or_, select, update
 
 from service.errors import ServiceError
 from service.ledger import clock
+from service.ledger.background import until_stopped
 from service.ledger.database import Database
 from service.ledger.tables import ApiKey
 
@@ -60,14 +61,8 @@ class Uses:
     @contextmanager
     def written(self) -> Iterator[None]:
         """Write now and then until the end of the block, and once more at its end."""
-        stopping = threading.Event()
-        thread = threading.Thread(target=self._keep_writing, args=(stopping,), name="uses")
-        thread.start()
-        try:
+        with until_stopped(self._keep_writing, "uses"):
             yield
-        finally:
-            stopping.set()
-            thread.join()
 
     def _keep_writing(self, stopping: threading.Event) -> None:
         last = False

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.ledger.database import Database
-from service.ledger.high_water import BrokenMark, HighWaterFile, missing_entries, names_of, present_heads
+from service.ledger.high_water import BrokenMark, HighWaterFile, last_entries, missing_entries, names_of, present_heads
 from service.ledger.installation import Secret
 from service.ledger.journal import BEFORE_FIRST, Head
 from tests.ledger.charging import SECRET, account_of, charge, open_account
@@ -142,7 +142,7 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
     first = account_of(database).head
     charge(database, {"type": "gaussian", "rho": "1/8"})
     with database.read() as connection:
-        heads, altered = present_heads(connection, SECRET)
+        heads, altered = present_heads(connection, SECRET, last_entries(connection))
         assert altered == []
         assert heads == {
             "": BEFORE_FIRST,
@@ -150,9 +150,11 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
             "places": account_of(database, "places").head,
         }
         assert names_of(connection, [account_of(database).id, 10**9]) == ["people"]
-        assert present_heads(connection, SECRET, ["people"]).sound.keys() == {"", "people"}
-        assert missing_entries(connection, heads) == []
-        assert missing_entries(connection, heads | {"people": first}) == [], "a ledger that went on is none"
+        assert present_heads(connection, SECRET, last_entries(connection, ["people"])).sound.keys() == {"", "people"}
+        assert missing_entries(connection, heads, last_entries(connection)) == []
+        assert missing_entries(connection, heads | {"people": first}, last_entries(connection)) == [], (
+            "a ledger that went on is none"
+        )
         cases = {
             "people": (Head(4, "a" * 64), "the journal of 'people' ends with entry 3 and had 4"),
             "places": (Head(1, "a" * 64), "the journal of 'places' has another entry 1 than it had"),
@@ -160,7 +162,7 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
             "": (Head(1, "a" * 64), "the installation's journal ends with entry 0 and had 1"),
         }
         for name, (head, said) in cases.items():
-            (missing,) = missing_entries(connection, heads | {name: head})
+            (missing,) = missing_entries(connection, heads | {name: head}, last_entries(connection))
             assert str(missing) == said
 
 
@@ -168,5 +170,5 @@ def test_more_journals_than_one_statement_takes(database: Database) -> None:
     heads = {f"account {number}": _head(1) for number in range(1100)}
     open_account(database)
     with database.read() as connection:
-        own = present_heads(connection, SECRET).sound
-        assert len(missing_entries(connection, heads | own)) == 1100
+        own = present_heads(connection, SECRET, last_entries(connection)).sound
+        assert len(missing_entries(connection, heads | own, last_entries(connection))) == 1100
