@@ -339,10 +339,11 @@ def _selected(job_id: str) -> Any:
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
+    parameters = _parameters(row.parameters)
     job = JobRecord(
         row.id,
         row.principal,
-        _parameters(row.parameters) or {},
+        parameters or {},
         cast("State", row.state),  # the table's check admits no other
         row.permille / 1000,
         _json(row.result),
@@ -351,7 +352,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
         row.ended_at,
         row.seal,
     )
-    if _parameters(row.parameters) is not None:
+    if parameters is not None:
         return job
     if job.state in ("queued", "running"):
         return replace(job, state="failed", problem=_UNREADABLE)
