@@ -14,8 +14,9 @@ from service.api.context import CurrentDatabase, Streamed, in_helpers, ok
 from service.api.guarantees import GuaranteeBody, HeadBody, cost_of
 from service.api.plans import Plan
 from service.api.releases import PartitionsBody, ReleasePath
-from service.errors import InvalidInput
+from service.errors import InvalidInput, Unavailable
 from service.ledger import accounts, clock, exports, journal, receipts, signing
+from service.ledger.high_water import BrokenMark
 from service.ledger.journal import Head
 from service.ledger.signing import Signer
 from service.ledger.verify import verify
@@ -125,7 +126,10 @@ def verify_account(
             kept.append(journal.read_head(head))
         except ValueError as error:
             raise InvalidInput.at("/query/head", str(error)) from None
-    mark = None if request.app.state.mark is None else request.app.state.mark.read()
+    try:
+        mark = None if request.app.state.mark is None else request.app.state.mark.read()
+    except BrokenMark as broken:
+        raise Unavailable("the high-water mark cannot be read", for_operator=str(broken)) from None
     if mark is not None and account in mark.heads:
         kept.append(mark.heads[account])
     with database.read() as connection:

@@ -2,15 +2,19 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import text
 
 from service.api.trust import in_pieces
 from service.ledger.database import Database
 from service.ledger.exports import Reader
+from service.ledger.high_water import HighWaterFile
 from service.ledger.installation import Secret
+from service.ledger.journal import Head
 from service.ledger.receipts import check_receipt
 from service.ledger.signing import BadSignature, check_signature, signer_of
 from service.privacy.pricing import ACCOUNTANT
@@ -226,3 +230,17 @@ def test_an_account_under_another_is_exported_by_who_may_read_all_of_its_family(
     lines = [json.loads(line) for line in client.get(f"{_AT}/export", headers=family).text.splitlines()]
     assert [account["account"] for account in lines[0]["accounts"]] == ["agency", "people", "others"]
     assert len(lines) == 1 + 3 + 2
+
+
+def test_an_account_is_held_against_the_high_water_mark(
+    app: FastAPI, client: Client, secret: Secret, tmp_path: Path
+) -> None:
+    open_account(client)
+    file = HighWaterFile(tmp_path / "service.high-water", secret)
+    app.state.mark = file
+    assert json_of(client.get(f"{_AT}/verify"))["valid"], "there is no mark yet"
+    file.advance({"people": Head(3, "a" * 64)}, "2026-01-02T00:00:00.000000Z")
+    assert json_of(client.get(f"{_AT}/verify"))["first_bad"] == {"seq": 2, "reason": "the entry is missing"}
+    file.path.write_bytes(b"no database")
+    problem = problem_of(client.get(f"{_AT}/verify"), "unavailable")
+    assert problem["detail"] == "the high-water mark cannot be read"
