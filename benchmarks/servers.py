@@ -21,9 +21,9 @@ from sqlalchemy import make_url
 from service.ledger import opening
 from service.ledger.database import Database, open_database
 from service.ledger.idempotency import Request
-from service.ledger.installation import Secret
 from service.ledger.migrate import migrate
 from service.ledger.opening import NewAccount
+from service.ledger.secret import Secret
 from service.privacy.filter import Budget, Definition
 from service.privacy.plan import Neighbouring
 

@@ -54,8 +54,8 @@ from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.database import Database, open_database
 from service.ledger.high_water import HighWaterFile
-from service.ledger.installation import Secret
 from service.ledger.mark_keeper import MarkKeeper
+from service.ledger.secret import Secret
 from service.ledger.uses import Uses
 from service.pages import forms, refusals, routes, start
 from service.pages.refusals import ProblemPages
@@ -148,6 +148,7 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     """The application in a helper: who asks has been let in already, and it answers by itself."""
     logs.configure(settings.log_level)
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
+    database.secret = secret
     app = _application(settings, database, secret, mark)
     app.state.turns, app.state.helpers = Fair(_THREADS, _THREADS, _THREADS, _THREADS), None
     helpers.install(app)

@@ -16,12 +16,12 @@ from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
 from service.ledger.high_water import HighWaterFile, Mark, last_entries, missing_entries
-from service.ledger.installation import Secret
 from service.ledger.journal import Head, read_head, write_head
 from service.ledger.mark_keeper import check_clock
 from service.ledger.rebuild import rebuild
 from service.ledger.receipts import check_receipt
 from service.ledger.recompute import Repriced, recompute as price_again
+from service.ledger.secret import Secret
 from service.ledger.signing import signer_of
 from service.ledger.texts import Amount, price_of
 from service.ledger.verify import verify as verify_account
@@ -230,7 +230,7 @@ def _names(database: Database) -> Iterator[str]:
     last = ""
     while True:
         with database.read() as connection:
-            page = [found.name for found in accounts.list_accounts(connection, last, _PAGE, None)]
+            page = accounts.names_after(connection, last, _PAGE)
         yield from page
         if len(page) < _PAGE:
             return

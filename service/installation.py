@@ -9,10 +9,11 @@ from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.failures import out_of_reach
 from service.ledger.high_water import INSTALLATION, HighWaterFile
-from service.ledger.installation import Secret, check_secret, is_bound, load_secret
+from service.ledger.installation import check_secret, is_bound
 from service.ledger.journal import BEFORE_FIRST
 from service.ledger.mark_keeper import check_mark
 from service.ledger.migrate import prepare
+from service.ledger.secret import Secret, load_secret
 from service.settings import Settings
 
 

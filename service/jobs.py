@@ -25,9 +25,9 @@ import structlog
 from service.errors import ServiceError
 from service.ledger import clock, jobs
 from service.ledger.database import Database
-from service.ledger.installation import Secret
 from service.ledger.jobs import JobRecord
 from service.ledger.retention import remove_noisy
+from service.ledger.secret import Secret
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = (sys.executable, "-m", "service.empirical")

@@ -11,8 +11,8 @@ from service import logs
 from service.installation import open_installation
 from service.ledger import clock, installation_journal, keys
 from service.ledger.database import Database
-from service.ledger.installation import Secret
 from service.ledger.journal import Broken
+from service.ledger.secret import Secret
 from service.settings import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="API keys.")

@@ -23,12 +23,13 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret
 from service.ledger.migrate import migrate
+from service.ledger.secret import Secret
 from service.ledger.signing import Signer, signer_of
 from tests.postgres_server import postgres_server
 
 _TEMPLATE = "template_migrated"
+_KEYED = Secret(bytes(range(32)))
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes; what a run of all tests has at a time is less than half of it
 
@@ -143,6 +144,7 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
                 template = request.getfixturevalue("_postgresql_template")
                 url = stack.enter_context(_new_database(request.getfixturevalue("postgresql_server"), template))
             opened = open_database(url)
+            opened.secret = _KEYED
             stack.callback(opened.close)
             return opened
 
@@ -160,6 +162,7 @@ def postgresql_url(postgresql_server: str, _postgresql_template: str) -> Iterato
 def database(database_url: str) -> Iterator[Database]:
     """The same, opened."""
     opened = open_database(database_url)
+    opened.secret = _KEYED
     yield opened
     opened.close()
 
@@ -167,7 +170,7 @@ def database(database_url: str) -> Iterator[Database]:
 @pytest.fixture
 def secret() -> Secret:
     """The same in every run, so that tokens and digests are too."""
-    return Secret(bytes(range(32)))
+    return _KEYED
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from service.api.problems import KINDS
 from service.api.rollback import HEADER
 from service.app import openapi_document
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests import first_day
 from tests.api.calls import application, bearer, client_of, json_of, make_key
 

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from service.api.problems import KINDS
 from service.configuration import reference
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.server import files_needed
 from service.settings import Settings, read_settings, unknown_variables
 from tests.api.calls import application, charge, client_of, json_of, open_account, pure, release

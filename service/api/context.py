@@ -20,9 +20,9 @@ from service.errors import InvalidInput
 from service.ledger import idempotency
 from service.ledger.database import Database
 from service.ledger.idempotency import request_digest
-from service.ledger.installation import Secret
 from service.ledger.keys import Principal
 from service.ledger.once import Answer
+from service.ledger.secret import Secret
 
 R = TypeVar("R")
 

@@ -1,24 +1,30 @@
-"""Accounts as they are read, and the lock on an account's line that every charge takes."""
+"""Accounts as they are read, and the lock on an account's line that every charge takes.
+
+A row is sealed with the installation's secret. It holds the head of the journal, whose hash stands for every entry
+before it, so that whoever writes the database can neither change an account nor add an entry: a row without its seal
+is not read.
+"""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, text, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, insert, select, text, update
 from sqlalchemy.orm import aliased
 
-from service.errors import Conflict, NotFound, Overrun
+from service.errors import Conflict, NotFound, Overrun, Unavailable
 from service.ledger import budgets
-from service.ledger.database import Database, batch
+from service.ledger.database import Database, batch, secret_of
 from service.ledger.journal import AccountHead, Actor, Head
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.secret import Secret
 from service.ledger.tables import Account, Description, Entry
 from service.privacy.filter import Budget, Definition, Totals, Weights
-from service.privacy.numbers import double_down, double_up
+from service.privacy.numbers import double_down, double_up, exact_text
 from service.privacy.plan import Neighbouring
 
 MAX_DEPTH = 8
@@ -51,6 +57,7 @@ class AccountRecord:
     """An account as it stands at its head.
 
     Attributes:
+        admission: the orders and weights as they are stored.
         totals: of what is committed or held, in it and in the accounts under it.
         parent: the name of the account that it is under.
         approval_above: the price of a release above which a second steward must approve.
@@ -69,6 +76,7 @@ class AccountRecord:
     neighbouring: Neighbouring
     description: str
     budget: Budget
+    admission: str
     weights: Weights
     totals: Totals
     state: str
@@ -124,11 +132,17 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
 
     Raises:
         NotFound: there is none.
+        Unavailable: its row is not as the service wrote it.
     """
     row = connection.execute(_BY_NAME, {"name": name}).one_or_none()
     if row is None:
         raise NotFound("account", name)
-    return _record(row)
+    return _record(connection, row)
+
+
+def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
+    """Return an account's row as it is, whoever wrote it; None where there is none."""
+    return connection.execute(select(*_COLUMNS).where(Account.name == name)).one_or_none()
 
 
 def list_accounts(
@@ -146,7 +160,14 @@ def list_accounts(
     if parent is not None:
         above = aliased(Account)
         query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
-    return page_of(rows_of(connection, query, _SIZE, limit, before_reading=before_reading), _record)
+    rows = rows_of(connection, query, _SIZE, limit, before_reading=before_reading)
+    return page_of(rows, partial(_record, connection))
+
+
+def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:
+    """Return the names of some accounts that follow a name, in order, whatever else their rows hold."""
+    query = select(Account.name).where(Account.name > after).order_by(Account.name).limit(limit)
+    return connection.execute(query).scalars().all()
 
 
 def line_above(connection: Connection, name: str) -> list[AccountRecord]:
@@ -237,26 +258,85 @@ def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
             raise HoldsDue(account.id)
 
 
+def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
+    """Write the row of a new account, and return its id; ``save`` seals it, in the same transaction."""
+    row = {**_fixed(account), **_changing(account), "parent_id": parent_id}
+    del row["id"], row["parent"]
+    found: int = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
+    return found
+
+
 def save(connection: Connection, line: Sequence[AccountRecord]) -> None:
-    """The rows of accounts after new entries: one statement whatever was charged before."""
-    rows = [
-        {
-            "account": account.id,
-            "totals": budgets.write_totals(account.totals),
-            "releases": account.releases,
-            "next_expiry": account.next_expiry,
-            "head_seq": account.head.seq,
-            "head_hash": account.head.hash,
-        }
-        for account in line
-    ]
+    """Write the rows of accounts after new entries, sealed: one statement whatever was charged before."""
+    secret, rows = secret_of(connection), list[dict[str, object]]()
+    for account in line:
+        changing = _changing(account)
+        rows.append({"account": account.id, **changing, "seal": seal_of(secret, {**_fixed(account), **changing})})
     connection.execute(_UPDATE, batch(rows))
 
 
-def save_head(connection: Connection, account_id: int, head: Head, **columns: str | int | None) -> None:
-    """An account's row after an entry that costs nothing, with the ``columns`` that the entry changed."""
-    changed = {"head_seq": head.seq, "head_hash": head.hash, **columns}
-    connection.execute(_UPDATE, {"account": account_id, **changed})
+def _fixed(account: AccountRecord) -> dict[str, object]:
+    return {
+        "id": account.id,
+        "name": account.name,
+        "unit": account.unit,
+        "neighbouring": account.neighbouring.value,
+        "description": account.description,
+        "admission": account.admission,
+        "created_at": account.created_at,
+        "parent": account.parent,
+    }
+
+
+def _changing(account: AccountRecord) -> dict[str, object]:
+    return {
+        "budget": json.dumps(budgets.write_budget(account.budget)),
+        "totals": budgets.write_totals(account.totals),
+        "state": account.state,
+        "head_seq": account.head.seq,
+        "head_hash": account.head.hash,
+        "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
+        "next_expiry": account.next_expiry,
+        "releases": account.releases,
+        "partitions_drawn": account.partitions_drawn,
+        "partitions_undeclared": account.partitions_undeclared,
+    }
+
+
+def seal_of(secret: Secret, row: Mapping[Any, object]) -> str:
+    """Return the seal of an account's row: of all its columns, with the parent by its name."""
+    return secret.seal(_PURPOSE, *(row[column] for column in _SEALED))
+
+
+def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
+    """Whether the service wrote a row as it is."""
+    return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
+
+
+def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
+    """Read accounts for nothing but their seals.
+
+    Raises:
+        Unavailable: the row of one is not as the service wrote it.
+    """
+    for first in range(0, len(account_ids), _AT_ONCE):
+        query = select(*_COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE]))
+        for row in connection.execute(query):
+            _record(connection, row)
+
+
+def seal_old(connection: Connection, secret: Secret, after: int, limit: int) -> list[int]:
+    """Seal some accounts that are older than seals; which they are."""
+    query = select(*_COLUMNS).where(Account.seal.is_(None), Account.id > after).order_by(Account.id).limit(limit)
+    rows = connection.execute(query.with_for_update()).all()
+    if rows:
+        sealed = [{"account": row.id, "seal": seal_of(secret, row._mapping)} for row in rows]
+        connection.execute(_UPDATE, batch(sealed))
+    return [row.id for row in rows]
+
+
+_PURPOSE = "account"
+_AT_ONCE = 500
 
 
 def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
@@ -292,7 +372,9 @@ _COLUMNS = (
     Account.releases,
     Account.partitions_drawn,
     Account.partitions_undeclared,
+    Account.seal,
 )
+_SEALED = tuple(column.key for column in _COLUMNS if column.key != "seal")
 
 
 _METADATA = (
@@ -335,7 +417,7 @@ def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool
     if len(rows) != len(ids) or rows[-1].name != name:  # another database was put in this one's place
         line_of.cache_clear()
         raise NotFound("account", name)
-    return [_record(row) for row in rows]
+    return [_record(connection, row) for row in rows]
 
 
 def _proposed(body: str | None) -> ProposedChange | None:
@@ -343,7 +425,13 @@ def _proposed(body: str | None) -> ProposedChange | None:
     return None if entry is None or entry["kind"] != "change_proposed" else ProposedChange.said(entry)
 
 
-def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
+def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> AccountRecord:
+    if not is_sealed(secret_of(connection), row._mapping):
+        raise Unavailable(
+            "an account's row is not as the service wrote it; nothing is done with it before an operator has looked",
+            retry_after=60,
+            for_operator=f"the row of account {row.name!r} is not as the service wrote it: run verify",
+        )
     return AccountRecord(
         id=row.id,
         name=row.name,
@@ -351,6 +439,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> AccountRecord:
         neighbouring=Neighbouring(row.neighbouring),
         description=row.description,
         budget=budgets.stored_budget(row.budget),
+        admission=row.admission,
         weights=budgets.read_weights(row.admission),
         totals=budgets.read_totals(row.totals),
         state=row.state,

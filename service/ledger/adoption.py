@@ -14,12 +14,13 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import clock, idempotency, installation_journal, jobs
+from service.ledger import accounts, clock, idempotency, installation_journal, jobs
 from service.ledger.database import Database
-from service.ledger.installation import Secret, lock_installation
+from service.ledger.installation import lock_installation
 from service.ledger.journal import Broken
 from service.ledger.key_events import Known, keys_in
 from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord, fixed, seal_key, token_of, unsealed_keys, unsound
+from service.ledger.secret import Secret
 
 _log = structlog.get_logger("service.adoption")
 _AT_ONCE = 50  # rows of a transaction; an answer may have megabytes
@@ -31,8 +32,8 @@ def adopt(database: Database, secret: Secret, bootstrap: str | None, *, begun: b
     """Seal what is older than seals, where this was not done before.
 
     Args:
-        begun: whether the installation's journal is known to have had entries: nothing of an older version is left
-            to be sealed then, whatever the database says.
+        begun: whether the installation's journal is known to have had entries: no keys, answers or results of an
+            older version are left to be sealed then, whatever the database says.
 
     Raises:
         StartupRefused: the installation's journal is not sound, so that nobody can tell what was done before.
@@ -42,25 +43,25 @@ def adopt(database: Database, secret: Secret, bootstrap: str | None, *, begun: b
         known, sealed = _told_by_journal(connection, secret)
         waiting = unsealed_keys(connection)
     adopted: list[KeyRecord] = []
-    if waiting and not (sealed and all(_token_noted(secret, known, key, bootstrap) is None for key in waiting)):
+    noted = (_token_noted(secret, known, key, bootstrap) for key in waiting)
+    if waiting and ("answers" not in sealed or any(token is not None for token in noted)):
         adopted = database.write(
             lambda connection: _adopt_keys(connection, secret, bootstrap, begun=begun), landed=lambda *_: False
         )
     for record, _ in waiting:
         _tell(record, adopted=any(record.id == other.id for other in adopted))
-    if not sealed:
-        _seal_rows(database, secret, begun=begun)
+    _seal_rows(database, secret, sealed, begun=begun)
 
 
-def _told_by_journal(connection: Connection, secret: Secret) -> tuple[Known, bool]:
-    """The keys that the installation's journal tells of, and whether rows were sealed; each entry is checked.
+def _told_by_journal(connection: Connection, secret: Secret) -> tuple[Known, set[str]]:
+    """The keys that the installation's journal tells of, and of what the rows were sealed; each entry is checked.
 
     Raises:
         StartupRefused: it is not sound.
     """
     try:
         entries = list(installation_journal.read(connection, secret))
-        return keys_in(entries), any(said["kind"] == "rows_sealed" for said in entries)
+        return keys_in(entries), {of for said in entries if said["kind"] == "rows_sealed" for of in said["content"]}
     except Broken as broken:
         raise unsound(broken) from None
 
@@ -76,7 +77,7 @@ def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *
     adopted: list[KeyRecord] = []
     for key in unsealed_keys(connection):
         record, stored = key
-        first = not sealed and record.id not in known
+        first = "answers" not in sealed and record.id not in known
         token = _token(secret, record, stored, bootstrap) if first and not begun else None
         token = token or _token_noted(secret, known, key, bootstrap)
         if token is not None:
@@ -124,20 +125,24 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
         _log.warning("key without a seal; it serves nobody", **said, advice=advice)
 
 
-def _seal_rows(database: Database, secret: Secret, *, begun: bool) -> None:
-    """Stored answers and jobs' results, some in each transaction; that it was done is noted at the end."""
-    numbers: dict[str, object] = (
-        {"answers": 0, "jobs": 0}
-        if begun
-        else {
-            "answers": _in_batches(database, secret, idempotency.seal_old, ("", "")),
-            "jobs": _in_batches(database, secret, jobs.seal_old, ""),
-        }
-    )
+def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: bool) -> None:
+    """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
+
+    Accounts got seals later than the others. What their rows say is not checked here: ``verify`` does that, and a row
+    that was wrong before it was sealed is wrong afterwards.
+    """
+    numbers: dict[str, object] = {}
+    if "answers" not in sealed:
+        numbers["answers"] = 0 if begun else _in_batches(database, secret, idempotency.seal_old, ("", ""))
+        numbers["jobs"] = 0 if begun else _in_batches(database, secret, jobs.seal_old, "")
+    if "accounts" not in sealed:
+        numbers["accounts"] = _in_batches(database, secret, accounts.seal_old, 0)
+    if not numbers:
+        return
 
     def note(connection: Connection) -> None:
         lock_installation(connection)
-        if not _told_by_journal(connection, secret)[1]:
+        if not numbers.keys() <= _told_by_journal(connection, secret)[1]:
             installation_journal.append(connection, secret, "rows_sealed", numbers, actor=None, at=clock.now())
 
     database.write(note, landed=lambda *_: False)

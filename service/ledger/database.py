@@ -27,6 +27,7 @@ from service.ledger.engines import make_sqlite_file, postgresql_engine, sqlite_e
 from service.ledger.failures import RETRIED, Kind, failure_of, refusal
 from service.ledger.place import Place, place_of
 from service.ledger.queue import Queue, Turn
+from service.ledger.secret import Secret
 from service.settings import read_url
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connection's present wait is noted
 _NOTHING = nullcontext()
+_BOUND = "bound"  # where a connection has the secret of its database
 
 
 def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int = 16) -> "Database":
@@ -105,6 +107,7 @@ class Database:
     ) -> None:
         self.place = place_of(writer.url)
         self.kind = kind  # "sqlite" or "postgresql"
+        self.secret: Secret | None = None  # that it is bound to, with which accounts' rows are sealed
         self.version: str | None = None  # of the tables: write transactions are refused on any other; None: on none
         self.lock_timeout = lock_timeout  # seconds that a transaction waits in all, in the queue and for locks
         self.writers = Queue(writers)
@@ -222,7 +225,7 @@ class Database:
                         if landed(connection, earlier):
                             return self._count(earlier, counts)
                     done = Tally()
-                    connection.info[TALLY] = done
+                    connection.info[TALLY], connection.info[_BOUND] = done, self.secret
                     value = work(connection)
                     self._require_transaction(connection)
                     if shared:
@@ -259,6 +262,7 @@ class Database:
             connection = self._reader.connect()
             try:
                 connection.exec_driver_sql(begin)
+                connection.info[_BOUND] = self.secret
             except SQLAlchemyError:
                 connection.close()
                 raise
@@ -309,6 +313,18 @@ class Database:
             sound = isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INTRANS
         if not sound:
             raise RuntimeError("a statement failed and the work went on; nothing was committed")
+
+
+def secret_of(connection: Connection) -> Secret:
+    """Return the secret that the connection's database is bound to.
+
+    Raises:
+        RuntimeError: it was bound to none.
+    """
+    secret: Secret | None = connection.info.get(_BOUND)
+    if secret is None:
+        raise RuntimeError("the database was bound to no secret, without which no account can be read")
+    return secret
 
 
 def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:

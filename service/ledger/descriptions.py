@@ -5,6 +5,7 @@ An entry holds the metadata as they are after it, so that the last one alone say
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sqlalchemy import Connection, insert
 
@@ -90,4 +91,4 @@ def _write(
     head = journal.append(connection, account.chain, "described", content, actor=actor, release_id=release_id, at=at)
     row = {"account_id": account.id, "seq": head.seq, "release_id": release_id, "document": text}
     connection.execute(insert(Description).values(row))
-    accounts.save_head(connection, account.id, head)
+    accounts.save(connection, [replace(account, head=head)])

@@ -6,7 +6,7 @@ True counts come in as an argument and go nowhere: what is stored is the noisy r
 import math
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -217,13 +217,7 @@ def store(
         **more,
     }
     head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
-    accounts.save_head(
-        connection,
-        account.id,
-        head,
-        partitions_drawn=account.partitions_drawn,
-        partitions_undeclared=account.partitions_undeclared,
-    )
+    accounts.save(connection, [replace(account, head=head)])
     return DrawRecord(draw_id, account.id, release_id, sealed.mechanism, turn, sealed.noisy, head, at)
 
 

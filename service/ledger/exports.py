@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger import clock, journal, packing
+from service.ledger import accounts, clock, journal, packing
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import Database
@@ -62,6 +62,7 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
 
     Raises:
         NotFound: there is no account of such a name.
+        Unavailable: the row of one is not as the service wrote it.
     """
     columns = (Account.id, Account.name, Account.parent_id, Account.head_seq, Account.head_hash)
     rows = connection.execute(select(*columns).order_by(Account.id)).all()  # a parent's id is below its children's
@@ -72,14 +73,14 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
         roots[row.id] = row.id if above is None else roots[above.id]
         depth = 0 if above is None else above.depth + 1
         found[row.id] = Member(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
-    if names is None:
-        return list(found.values())
     ids = {member.name: member.id for member in found.values()}
-    for name in names:
+    for name in names or ():
         if name not in ids:
             raise NotFound("account", name)
-    wanted = {roots[ids[name]] for name in names}
-    return [member for member in found.values() if roots[member.id] in wanted]
+    wanted = set(roots.values()) if names is None else {roots[ids[name]] for name in names}
+    exported = [member for member in found.values() if roots[member.id] in wanted]
+    accounts.require_seals(connection, [member.id for member in exported])
+    return exported
 
 
 def export(database: Database, signer: Signer, exported: list[Member], at: str) -> Iterator[str]:

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Row, select, tuple_
 
 from service.errors import StartupRefused
 from service.ledger import installation_journal
-from service.ledger.installation import Secret
 from service.ledger.journal import LARGEST_INTEGER, Head
+from service.ledger.secret import Secret
 from service.ledger.tables import Account, Entry
 
 T = TypeVar("T")

@@ -339,7 +339,13 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Moment
     chain = Chain(account.name)
     for _ in followed(connection, account.id, chain, until):
         pass
-    moment = replace(
+    moment = replace(as_left(account, chain), metadata=chain.metadata, proposed=chain.proposed)
+    return Moment(moment, chain.spent, chain.reserved)
+
+
+def as_left(account: AccountRecord, chain: Chain) -> AccountRecord:
+    """An account as the entries of its journal leave its row."""
+    return replace(
         account,
         budget=chain.stands,
         totals=chain.totals,
@@ -348,7 +354,4 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Moment
         approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),
         next_expiry=chain.next_expiry,
         releases=chain.releases,
-        metadata=chain.metadata,
-        proposed=chain.proposed,
     )
-    return Moment(moment, chain.spent, chain.reserved)

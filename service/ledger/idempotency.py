@@ -14,8 +14,8 @@ from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
 from service.errors import Conflict, IdempotencyConflict
 from service.ledger import tables
-from service.ledger.installation import Secret
 from service.ledger.journal import Actor, Kept
+from service.ledger.secret import Secret
 from service.ledger.streams import stream
 
 _log = structlog.get_logger("service.idempotency")

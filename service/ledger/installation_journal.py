@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, insert, select
 
 from service.ledger.database import note_journals
-from service.ledger.installation import Secret, lock_installation
+from service.ledger.installation import lock_installation
 from service.ledger.journal import (
     BEFORE_FIRST,
     MISFILED,
@@ -25,6 +25,7 @@ from service.ledger.journal import (
     entry_hash,
     read_body,
 )
+from service.ledger.secret import Secret
 from service.ledger.tables import InstallationEntry
 
 Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "mark_acknowledged", "rows_sealed"]

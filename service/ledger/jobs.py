@@ -18,9 +18,9 @@ from service.errors import NotFound, Unavailable
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
-from service.ledger.installation import Secret
 from service.ledger.once import Answer, once
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.secret import Secret
 from service.ledger.tables import Job
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]

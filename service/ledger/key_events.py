@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from service.ledger import installation_journal
-from service.ledger.installation import Secret
 from service.ledger.journal import Actor, Broken
 from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord
+from service.ledger.secret import Secret
 
 Known = Mapping[str, KeyRecord]
 """Keys by their ids, as the entries made them: without their last use, and what took their place."""

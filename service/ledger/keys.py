@@ -22,9 +22,10 @@ from sqlalchemy.orm import aliased
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger import clock, installation_journal
 from service.ledger.database import Database
-from service.ledger.installation import Secret, check_secret, lock_installation
+from service.ledger.installation import check_secret, lock_installation
 from service.ledger.journal import Actor, Broken
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.secret import Secret
 from service.ledger.tables import ApiKey
 
 Role = Literal["auditor", "pipeline", "steward"]

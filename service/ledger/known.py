@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, text
 
 from service import __version__
 from service.ledger.database import Database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.ledger.tables import KnownCost
 from service.privacy.pricing import ACCOUNTANT
 

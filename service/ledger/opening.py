@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, select
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
 from service.ledger import accounts, budgets, journal
 from service.ledger.accounts import MAX_DEPTH, AccountRecord
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
-from service.ledger.journal import BEFORE_FIRST, AccountHead, has_entry
+from service.ledger.journal import BEFORE_FIRST, has_entry
 from service.ledger.once import Answer, once
 from service.ledger.tables import Account
 from service.ledger.two_persons import require_other_person
@@ -46,35 +46,41 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         AccountClosed: the parent is.
     """
     weights = open_weights(new.budget)
+    admission = budgets.write_weights(weights)
 
     def work(connection: Connection, at: str) -> AccountRecord:
         parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
             raise Conflict(f"there is an account {new.name!r} already")
-        admission = budgets.write_weights(weights)
         approval_above = None if new.approval_above is None else exact_text(new.approval_above)
-        row: dict[str, int | str | None] = {
-            "name": new.name,
+        account = AccountRecord(
+            id=0,
+            name=new.name,
+            unit=new.unit,
+            neighbouring=new.neighbouring,
+            description=new.description,
+            budget=new.budget,
+            admission=admission,
+            weights=weights,
+            totals=Totals(),
+            state="open",
+            created_at=at,
+            head=BEFORE_FIRST,
+            parent=new.parent,
+            approval_above=new.approval_above,
+        )
+        account = replace(account, id=accounts.insert_row(connection, account, parent_id))
+        content: dict[str, object] = {
             "unit": new.unit,
             "neighbouring": new.neighbouring.value,
             "description": new.description,
-            "budget": json.dumps(budgets.write_budget(new.budget)),
-            "admission": admission,
-            "totals": budgets.write_totals(Totals()),
-            "state": "open",
-            "created_at": at,
-            "head_seq": BEFORE_FIRST.seq,
-            "head_hash": BEFORE_FIRST.hash,
-            "parent_id": parent_id,
+            "budget": budgets.write_budget(new.budget),
+            "admission": json.loads(admission),
+            "parent": new.parent,
             "approval_above": approval_above,
         }
-        account_id = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
-        content: dict[str, object] = {field: row[field] for field in ("unit", "neighbouring", "description")}
-        content |= {"budget": budgets.write_budget(new.budget), "admission": json.loads(admission)}
-        content |= {"parent": new.parent, "approval_above": approval_above}
-        chain = AccountHead(account_id, new.name, BEFORE_FIRST)
-        head = journal.append(connection, chain, "account_opened", content, actor=request.actor, at=at)
-        accounts.save_head(connection, account_id, head)
+        head = journal.append(connection, account.chain, "account_opened", content, actor=request.actor, at=at)
+        accounts.save(connection, [replace(account, head=head)])
         return accounts.read_account(connection, new.name)
 
     return once(database, request, work, status=201, render=render, landed=_landed)
@@ -127,31 +133,31 @@ def change_account(
             _check_change(account, change, pointer)
             content: dict[str, object] = {"budget": budgets.write_budget(change)}
             kind: journal.Kind = "budget_changed"
-            columns = {"budget": json.dumps(content["budget"])}
+            after = replace(account, budget=change)
         elif isinstance(change, Fraction):
             if account.approval_above == change:
                 return account
             if account.approval_above is not None and account.approval_above < change:
                 raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
-            columns = {"approval_above": exact_text(change)}
-            kind, content = "metadata_changed", {**columns}
+            kind, content = "metadata_changed", {"approval_above": exact_text(change)}
+            after = replace(account, approval_above=change)
         elif account.state == change:
             return account  # said twice, as a retry does: nothing changed and nothing to write
         else:
             kind, content = "account_closed" if change == "closed" else "account_reopened", {}
-            columns = {"state": change}
+            after = replace(account, state=change)
         if _frees(account, change) and _asks_approval(connection, name):
-            stated.update(content or columns)
+            stated.update(content or {"state": change})
             proposed = accounts.read_account(connection, name).proposed
             if proposed is None or proposed.change != stated:
-                kind, content, columns = "change_proposed", dict(stated), {}
+                kind, content, after = "change_proposed", dict(stated), account
             elif proposed.by.name == request.principal:
                 return accounts.read_account(connection, name)  # said twice: it waits still
             else:
                 require_other_person(connection, request, proposed.by, "the change")
                 content["proposal"] = proposed.seq
         head = journal.append(connection, account.chain, kind, content, actor=request.actor, at=at)
-        accounts.save_head(connection, account.id, head, **columns)
+        accounts.save(connection, [replace(after, head=head)])
         return accounts.read_account(connection, name)
 
     def status(account: AccountRecord) -> int:

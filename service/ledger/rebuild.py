@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import branches, budgets, draws, partitions, spending
+from service.ledger import accounts, branches, budgets, draws, partitions, spending
+from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
-from service.ledger.history import Chain, Said, ends_by_itself
+from service.ledger.history import Chain, Said, as_left, ends_by_itself
 from service.ledger.installation import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.metadata import write_metadata
@@ -71,7 +73,7 @@ class _Writer:
 
     def __init__(self, connection: Connection, reader: Reader) -> None:
         self._connection, self._reader = connection, reader
-        self._ids: dict[str, int] = {}  # of the accounts
+        self._accounts: dict[str, AccountRecord] = {}  # as they were opened
         self._rows: dict[type[Base], list[dict[str, Any]]] = {table: [] for table in _IN_ORDER}
         self._changes: list[dict[str, Any]] = []  # of releases that those rows make, or earlier ones
         self._drawn_from: tuple[str, Plan] | None = None
@@ -81,8 +83,8 @@ class _Writer:
         said, chain = entered.said, entered.audit.chain
         seq, content, release = said["seq"], said["content"], said["release"]
         if seq == 1:
-            self._ids[chain.name] = self._open(chain)
-        account = self._ids[chain.name]
+            self._accounts[chain.name] = self._open(chain)
+        account = self._accounts[chain.name].id
         if entered.state is not None and "plan" in content:
             self._register(account, entered)
         elif entered.state is not None:
@@ -97,27 +99,29 @@ class _Writer:
         if entered.drawn is not None:
             self._draw(account, said, entered.drawn)
         if entered.is_last:
-            self._close(account, chain)
+            self._close(self._accounts[chain.name], chain)
         elif len(self._rows[Entry]) >= _AT_ONCE:
             self._flush()
 
-    def _open(self, chain: Chain) -> int:
+    def _open(self, chain: Chain) -> AccountRecord:
         content, parent = chain.opened["content"], chain.opened["content"].get("parent")
-        row = {field: content[field] for field in ("unit", "neighbouring", "description")}
-        row |= {
-            "name": chain.name,
-            "budget": json.dumps(budgets.write_budget(chain.budget)) if chain.budget else "",
-            "admission": budgets.write_weights(chain.weights),
-            "totals": budgets.write_totals(Totals()),
-            "state": "open",
-            "created_at": chain.opened["time"],
-            "head_seq": BEFORE_FIRST.seq,
-            "head_hash": BEFORE_FIRST.hash,
-            "parent_id": None if parent is None else self._ids[parent],
-            "approval_above": chain.approval_above,
-        }
-        account: int = self._connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
-        return account
+        account = AccountRecord(
+            id=0,
+            name=chain.name,
+            unit=content["unit"],
+            neighbouring=chain.neighbouring,
+            description=content["description"],
+            budget=chain.stands,
+            admission=budgets.write_weights(chain.weights),
+            weights=chain.weights,
+            totals=Totals(),
+            state="open",
+            created_at=chain.opened["time"],
+            head=BEFORE_FIRST,
+            parent=parent,
+        )
+        above = None if parent is None else self._accounts[parent].id
+        return replace(account, id=accounts.insert_row(self._connection, account, above))
 
     def _register(self, account: int, entered: Entered) -> None:
         """A release of the account; one of an account below must be there already, as its entry says."""
@@ -205,11 +209,11 @@ class _Writer:
             self._connection.execute(update(Release).where(*own).values(values))
         self._changes.clear()
 
-    def _close(self, account: int, chain: Chain) -> None:
+    def _close(self, account: AccountRecord, chain: Chain) -> None:
         """What all entries of an account together make of its row, its holds and its spending."""
         self._flush()
         holds = [
-            {"release_id": release, "account_id": account, "price": _price_text(held.amount)}
+            {"release_id": release, "account_id": account.id, "price": _price_text(held.amount)}
             | {"expires_at": ends_by_itself(held)}
             for release, held in chain.held.items()
         ]
@@ -217,21 +221,10 @@ class _Writer:
             self._connection.execute(insert(Hold), holds)
         spent, reserved = chain.spent, chain.reserved
         if spent or reserved:
-            spending.record(self._connection, [account], spent, reserved)
-        drawn, undeclared = partitions.own_total(self._connection, account)
-        changed: dict[str, str | int | None] = {
-            "partitions_drawn": drawn,
-            "partitions_undeclared": undeclared,
-            "budget": json.dumps(budgets.write_budget(chain.budget)) if chain.budget else "",
-            "totals": budgets.write_totals(chain.totals),
-            "state": chain.state,
-            "approval_above": chain.approval_above,
-            "next_expiry": chain.next_expiry,
-            "releases": chain.releases,
-            "head_seq": chain.head.seq,
-            "head_hash": chain.head.hash,
-        }
-        self._connection.execute(update(Account).where(Account.id == account).values(changed))
+            spending.record(self._connection, [account.id], spent, reserved)
+        drawn, undeclared = partitions.own_total(self._connection, account.id)
+        after = replace(as_left(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
+        accounts.save(self._connection, [after])
 
 
 def _price_text(amount: Amount) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TypeVar
 
@@ -40,7 +41,7 @@ def _note(database: Database, request: Request, line: Line, content: dict[str, o
     def work(connection: Connection) -> tuple[int, Head]:
         account = accounts.lock_account(connection, line)
         head = journal.append(connection, account.chain, "refused", content, actor=request.actor, at=clock.now())
-        accounts.save_head(connection, account.id, head)
+        accounts.save(connection, [replace(account, head=head)])
         return account.id, head
 
     database.write(work, landed=lambda connection, entry: has_entry(connection, *entry))

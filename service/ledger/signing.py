@@ -16,8 +16,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from service.errors import ServiceError
-from service.ledger.installation import Secret
 from service.ledger.journal import LARGEST_INTEGER, Head, utf_16_units
+from service.ledger.secret import Secret
 
 ALGORITHM = "Ed25519"
 PURPOSE = "signing-key"  # of the HMAC that derives the private key; another one would be another key

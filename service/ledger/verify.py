@@ -16,8 +16,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from service.errors import NotFound
-from service.ledger import budgets, journal
+from service.ledger import accounts, budgets, journal
 from service.ledger.audit import UNREADABLE, Audit
+from service.ledger.database import secret_of
 from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
 from service.ledger.rows import OwnRows
@@ -45,7 +46,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = ()) -> Ve
     Raises:
         NotFound: there is no such account.
     """
-    account = connection.execute(select(Account.__table__).where(Account.name == name)).one_or_none()
+    account = accounts.read_row(connection, name)
     if account is None:
         raise NotFound("account", name)
     audit = Audit(name)
@@ -100,14 +101,13 @@ def _check_head(chain: Chain, stored: Head, kept: Collection[Head]) -> None:
 def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> None:
     """The account's row: what its first entry fixed, and what all entries together make of it."""
     opened = chain.opened["content"]
-    parent = select(Account.name).where(Account.id == account.parent_id)
     fixed = {
         "unit": (account.unit, opened["unit"]),
         "neighbouring": (account.neighbouring, opened["neighbouring"]),
         "description": (account.description, opened["description"]),
         "admission": (account.admission, budgets.write_weights(chain.weights)),
         "created_at": (account.created_at, chain.opened["time"]),
-        "parent": (connection.execute(parent).scalar_one_or_none(), opened.get("parent")),
+        "parent": (account.parent, opened.get("parent")),
     }
     budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
     present = {
@@ -125,6 +125,8 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
         for column, (stored, journalled) in columns.items():
             if stored != journalled:
                 raise Bad(seq, f"the account's {column} is not what the journal makes it")
+    if not accounts.is_sealed(secret_of(connection), account._mapping):
+        raise Bad(chain.head.seq, "the account's row, or the last entry, was not written by the service")
 
 
 def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, select
 
 from service.ledger import idempotency, installation_journal, jobs
-from service.ledger.installation import Secret
 from service.ledger.journal import BEFORE_FIRST, Broken
 from service.ledger.key_events import Known, keys_of
 from service.ledger.keys import fixed, stored_keys
+from service.ledger.secret import Secret
 from service.ledger.tables import Account, ApiKey, Installation
 
 

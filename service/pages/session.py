@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fastapi import Request, Response
 
 from service.ledger import clock
-from service.ledger.installation import Secret
 from service.ledger.keys import Role
+from service.ledger.secret import Secret
 
 COOKIE = "ledger_session"
 SECURE_COOKIE = f"__Host-{COOKIE}"  # over HTTPS, as browsers take it from nobody else and never without TLS

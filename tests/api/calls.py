@@ -9,8 +9,9 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.ledger import clock
 from service.ledger.database import Database
-from service.ledger.installation import Secret, check_secret
+from service.ledger.installation import check_secret
 from service.ledger.keys import Role, create_key, ensure_first_key
+from service.ledger.secret import Secret
 from service.settings import Settings
 
 STEWARD = "the-first-steward's-key-of-the-tests"  # the bootstrap key

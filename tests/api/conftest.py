@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.server import configuration
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
 

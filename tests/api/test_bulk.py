@@ -19,8 +19,8 @@ from starlette.types import Message
 from service.api.context import Streamed, prefers
 from service.api.fair import Fair
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
 from service.ledger.keys import Principal
+from service.ledger.secret import Secret
 from tests.api.calls import (
     STEWARD,
     Answer,

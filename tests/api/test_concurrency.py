@@ -21,7 +21,7 @@ from sqlalchemy import make_url
 from service.ledger.accounts import read_account
 from service.ledger.database import Database, open_database
 from service.ledger.history import replay
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.ledger.verify import verify
 from tests.api.calls import (
     Answer,

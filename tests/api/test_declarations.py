@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from service.ledger import partitions as ledger_partitions
 from service.ledger.database import Database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.ledger.signing import signer_of
 from service.ledger.verify import verify
 from tests.api.calls import (

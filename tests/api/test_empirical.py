@@ -13,7 +13,7 @@ from service.empirical.loss import Setting, estimate
 from service.empirical.noise import two_sided_geometric
 from service.empirical.residuals import residuals_of
 from service.ledger.database import Database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import Answer, Client, application, client_of, json_of, make_key, pointers_of, problem_of
 from tests.processes import PATIENCE
 

@@ -13,7 +13,7 @@ from service.api.exact import check_exact
 from service.api.problems import KINDS
 from service.ledger import accounts
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,

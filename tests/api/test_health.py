@@ -5,7 +5,7 @@ from sqlalchemy import text
 
 from service.app import create_app
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.settings import Settings
 from tests.api.calls import Client, json_of, problem_of
 

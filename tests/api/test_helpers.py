@@ -30,7 +30,7 @@ from service.api.priced import check_work
 from service.api.room import ROOM
 from service.errors import InvalidInput, Unavailable
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import (
     STEWARD,
     Client,

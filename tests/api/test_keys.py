@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from service.ledger import clock, idempotency
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import Client, bearer, json_of, make_key, pointers_of, problem_of
 
 

@@ -28,8 +28,8 @@ from service.api.throttle import PAGE, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
 from service.ledger.keys import Principal
+from service.ledger.secret import Secret
 from service.server import bound_socket
 from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
 from tests.api.conftest import serving

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from service.ledger import journal, paging
 from service.ledger.database import Database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import application, client_of, json_of, make_key, open_account, problem_of, pure, release
 from tests.ledger.charging import account_of
 

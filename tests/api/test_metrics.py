@@ -14,7 +14,7 @@ from sqlalchemy import text
 from service.api.problems import KINDS
 from service.app import create_app
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.settings import Settings
 from tests.api.calls import Client, application, charge, client_of, json_of, open_account, problem_of, pure, release
 from tests.api.streams import counts, noisy_of, register

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from service.api import issuer as issuers
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,

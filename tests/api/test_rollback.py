@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event
 
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import (
     Client,
     application,

@@ -13,9 +13,9 @@ from service.api.trust import in_pieces
 from service.ledger.database import Database
 from service.ledger.exports import Reader
 from service.ledger.high_water import HighWaterFile
-from service.ledger.installation import Secret
 from service.ledger.journal import Head
 from service.ledger.receipts import check_receipt
+from service.ledger.secret import Secret
 from service.ledger.signing import BadSignature, check_signature, signer_of
 from service.privacy.pricing import ACCOUNTANT
 from tests.api.calls import (

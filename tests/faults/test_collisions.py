@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import application, client_of, json_of, open_account
 from tests.faults.conftest import Form
 

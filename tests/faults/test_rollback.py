@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from service.ledger.high_water import HighWaterFile
-from service.ledger.installation import load_secret
+from service.ledger.secret import load_secret
 from tests.api.calls import Client, json_of, open_account, problem_of, pure, release
 from tests.faults.conftest import Form
 from tests.faults.processes import Replica, replicas, until

@@ -13,7 +13,7 @@ from service.errors import Conflict, StartupRefused
 from service.ledger import idempotency, jobs
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
-from service.ledger.installation import Secret, check_secret
+from service.ledger.installation import check_secret
 from service.ledger.installation_journal import read
 from service.ledger.keys import (
     KeyRecord,
@@ -26,6 +26,7 @@ from service.ledger.keys import (
     token_of,
 )
 from service.ledger.migrate import downgrade, migrate
+from service.ledger.secret import Secret
 from service.ledger.verify_installation import verify_installation
 from tests.ledger.charging import SECRET, asking
 
@@ -248,7 +249,7 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
         assert jobs.checked(SECRET, jobs.read_job(connection, "succeeded")).result == {"found": 1}
         assert jobs.checked(SECRET, jobs.read_job(connection, "queued")).state == "queued"
         (said,) = (said for said in read(connection, SECRET) if said["kind"] == "rows_sealed")
-    assert said["content"] == {"answers": 120, "jobs": 1}
+    assert said["content"] == {"answers": 120, "jobs": 1, "accounts": 0}
 
     _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
     _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")

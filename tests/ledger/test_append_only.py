@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from service.errors import Unavailable
 from service.ledger.database import Database
 from service.ledger.tables import Base
-from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve
+from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, unseal
 from tests.ledger.ledgers import LEVEL, describe, tabulate
 
 # What may change, and how: everything else of these tables may not.
@@ -23,6 +24,7 @@ _MAY_CHANGE = {
         "releases",
         "partitions_drawn",
         "partitions_undeclared",
+        "seal",
     },
     "releases": {"state", "price", "accountant"},
     "release_tags": set(),
@@ -116,10 +118,21 @@ def test_nothing_is_replaced_by_its_other_key(database: Database, table: str) ->
 
 def test_an_account_changes_only_with_an_entry(database: Database) -> None:
     _ledger(database)
-    for change in ("totals = '{}'", "state = 'closed'", "head_seq = 1", "head_seq = head_seq", "releases = 0"):
+    for change in ("totals = '{}'", "state = 'closed'", "head_seq = 1", "head_seq = head_seq", "seal = NULL"):
         _refused(database, f"UPDATE accounts SET {change}")
     _run(database, "UPDATE accounts SET releases = 7, head_seq = head_seq + 1")
-    assert account_of(database).releases == 7
+    with database.read() as connection:
+        assert connection.execute(text("SELECT releases FROM accounts")).scalar_one() == 7
+
+
+def test_only_a_row_without_a_seal_is_sealed_without_an_entry(database: Database) -> None:
+    open_account(database)
+    _refused(database, "UPDATE accounts SET seal = 'another'")
+    unseal(database)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(database)
+    _run(database, "UPDATE accounts SET seal = 'another'")
+    _refused(database, "UPDATE accounts SET seal = 'a third'")
 
 
 @pytest.mark.parametrize("state", ["proposed", "reserved", "committed", "voided", "expired", "draft", ""])

@@ -16,14 +16,14 @@ from service.errors import Conflict, NotFound
 from service.ledger import clock, exports, journal, packing
 from service.ledger.database import Database, open_database
 from service.ledger.exports import BadExport, Reader
-from service.ledger.installation import Secret
 from service.ledger.journal import Head
 from service.ledger.migrate import migrate
 from service.ledger.rebuild import rebuild
+from service.ledger.secret import Secret
 from service.ledger.signing import Signer, signer_of
 from service.ledger.tables import Base
 from service.ledger.verify import verify
-from tests.ledger.charging import account_of, charge, entries_of, open_account
+from tests.ledger.charging import SECRET, account_of, charge, entries_of, open_account
 from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, draw_what_is_held, everything, exported, play
 
 _SAME = (
@@ -122,10 +122,11 @@ def test_an_export_ends_at_the_heads_that_it_began_with(new_database: Callable[[
 def file(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """The lines of an export of a ledger with everything in it."""
     database = open_database(f"sqlite:///{tmp_path_factory.mktemp('export') / 'ledger.db'}")
+    database.secret = SECRET
     migrate(database)
     with pytest.MonkeyPatch.context() as monkeypatch:
         everything(database, Clock(monkeypatch))
-    lines = exported(database, signer_of(Secret(bytes(range(32))))).splitlines(keepends=True)
+    lines = exported(database, signer_of(SECRET)).splitlines(keepends=True)
     database.close()
     return lines
 

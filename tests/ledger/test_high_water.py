@@ -10,8 +10,8 @@ import pytest
 
 from service.ledger.database import Database
 from service.ledger.high_water import BrokenMark, HighWaterFile, last_entries, missing_entries, names_of, present_heads
-from service.ledger.installation import Secret
 from service.ledger.journal import BEFORE_FIRST, Head
+from service.ledger.secret import Secret
 from tests.ledger.charging import SECRET, account_of, charge, open_account
 
 AT, LATER = "2026-01-02T00:00:00.000000Z", "2026-01-02T00:00:01.000000Z"

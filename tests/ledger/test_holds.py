@@ -34,6 +34,8 @@ from tests.ledger.charging import (
     prepared,
     release_of,
     reserve,
+    seal,
+    unseal,
     void,
 )
 
@@ -453,8 +455,10 @@ def test_threads_that_find_the_same_holds_due(database: Database, time: _Clock) 
 
 def test_an_account_that_is_wrong_about_its_holds_keeps_nobody_for_ever(database: Database) -> None:
     open_account(database)
-    wrong = text("UPDATE accounts SET next_expiry = '2000-01-01T00:00:00.000000Z', head_seq = head_seq + 1")
+    wrong = text("UPDATE accounts SET next_expiry = '2000-01-01T00:00:00.000000Z', seal = NULL")
+    unseal(database)
     database.write(lambda connection: connection.execute(wrong), landed=lambda *_: False)
+    seal(database)
     with pytest.raises(RuntimeError, match="next expiry"):
         charge(database, _DRAWN)
 

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 from service.errors import IdempotencyConflict
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer, find, request_digest, store
-from service.ledger.installation import Secret
 from service.ledger.keys import create_key
+from service.ledger.secret import Secret
 from tests.ledger.charging import asking
 
 AT = "2026-01-02T03:04:05.678901Z"

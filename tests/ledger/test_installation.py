@@ -13,8 +13,9 @@ from sqlalchemy import text
 from service.errors import StartupRefused
 from service.ledger import clock
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret, check_secret, is_bound, load_secret
+from service.ledger.installation import check_secret, is_bound
 from service.ledger.keys import add_bootstrap_key
+from service.ledger.secret import Secret, load_secret
 from service.ledger.verify_installation import verify_installation
 from tests.processes import together
 
@@ -82,7 +83,7 @@ def test_a_secret_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_processes_that_start_together_share_one_secret(tmp_path: Path) -> None:
     path = tmp_path / "service.secret"
     load = "print(load_secret(Path(sys.argv[1])).key.hex())"
-    imports = "from pathlib import Path; from service.ledger.installation import load_secret"
+    imports = "from pathlib import Path; from service.ledger.secret import load_secret"
     keys = {one.stdout.strip() for one in together(imports, load, str(path))}
     assert keys == {load_secret(path).key.hex()}
     assert list(tmp_path.iterdir()) == [path]

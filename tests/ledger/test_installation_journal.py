@@ -11,10 +11,11 @@ from sqlalchemy import Connection, inspect, text
 from service.errors import Conflict
 from service.ledger import installation_journal
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret, check_secret
+from service.ledger.installation import check_secret
 from service.ledger.installation_journal import Kind, append, has_entry, head, read
 from service.ledger.journal import BEFORE_FIRST, Actor, Broken, Head
 from service.ledger.migrate import downgrade, is_migrated, migrate
+from service.ledger.secret import Secret
 
 AT = "2026-01-02T00:00:00.000000Z"
 ANN = Actor("ann", "key-of-ann")

@@ -12,7 +12,6 @@ from sqlalchemy.exc import IntegrityError
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger import clock
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret
 from service.ledger.journal import Actor
 from service.ledger.keys import (
     ROLES,
@@ -30,6 +29,7 @@ from service.ledger.keys import (
     seal_key,
     token_of,
 )
+from service.ledger.secret import Secret
 from tests.ledger.charging import SECRET
 
 AT = "2026-01-02T00:00:00.000000Z"

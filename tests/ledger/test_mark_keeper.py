@@ -13,11 +13,11 @@ from service.errors import StartupRefused, Unavailable
 from service.ledger import clock, installation_journal
 from service.ledger.database import Database, note_journals
 from service.ledger.high_water import HighWaterFile
-from service.ledger.installation import Secret
 from service.ledger.installation_journal import Kind
 from service.ledger.journal import Head
 from service.ledger.mark_keeper import MarkKeeper, check_mark
-from tests.ledger.charging import account_of, charge, open_account
+from service.ledger.secret import Secret
+from tests.ledger.charging import account_of, charge, open_account, seal
 
 PLAN = {"type": "gaussian", "rho": "1/8"}
 
@@ -60,7 +60,8 @@ def _roll_back(database: Database, seq: int) -> None:
         head = connection.execute(text("SELECT hash FROM journal WHERE seq = :seq"), {"seq": seq}).scalar_one()
     for table in ("journal", "releases"):
         _unprotected(database, table, f"DELETE FROM {table} WHERE seq > {seq}")
-    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}'")
+    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}', seal = NULL")
+    seal(database)  # as it was in the older ledger
 
 
 def test_it_follows_what_is_committed(database: Database, file: HighWaterFile) -> None:

@@ -20,6 +20,8 @@ from tests.ledger.charging import (
     entries_of,
     open_account,
     reserve,
+    seal,
+    unseal,
     void,
 )
 from tests.ledger.ledgers import describe
@@ -83,6 +85,7 @@ def test_a_ledger_of_the_first_version_survives(database: Database) -> None:
     accounts = {name: account_of(database, name) for name in ("people", "others")}
     with database.read() as connection:
         spent = {name: spending.counts(connection, account.id) for name, account in accounts.items()}
+    unseal(database)
     downgrade(database, "base")
     migrate(database)
     downgrade(database, "0001")
@@ -91,14 +94,17 @@ def test_a_ledger_of_the_first_version_survives(database: Database) -> None:
     _insert(database, rows)
     migrate(database)
     assert _rows(database) == rows
+    seal(database)
     for name, account in accounts.items():
         assert account_of(database, name) == account
         entries_of(database, name)
         with database.read() as connection:
             assert spending.counts(connection, account.id) == spent[name]
+    unseal(database)
     downgrade(database, "0001")
     assert _rows(database) == rows
     migrate(database)
+    seal(database)
     charge(database, _PLAN)
     commit(database, reserve(database, _PLAN)[0])
 
@@ -138,12 +144,14 @@ def test_what_the_first_version_cannot_hold_is_not_taken_back(database: Database
     open_account(database)
     charge(database, _PLAN)
     _BEYOND[beyond](database)
+    unseal(database)
     rows, columns = _rows(database), _columns(database)
     for revision in ("0001", "base"):
         with pytest.raises(Conflict, match=beyond.split(",", maxsplit=1)[0]):
             downgrade(database, revision)
         assert is_migrated(database)
         assert (_rows(database), _columns(database)) == (rows, columns)
+    seal(database)
     charge(database, _PLAN)
     entries_of(database)
 

@@ -18,7 +18,7 @@ from service.ledger.signing import Signer
 from service.ledger.verify import verify
 from service.privacy.notation import read_plan
 from service.privacy.plan import mechanisms_of
-from tests.ledger.charging import account_of, open_account
+from tests.ledger.charging import account_of, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, draw, exported, register, tabulate
 
 _COUNTY: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "county"}
@@ -105,8 +105,10 @@ def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Da
         connection.execute(
             text("UPDATE accounts SET parent_id = :below WHERE id = :id"), {"id": ids[0], "below": ids[1]}
         )
+        connection.execute(text("UPDATE accounts SET seal = NULL"))
 
     database.write(tie, landed=lambda *_: False)
+    seal(database)
     with database.read() as connection:
         assert partitions.total(connection, ids[0]) == (0, 0)
         assert registry.count_draws(connection, ids[0], None) == 0
@@ -194,8 +196,10 @@ def test_an_older_ledger_gets_the_counters_that_it_would_have(database: Database
     tabulate(database, "people", level, ["u"], "2")
     counters, totals = _counters(database), _totals(database)
     assert totals == (3 + 1 + 1 + 3 + 3, 3 + 1 + 1 + 3 + 3)
+    unseal(database)
     downgrade(database, "0010")
     migrate(database)
+    seal(database)
     assert (_counters(database), _totals(database)) == (counters, totals)
     assert _reason(database) is None
     draw(database, "people", repeated, _TWO, partition="c", turn=1)
@@ -205,9 +209,12 @@ def test_an_older_ledger_gets_the_counters_that_it_would_have(database: Database
 def test_a_ledger_with_declarations_is_not_taken_back(database: Database) -> None:
     _opened(database)
     register(database, "people", _COUNTY | {"name": '"partitions": 3'})
+    unseal(database)
     downgrade(database, "0010")
     migrate(database)
+    seal(database)
     register(database, "people", _LISTED)
+    unseal(database)
     with pytest.raises(Conflict, match="partitions"):
         downgrade(database, "0010")
 

@@ -16,7 +16,7 @@ from service.ledger.rebuild import rebuild
 from service.ledger.retention import remove_noisy
 from service.ledger.signing import Signer
 from service.ledger.verify import Verdict, verify
-from tests.ledger.charging import account_of, charge, draw, entries_of, open_account
+from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, Clock, exported, tabulate
 
 _PLAN = {"type": "repeat", "count": 9, "part": {"type": "geometric", "epsilon": "0.01", "name": "a"}}
@@ -166,10 +166,14 @@ def test_verification_does_not_take_a_fault_for_a_removal(database: Database) ->
 def test_the_older_version_cannot_hold_what_is_no_more(database: Database) -> None:
     open_account(database)
     release = _drawn(database, 2)
+    unseal(database)
     downgrade(database, "0006")
     migrate(database)
+    seal(database)
     assert len(_listed(database, release)) == 2
     remove_noisy(database, _LATER, _LATER)
+    unseal(database)
     with pytest.raises(Conflict, match="removed"):
         downgrade(database, "0006")
+    seal(database)
     assert len(entries_of(database)) == 4

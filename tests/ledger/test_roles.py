@@ -14,12 +14,13 @@ from service.errors import Unavailable
 from service.ledger import clock, jobs, keys, known
 from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
-from service.ledger.installation import Secret, check_secret
+from service.ledger.installation import check_secret
 from service.ledger.journal import Actor
 from service.ledger.migrate import migrate, prepare
 from service.ledger.rebuild import rebuild
 from service.ledger.recompute import recompute
 from service.ledger.retention import remove_noisy
+from service.ledger.secret import Secret
 from service.ledger.signing import Signer
 from service.ledger.tables import Base
 from service.ledger.uses import Uses

@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given, strategies as st
 
-from service.ledger.installation import Secret
 from service.ledger.journal import Head, canonical
+from service.ledger.secret import Secret
 from service.ledger.signing import BadSignature, check_signature, signed_text, signer_of
 
 _HEAD = Head(7, "ab" * 32)

@@ -5,8 +5,8 @@ from sqlalchemy import Connection, Engine, event
 
 from service.errors import Unavailable
 from service.ledger.database import Database
-from service.ledger.installation import Secret
 from service.ledger.keys import create_key, read_key
+from service.ledger.secret import Secret
 from service.ledger.uses import Uses
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import NotFound
-from service.ledger import budgets, charges, journal
+from service.ledger import accounts, budgets, charges, journal
 from service.ledger.database import Database, open_database
 from service.ledger.journal import BadEntry, Head
 from service.ledger.rows import OwnRows
@@ -23,6 +23,7 @@ from service.ledger.verify import Verdict, verify
 from service.privacy.filter import Sum
 from service.privacy.pricing import ACCOUNTANT
 from tests.ledger.charging import (
+    SECRET,
     account_of,
     asking,
     charge,
@@ -75,6 +76,7 @@ def _unprotected(database_url: str) -> Iterator[Connection]:
         else:
             connection.execute(text("SET session_replication_role = replica"))
         connection.commit()
+        connection.info["bound"] = SECRET
         yield connection
     engine.dispose()
 
@@ -206,8 +208,10 @@ def test_a_row_that_is_gone_and_one_that_was_never_written_are_found(
             connection.rollback()
 
 
-def _chain_again(connection: Connection, name: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """What somebody does who writes the database and knows how entries are hashed: a whole chain, changed."""
+def _chain_again(
+    connection: Connection, name: str, change: Callable[[dict[str, Any]], object], *, sealed: bool = True
+) -> None:
+    """What somebody does who writes the database and knows how entries are hashed, and the secret: a chain, changed."""
     account_id = connection.execute(text("SELECT id FROM accounts WHERE name = :name"), {"name": name}).scalar_one()
     previous, seq = journal.BEFORE_FIRST.hash, 0
     while page := journal.entries(connection, account_id, seq, 100):
@@ -222,6 +226,9 @@ def _chain_again(connection: Connection, name: str, change: Callable[[dict[str, 
     connection.execute(
         text("UPDATE accounts SET head_hash = :hash WHERE name = :name"), {"hash": previous, "name": name}
     )
+    if sealed:
+        connection.execute(text("UPDATE accounts SET seal = NULL"))
+        accounts.seal_old(connection, SECRET, 0, 100)
 
 
 def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_was_kept(
@@ -250,8 +257,11 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
         connection.execute(text("UPDATE accounts SET totals = :totals"), {"totals": less})
         _chain_again(connection, "people", cheaper)
         assert verify(connection, "people").first_bad == BadEntry(2, "the price is not that of the plan")
-        _chain_again(connection, "people", by_another)
+        _chain_again(connection, "people", by_another, sealed=False)
         connection.execute(text("UPDATE releases SET accountant = '0' WHERE seq = 2"))
+        unsealed = BadEntry(3, "the account's row, or the last entry, was not written by the service")
+        assert verify(connection, "people").first_bad == unsealed
+        _chain_again(connection, "people", by_another)
         assert verify(connection, "people").valid, "an older accountant's price cannot be known"
         found = verify(connection, "people", [kept])
         assert found.first_bad == BadEntry(3, "the entry is not the one that was kept")
@@ -287,6 +297,7 @@ def everything_url(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("everything") / "ledger.db"
     shutil.copyfile(_sqlite_template, path)
     database = open_database(f"sqlite:///{path}")
+    database.secret = SECRET
     with pytest.MonkeyPatch.context() as monkeypatch:
         everything(database, Clock(monkeypatch))
     database.close()
@@ -336,6 +347,7 @@ def test_entries_that_nobody_can_have_written_are_bad_and_no_failure(
     embedded_url: str, content: dict[str, Any], accountant: str
 ) -> None:
     database = open_database(embedded_url)
+    database.secret = SECRET
     open_account(database, definition="pure", epsilon="3")
     charge(database, A)
 

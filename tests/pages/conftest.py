@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
 from tests.api.conftest import embedded, helper_processes, still
 from tests.browser.ledger import fill

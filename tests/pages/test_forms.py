@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from service.api.fair import Fair
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.pages import forms
 from service.pages.forms import LARGEST_TEXT, MOST_FIELDS
 from tests.api.calls import STEWARD, Client, application, client_of, json_of, problem_of

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from service.errors import Unavailable
 from service.ledger import accounts
 from service.ledger.database import open_database
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.pages import start
 from service.pages.layout import PICTURES_WITHIN, POLICY
 from tests.api.calls import STEWARD, Client, application, bearer, open_account, problem_of

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.ledger.installation import Secret
+from service.ledger.secret import Secret
 from service.pages.session import COOKIE, LONGEST_KEY, SECURE_COOKIE, Session, csrf_token, new_session, seal, unseal
 from tests.api.calls import STEWARD, Client, json_of, make_key, problem_of
 from tests.pages.forms import form_of

@@ -1,0 +1,114 @@
+"""The installation's secret: a file outside the data directory, and the codes that only its holder can make."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service.errors import StartupRefused
+
+SECRET_BYTES = 32
+_HEX = re.compile(rf"[0-9a-fA-F]{{{2 * SECRET_BYTES}}}")
+_BASE64 = re.compile(r"[0-9a-zA-Z+/_-]{43}=?")  # 32 bytes, either alphabet of RFC 4648
+
+
+@dataclass(frozen=True)
+class Secret:
+    """The installation's 256-bit key. It never appears in a repr."""
+
+    key: bytes = field(repr=False)
+
+    def hmac(self, purpose: str, *parts: bytes | bytearray) -> bytes:
+        """HMAC-SHA-256 of the parts for one purpose.
+
+        Every part is preceded by its length, so no two lists of parts give one message, and the
+        purpose is the first of them, so a value made for one use means nothing in another.
+        """
+        code = hmac.new(self.key, digestmod=hashlib.sha256)
+        for part in (purpose.encode(), *parts):
+            code.update(len(part).to_bytes(8, "big"))
+            code.update(part)
+        return code.digest()
+
+    def seal(self, purpose: str, *values: object) -> str:
+        """A code of a row's values, for one purpose: whoever writes the database cannot make it, nor change them."""
+        return self.hmac(purpose, b"".join(map(_part, values))).hex()
+
+    def is_seal(self, given: object, purpose: str, *values: object) -> bool:
+        """Whether this is the code of these values."""
+        return isinstance(given, str) and hmac.compare_digest(self.seal(purpose, *values).encode(), given.encode())
+
+    def fingerprint(self) -> str:
+        """Tells secrets apart and reveals nothing of them."""
+        return self.hmac("fingerprint").hex()
+
+
+def _part(value: object) -> bytes:
+    """A value's length and its text, or what cannot be taken for one."""
+    part = b"'" + value.encode() if isinstance(value, str) else repr(value).encode()
+    return len(part).to_bytes(8, "big") + part
+
+
+def load_secret(path: Path, *, make: bool = True) -> Secret:
+    """Read the secret, or make it where there is none; processes that start together get the same.
+
+    Raises:
+        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, can be read by every user, cannot be
+            read or made, or is not there and must not be made. The message never quotes the file.
+    """
+    try:
+        if not path.exists():
+            if not make:
+                raise StartupRefused(
+                    f"the secret file {path} is missing: restore the one this database was set up with"
+                )
+            _make_secret(path)
+        readable_by_all = path.stat().st_mode & stat.S_IROTH
+        text = path.read_bytes()
+    except OSError as error:
+        raise StartupRefused(f"the secret file {path} cannot be read or made: {error.strerror}") from error
+    if readable_by_all:
+        raise StartupRefused(
+            f"the secret file {path} can be read by every user of this machine: take that away with chmod o-r {path}"
+        )
+    return Secret(_decoded(text, path))
+
+
+def _make_secret(path: Path) -> None:
+    """Whoever links first wins, and nobody ever sees a file that is not yet whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(SECRET_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    # A database that outlives the secret after a power cut could never be opened again.
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _decoded(text: bytes, path: Path) -> bytes:
+    stripped = text.decode("latin-1").strip()
+    if _HEX.fullmatch(stripped):
+        return bytes.fromhex(stripped)
+    with suppress(binascii.Error):
+        if _BASE64.fullmatch(stripped):
+            usual = stripped.rstrip("=").replace("-", "+").replace("_", "/") + "="
+            return base64.b64decode(usual, validate=True)
+    raise StartupRefused(f"the secret file {path} must hold {SECRET_BYTES} bytes in hexadecimal or base64")
