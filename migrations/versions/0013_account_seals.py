@@ -1,4 +1,4 @@
-"""Accounts are sealed with the secret."""
+"""Accounts and holds are sealed with the secret; how many partitions were drawn only grows."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,14 +10,24 @@ down_revision = "0012"
 branch_labels = None
 depends_on = None
 
+_SEALED = ("accounts", "holds")
 _WITHOUT_ENTRY = "NEW.head_seq <= OLD.head_seq"
 _BUT_TO_SEAL = f"{_WITHOUT_ENTRY} AND OLD.seal IS NOT NULL"  # a row without a seal serves nobody
 
 
+_BACKWARD = (
+    "NEW.drawn <= OLD.drawn OR NEW.release_id <> OLD.release_id OR NEW.mechanism <> OLD.mechanism"
+    " OR NEW.repetition <> OLD.repetition"
+)
+
+
 def upgrade() -> None:
-    """Add the column; what it holds takes the secret, and is written at the next start."""
-    op.add_column("accounts", sa.Column("seal", sa.Text(), nullable=True))
-    _replace_trigger(_BUT_TO_SEAL)
+    """Add the columns; what they hold takes the secret, and is written at the next start."""
+    for table in _SEALED:
+        op.add_column(table, sa.Column("seal", sa.Text(), nullable=True))
+    _drop_trigger("accounts", "accounts_by_entry")
+    _refuse_updates("accounts", "accounts_by_entry", _BUT_TO_SEAL)
+    _refuse_updates("partitions_drawn", "partitions_drawn_forward", _BACKWARD)
 
 
 def downgrade() -> None:
@@ -28,21 +38,24 @@ def downgrade() -> None:
     """
     if op.get_bind().exec_driver_sql("SELECT 1 FROM accounts WHERE seal IS NOT NULL LIMIT 1").first() is not None:
         raise Conflict("the older version's tables cannot hold accounts that are sealed with the secret")
-    _replace_trigger(_WITHOUT_ENTRY)
-    op.execute("ALTER TABLE accounts DROP COLUMN seal")
+    _drop_trigger("partitions_drawn", "partitions_drawn_forward")
+    _drop_trigger("accounts", "accounts_by_entry")
+    _refuse_updates("accounts", "accounts_by_entry", _WITHOUT_ENTRY)
+    for table in _SEALED:
+        op.execute(f"ALTER TABLE {table} DROP COLUMN seal")
 
 
-def _replace_trigger(condition: str) -> None:
-    """An account's row changes with an entry of its journal only."""
-    if op.get_bind().dialect.name == "postgresql":
-        op.execute("DROP TRIGGER accounts_by_entry ON accounts")
-        op.execute(
-            "CREATE TRIGGER accounts_by_entry BEFORE UPDATE ON accounts FOR EACH ROW"
-            f" WHEN ({condition}) EXECUTE FUNCTION refuse_change()"
-        )
+def _drop_trigger(table: str, name: str) -> None:
+    op.execute(f"DROP TRIGGER {name}" + (f" ON {table}" if _on_postgresql() else ""))
+
+
+def _refuse_updates(table: str, name: str, condition: str) -> None:
+    if _on_postgresql():
+        act = f"FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION refuse_change()"
     else:
-        op.execute("DROP TRIGGER accounts_by_entry")
-        op.execute(
-            f"CREATE TRIGGER accounts_by_entry BEFORE UPDATE ON accounts WHEN {condition}"
-            " BEGIN SELECT RAISE(ABORT, 'what the ledger has written stays as it is'); END"
-        )
+        act = f"WHEN {condition} BEGIN SELECT RAISE(ABORT, 'what the ledger has written stays as it is'); END"
+    op.execute(f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} {act}")
+
+
+def _on_postgresql() -> bool:
+    return op.get_bind().dialect.name == "postgresql"

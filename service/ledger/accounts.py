@@ -389,6 +389,7 @@ _PROPOSED = (  # or the entry that ended the last proposal, in the words of the 
     select(Entry.body)
     .where(
         Entry.account_id == Account.id,
+        Entry.seq <= Account.head_seq,
         text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')"),
     )
     .order_by(Entry.seq.desc())

@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import accounts, clock, idempotency, installation_journal, jobs
+from service.ledger import accounts, clock, hold_rows, idempotency, installation_journal, jobs
 from service.ledger.database import Database
 from service.ledger.installation import lock_installation
 from service.ledger.journal import Broken
@@ -128,8 +128,8 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
 def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: bool) -> None:
     """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
 
-    Accounts got seals later than the others. What their rows say is not checked here: ``verify`` does that, and a row
-    that was wrong before it was sealed is wrong afterwards.
+    Accounts and holds got seals later than the others. What their rows say is not checked here: ``verify`` does that,
+    and a row that was wrong before it was sealed is wrong afterwards.
     """
     numbers: dict[str, object] = {}
     if "answers" not in sealed:
@@ -137,6 +137,7 @@ def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: b
         numbers["jobs"] = 0 if begun else _in_batches(database, secret, jobs.seal_old, "")
     if "accounts" not in sealed:
         numbers["accounts"] = _in_batches(database, secret, accounts.seal_old, 0)
+        numbers["holds"] = _in_batches(database, secret, hold_rows.seal_old, ("", 0))
     if not numbers:
         return
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, insert
 
 from service.errors import AccountClosed
-from service.ledger import accounts, budgets, clock, journal, spending
+from service.ledger import accounts, budgets, clock, hold_rows, journal, spending
 from service.ledger.accounts import AccountRecord, Line
-from service.ledger.database import Database, batch, tally
+from service.ledger.database import Database, batch, secret_of, tally
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.once import Answer, once
@@ -391,7 +391,8 @@ class _Rows:
             connection.execute(_INSERT_TAGS, self._tags)
         journal.write(connection, self._entries)
         if self._holds:
-            connection.execute(_INSERT_HOLD, self._holds)
+            secret = secret_of(connection)
+            connection.execute(_INSERT_HOLD, [hold_rows.sealed(secret, hold) for hold in self._holds])
         spending.record(connection, account_ids, self._committed, self._held)
         for many, held in self._many:
             many.record(connection, account_ids, held=held)

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import accounts, branches, budgets, draws, partitions, spending
+from service.ledger import accounts, branches, budgets, draws, hold_rows, partitions, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
-from service.ledger.database import Database
+from service.ledger.database import Database, secret_of
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
 from service.ledger.history import Chain, Said, as_left, ends_by_itself
 from service.ledger.installation import lock_installation
@@ -212,13 +212,14 @@ class _Writer:
     def _close(self, account: AccountRecord, chain: Chain) -> None:
         """What all entries of an account together make of its row, its holds and its spending."""
         self._flush()
+        secret = secret_of(self._connection)
         holds = [
             {"release_id": release, "account_id": account.id, "price": _price_text(held.amount)}
             | {"expires_at": ends_by_itself(held)}
             for release, held in chain.held.items()
         ]
         if holds:
-            self._connection.execute(insert(Hold), holds)
+            self._connection.execute(insert(Hold), [hold_rows.sealed(secret, hold) for hold in holds])
         spent, reserved = chain.spent, chain.reserved
         if spent or reserved:
             spending.record(self._connection, [account.id], spent, reserved)

@@ -11,10 +11,10 @@ from functools import partial
 from sqlalchemy import Connection, bindparam, select, update
 
 from service.errors import Conflict
-from service.ledger import accounts, budgets, clock, journal, texts
+from service.ledger import accounts, budgets, clock, hold_rows, journal, texts
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.audit import Audit
-from service.ledger.database import Database
+from service.ledger.database import Database, secret_of
 from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.releases import HELD
 from service.ledger.tables import Entry, Hold, Release
@@ -154,7 +154,9 @@ def _write(
         account = replace(account, head=head)
         changed = {"release": release, "account": account.id, "new": json.dumps(price)}
         connection.execute(_SET_PRICE, changed | {"by": ACCOUNTANT})
-        connection.execute(_SET_HOLD, changed)
+        for hold in connection.execute(_HOLD, {"release": release, "account": account.id}).all():
+            hold_rows.require_seal(connection, hold)
+            hold_rows.save(connection, secret_of(connection), {**hold._mapping, "price": changed["new"]})
     if rows:
         journal.write(connection, rows)
         accounts.save(connection, [account])
@@ -166,8 +168,6 @@ _SET_PRICE = (
     .where(Release.id == bindparam("release"), Release.account_id == bindparam("account"))
     .values(price=bindparam("new"), accountant=bindparam("by"))
 )
-_SET_HOLD = (
-    update(Hold)
-    .where(Hold.release_id == bindparam("release"), Hold.account_id == bindparam("account"))
-    .values(price=bindparam("new"))
+_HOLD = select(*hold_rows.COLUMNS).where(
+    Hold.release_id == bindparam("release"), Hold.account_id == bindparam("account")
 )

@@ -7,7 +7,8 @@ from typing import Any, Literal, cast
 
 from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func, literal_column, select, union_all
 
-from service.errors import NotFound
+from service.errors import NotFound, Unavailable
+from service.ledger.accounts import AccountRecord
 from service.ledger.journal import Head
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
@@ -68,6 +69,28 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
     if row is None:
         raise NotFound("release", release_id)
     return _record(row)
+
+
+def read_charged_release(connection: Connection, account: AccountRecord, release_id: str) -> ReleaseRecord:
+    """Read a release of an account to draw it: one that the account's journal says was charged.
+
+    The sealed row of the account vouches for the entries up to its head, and nothing for rows of releases.
+
+    Raises:
+        NotFound: the account has none with this id.
+        Unavailable: its row is not what its entry says.
+    """
+    release = read_release(connection, account.id, release_id)
+    body = connection.execute(_ENTRY, {"account": account.id, "seq": release.head.seq}).scalar_one()
+    said = json.loads(body)
+    entered = said["release"], said["content"].get("plan"), said["content"].get("origin")
+    if release.head.seq > account.head.seq or entered != (release_id, release.document, None):
+        raise Unavailable(
+            "the release is not what the account's journal says; nothing is drawn before an operator has looked",
+            retry_after=60,
+            for_operator=f"the row of release {release_id!r} is not as the service wrote it: run verify",
+        )
+    return release
 
 
 def state_of(connection: Connection, account_id: int, release_id: str) -> State:
@@ -154,6 +177,7 @@ _RELEASES = select(
     _METADATA.label("metadata"),
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
 
+_ENTRY = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
 _BY_ID = _RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))
 
 

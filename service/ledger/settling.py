@@ -13,7 +13,7 @@ from typing import Literal
 
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 
-from service.ledger import accounts, budgets, clock, journal, spending
+from service.ledger import accounts, budgets, clock, hold_rows, journal, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch
 from service.ledger.journal import Actor, has_entry
@@ -57,6 +57,11 @@ def settle(
     ids, account_ids = [held.id for held in settled], [account.id for account in line]
     gone = state in ("voided", "expired")
     prices = _prices(connection, ids)
+    missing = next(
+        (held_id for held_id in ids for account_id in account_ids if (held_id, account_id) not in prices), None
+    )
+    if missing is not None:
+        raise hold_rows.altered(missing)
     entries: list[journal.Row] = []
     after: list[AccountRecord] = []
     for account in line:
@@ -87,8 +92,11 @@ def _without(totals: Totals, prices: Counter[str]) -> Totals:
 
 
 def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], str]:
-    query = select(Hold.release_id, Hold.account_id, Hold.price).where(Hold.release_id.in_(release_ids))
-    return {(row.release_id, row.account_id): row.price for row in connection.execute(query)}
+    prices: dict[tuple[str, int], str] = {}
+    for row in connection.execute(select(*hold_rows.COLUMNS).where(Hold.release_id.in_(release_ids))):
+        hold_rows.require_seal(connection, row)
+        prices[row.release_id, row.account_id] = row.price
+    return prices
 
 
 def _with_next_expiry(connection: Connection, account: AccountRecord, settled: Sequence[Held]) -> AccountRecord:
@@ -175,14 +183,16 @@ def _due(connection: Connection, account_id: int, at: str) -> Iterator[tuple[str
     last = ""
     while True:
         query = (
-            select(Hold.release_id, Hold.price, Release.plan, Release.tags)
+            select(*hold_rows.COLUMNS, Release.plan, Release.tags)
             .join(Release, Release.id == Hold.release_id)
             .where(Hold.account_id == account_id, Hold.expires_at <= at, Hold.release_id > last)
             .order_by(Hold.release_id)
             .limit(_PAGE)
         )
         page = connection.execute(query).all()
-        yield from ((row.price, row.plan, row.tags) for row in page)
+        for row in page:
+            hold_rows.require_seal(connection, row)
+            yield row.price, row.plan, row.tags
         if len(page) < _PAGE:
             return
         last = page[-1].release_id

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from service.errors import NotFound
-from service.ledger import accounts, budgets, journal
+from service.ledger import accounts, budgets, hold_rows, journal
 from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import secret_of
 from service.ledger.history import Chain, ends_by_itself
@@ -131,12 +131,14 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
 
 def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
     """What is held of the account: exactly what its entries hold, at their price."""
-    query = select(Hold.release_id, Hold.price, Hold.expires_at).where(Hold.account_id == account.id)
+    query, secret = select(*hold_rows.COLUMNS).where(Hold.account_id == account.id), secret_of(connection)
     missing = set(chain.held)
     for row in stream(connection, query, cursors):
         held = chain.held.get(row.release_id)
         if held is None or (amount_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
             raise Bad(chain.head.seq, "a row of holds is not what the journal makes it")
+        if not hold_rows.is_sealed(secret, row):
+            raise Bad(chain.head.seq, "a row of holds was not written by the service")
         missing.discard(row.release_id)
     if missing:
         raise Bad(chain.head.seq, "a release that is held has no row in holds")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import text
 
-from service.ledger import accounts, charges, clock, draws, holds, journal, opening, releases, spending
+from service.ledger import accounts, charges, clock, draws, hold_rows, holds, journal, opening, releases, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease, Prepared, Registered
@@ -59,14 +59,16 @@ def open_account(
 
 def unseal(database: Database) -> None:
     """Take the seals of accounts away, as a version had it that knew of none."""
+    holds = text("UPDATE holds SET seal = NULL")
     take = text("UPDATE accounts SET seal = NULL, head_seq = head_seq + 1")  # triggers ask for an entry
     back = text("UPDATE accounts SET head_seq = head_seq - 1")  # or for a row without a seal
-    database.write(lambda connection: [connection.execute(one) for one in (take, back)], landed=lambda *_: False)
+    database.write(lambda connection: [connection.execute(one) for one in (holds, take, back)], landed=lambda *_: False)
 
 
 def seal(database: Database) -> None:
-    """Seal accounts without a seal as they are: what only somebody with the secret can."""
+    """Seal accounts and holds without a seal as they are: what only somebody with the secret can."""
     database.write(lambda connection: accounts.seal_old(connection, SECRET, 0, 100), landed=lambda *_: False)
+    database.write(lambda connection: hold_rows.seal_old(connection, SECRET, ("", 0), 100), landed=lambda *_: False)
 
 
 def account_of(database: Database, name: str = "people") -> AccountRecord:

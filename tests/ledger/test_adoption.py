@@ -249,7 +249,7 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
         assert jobs.checked(SECRET, jobs.read_job(connection, "succeeded")).result == {"found": 1}
         assert jobs.checked(SECRET, jobs.read_job(connection, "queued")).state == "queued"
         (said,) = (said for said in read(connection, SECRET) if said["kind"] == "rows_sealed")
-    assert said["content"] == {"answers": 120, "jobs": 1, "accounts": 0}
+    assert said["content"] == {"answers": 120, "jobs": 1, "accounts": 0, "holds": 0}
 
     _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
     _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")

@@ -81,6 +81,16 @@ def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
         _refused(database, f'UPDATE {table} SET "{column}" = "{column}"{where}')
 
 
+@pytest.mark.parametrize("change", ["drawn = drawn", "drawn = 1", "mechanism = 'b'", "repetition = 7, drawn = 9"])
+def test_of_the_partitions_drawn_there_are_only_ever_more(database: Database, change: str) -> None:
+    open_account(database)
+    release = charge(database, LEVEL)[0].id
+    tabulate(database, "people", release, ["g", "h"], "02")
+    _run(database, "UPDATE partitions_drawn SET drawn = drawn + 1")
+    with pytest.raises(RuntimeError, match="refused"):
+        _run(database, f"UPDATE partitions_drawn SET {change}")
+
+
 def test_nothing_is_deleted(database: Database) -> None:
     _ledger(database)
     for table in _MAY_CHANGE:
