@@ -25,7 +25,7 @@ from service.errors import Conflict, Unavailable
 from service.ledger.backup import back_up
 from service.ledger.database import open_database
 from tests.api.calls import Client, json_of, open_account, problem_of, release
-from tests.ledger.charging import charge, open_account as open_in
+from tests.ledger.charging import SECRET, charge, open_account as open_in
 from tests.postgres_server import installed
 from tests.processes import PATIENCE, ROOT, environment, service
 
@@ -232,6 +232,7 @@ def test_the_copy_is_one_file_that_only_its_owner_reads_and_holds_what_is_not_in
     target = tmp_path / "copies" / "copy.db"
     target.parent.mkdir()
     with contextlib.closing(open_database(URL.create("sqlite", database=str(ledger)).render_as_string())) as database:
+        database.secret = SECRET
         open_in(database, definition="zcdp", rho="1")
         charge(database, {"type": "gaussian", "rho": "1/2"})
         heads = back_up(ledger, target)

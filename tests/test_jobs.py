@@ -57,6 +57,7 @@ def embedded(_sqlite_template: Path, tmp_path: Path) -> Iterator[Database]:
     path = tmp_path / "embedded.db"
     shutil.copyfile(_sqlite_template, path)
     opened = open_database(f"sqlite:///{path}")
+    opened.secret = SECRET
     yield opened
     opened.close()
 

@@ -313,6 +313,13 @@ def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
     return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
 
 
+def unsealed(seal: str | None) -> str:
+    """Return what is wrong with a row that has not its seal, in words."""
+    if seal is None:
+        return "its row has no seal; a server that starts seals what an older version wrote, once"
+    return "its row, or the last entry of its journal, was not written by the service"
+
+
 def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
     """Read accounts for nothing but their seals.
 
@@ -431,7 +438,7 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> AccountRecord
         raise Unavailable(
             "an account's row is not as the service wrote it; nothing is done with it before an operator has looked",
             retry_after=60,
-            for_operator=f"the row of account {row.name!r} is not as the service wrote it: run verify",
+            for_operator=f"account {row.name!r}: {unsealed(row.seal)}",
         )
     return AccountRecord(
         id=row.id,

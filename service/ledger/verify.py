@@ -126,7 +126,7 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
             if stored != journalled:
                 raise Bad(seq, f"the account's {column} is not what the journal makes it")
     if not accounts.is_sealed(secret_of(connection), account._mapping):
-        raise Bad(chain.head.seq, "the account's row, or the last entry, was not written by the service")
+        raise Bad(chain.head.seq, accounts.unsealed(account.seal))
 
 
 def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:

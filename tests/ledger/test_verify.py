@@ -259,7 +259,7 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
         assert verify(connection, "people").first_bad == BadEntry(2, "the price is not that of the plan")
         _chain_again(connection, "people", by_another, sealed=False)
         connection.execute(text("UPDATE releases SET accountant = '0' WHERE seq = 2"))
-        unsealed = BadEntry(3, "the account's row, or the last entry, was not written by the service")
+        unsealed = BadEntry(3, "its row, or the last entry of its journal, was not written by the service")
         assert verify(connection, "people").first_bad == unsealed
         _chain_again(connection, "people", by_another)
         assert verify(connection, "people").valid, "an older accountant's price cannot be known"

@@ -1,0 +1,250 @@
+"""What somebody does who may write what the servers write, and has not the secret: none of it is taken for theirs."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from service.errors import Conflict, Unavailable
+from service.ledger import accounts, budgets, charges, clock, exports, journal, opening, releases, settling
+from service.ledger.accounts import AccountRecord
+from service.ledger.budgets import read_budget
+from service.ledger.database import Database
+from service.ledger.journal import Actor, BadEntry, Head
+from service.ledger.recompute import recompute
+from service.ledger.verify import verify
+from service.privacy.filter import Totals
+from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared, release_of, reserve, void
+
+_PLAN = {"type": "geometric", "epsilon": "0.4", "name": "a"}
+_MORE = {"definition": "pure", "epsilon": "5"}
+_UNSEALED = "its row, or the last entry of its journal, was not written by the service"
+
+
+def _write(database: Database, *statements: str, **values: object) -> None:
+    def work(connection: Connection) -> None:
+        for statement in statements:
+            connection.execute(text(statement), values)
+
+    database.write(work, landed=lambda *_: False)
+
+
+def _first_bad(database: Database, name: str = "people") -> BadEntry | None:
+    with database.read() as connection:
+        return verify(connection, name).first_bad
+
+
+def _refused(database: Database) -> None:
+    """Whatever reads or changes the account is."""
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: account_of(database),
+        lambda: charges.dry_run(database, prepared(database, _PLAN)),
+        lambda: charge(database, _PLAN),
+        lambda: opening.change_account(database, ANN, "people", "closed", lambda _: "", "/state"),
+        lambda: recompute(database, "people", apply=True),
+        lambda: _exported(database),
+    )
+    for act in acts:
+        with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+            act()
+        assert "'people'" in str(refused.value.for_operator)
+        assert "people" not in str(refused.value), "whoever may read an account only may be answered this for another"
+
+
+def _exported(database: Database) -> None:
+    with database.read() as connection:
+        exports.members(connection)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"totals": budgets.write_totals(Totals())},
+        {"budget": json.dumps(_MORE)},
+        {"state": "closed"},
+        {"approval_above": None},
+        {"approval_above": "7"},
+        {"next_expiry": "2000-01-01T00:00:00.000000Z"},
+        {"next_expiry": "no time at all"},
+        {"releases": 0},
+        {"partitions_drawn": 9},
+        {"partitions_undeclared": 9},
+        {"head_hash": "0" * 64},
+        {"seal": None},
+        {"seal": "0" * 64},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_row_that_somebody_changed_is_not_read(database: Database, change: dict[str, object]) -> None:
+    open_account(database, approval_above="0.5", **{**_MORE, "epsilon": "1"})
+    charge(database, _PLAN)
+    columns = ", ".join(f"{column} = :{column}" for column in change)
+    _write(database, f"UPDATE accounts SET head_seq = head_seq + 1, {columns}", **change)
+    _refused(database)
+    assert _first_bad(database) is not None
+
+
+def test_another_accounts_seal_and_row_are_not_taken(database: Database) -> None:
+    open_account(database)
+    open_account(database, "places")
+    charge(database, _PLAN, name="places")
+    columns = ("totals", "head_seq", "head_hash", "releases", "seal")
+    given = ", ".join(f"{column} = (SELECT {column} FROM accounts WHERE name = 'places')" for column in columns)
+    _write(database, f"UPDATE accounts SET {given} WHERE name = 'people'")
+    _refused(database)
+    charge(database, _PLAN, name="places")
+
+
+def _forge(database: Database, kind: journal.Kind, content: dict[str, object], release: str | None, **row: str) -> None:
+    """Append an entry with all that follows from it but the seal."""
+    with database.read() as connection:
+        found = connection.execute(text("SELECT id, head_seq, head_hash FROM accounts")).one()
+    chain = journal.AccountHead(found.id, "people", Head(found.head_seq, found.head_hash))
+    actor = Actor("ann", "key-of-ann")
+    entry, head = journal.following(chain, kind, content, actor=actor, release_id=release, at=clock.now())
+    changed = row | {"head_seq": head.seq, "head_hash": head.hash}
+    _write(
+        database,
+        "INSERT INTO journal (account_id, seq, kind, release_id, body, hash)"
+        " VALUES (:account_id, :seq, :kind, :release_id, :body, :hash)",
+        f"UPDATE accounts SET {', '.join(f'{column} = :{column}' for column in changed)}",
+        **entry,
+        **changed,
+    )
+
+
+def test_an_entry_that_gives_budget_back_is_not_taken(database: Database) -> None:
+    """A greater cap past two persons, a release at nothing by an accountant that nobody knows, totals of nothing."""
+    open_account(database, approval_above="0.5", **{**_MORE, "epsilon": "1"})
+    (charged,) = charge(database, _PLAN)
+    with database.read() as connection:
+        price = json.loads(connection.execute(text("SELECT price FROM releases")).scalar_one())
+    free = price | {"epsilon": "0", "rho": "0"}
+    nothing = budgets.write_totals(Totals())
+    _forge(database, "budget_changed", {"budget": _MORE}, None, budget=json.dumps(_MORE))
+    assert _first_bad(database) == BadEntry(3, _UNSEALED)
+    _refused(database)
+    _write(database, "UPDATE releases SET price = :price, accountant = '0'", price=json.dumps(free))
+    repriced: dict[str, object] = {"was": price, "price": free, "accountant": "0"}
+    _forge(database, "repriced", repriced, charged.id, totals=nothing)
+    assert _first_bad(database) == BadEntry(4, _UNSEALED)
+    _refused(database)
+    refused: dict[str, object] = {"name": "x", "plan_digest": "", "account": None, "definition": None}
+    _forge(database, "refused", refused | {"cap": None, "requested": None, "remaining": None}, None)
+    assert _first_bad(database) == BadEntry(5, _UNSEALED)
+    _refused(database)
+
+
+def test_an_entry_beyond_the_head_proposes_nothing(database: Database) -> None:
+    open_account(database, approval_above="0.5", **{**_MORE, "epsilon": "1"})
+    body: dict[str, object] = {
+        "account": "people",
+        "actor": "bob",
+        "content": {"budget": _MORE},
+        "kind": "change_proposed",
+    }
+    body |= {"release": None, "seq": 3, "time": clock.now()}
+    _write(
+        database,
+        "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 3, 'change_proposed', :body, '')",
+        body=journal.canonical(body),
+    )
+    told: list[AccountRecord] = []
+
+    def keep(account: AccountRecord) -> str:
+        told.append(account)
+        return ""
+
+    change = read_budget(_MORE)
+    assert opening.change_account(database, ANN, "people", change, keep, "/budget").status == 202
+    assert told[-1].budget.cap == 1
+    assert told[-1].proposed is not None
+    assert told[-1].proposed.by.name == "ann"
+    assert _first_bad(database) is not None
+    with pytest.raises((Conflict, RuntimeError)):
+        charge(database, _PLAN)  # its entry has no room
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["UPDATE holds SET price = (SELECT price FROM holds WHERE release_id = :other)"],
+        ["UPDATE holds SET seal = NULL"],
+        ["UPDATE holds SET seal = (SELECT seal FROM holds WHERE release_id = :other)"],
+        [
+            "DELETE FROM holds WHERE release_id = :release",
+            "INSERT INTO holds SELECT :release, account_id, price, expires_at, seal FROM holds"
+            " WHERE release_id = :other",
+        ],
+        ["DELETE FROM holds WHERE release_id = :release"],
+    ],
+)
+def test_a_hold_that_somebody_changed_gives_nothing_back(database: Database, statements: list[str]) -> None:
+    open_account(database, **_MORE)
+    release, other = reserve(database, _PLAN, _PLAN | {"epsilon": "4"})
+    _write(database, *statements, release=release, other=other)
+    before = account_of(database)
+    with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+        void(database, release)
+    assert release in str(refused.value.for_operator)
+    assert account_of(database) == before
+    assert release_of(database, release).state == "reserved"
+    assert _first_bad(database) is not None
+
+
+def test_a_hold_whose_time_was_changed_does_not_end(database: Database) -> None:
+    open_account(database)
+    (release,) = reserve(database, _PLAN)
+    over = "2000-01-01T00:00:00.000000Z"
+    row = f"INSERT INTO holds SELECT release_id, account_id, price, '{over}', seal FROM holds_before"
+    _write(
+        database,
+        "CREATE TABLE holds_before AS SELECT * FROM holds",
+        "DELETE FROM holds",
+        row,
+        "DROP TABLE holds_before",
+    )
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        settling.expire(database, 1)
+    assert release_of(database, release).state == "reserved"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "'new', account_id, 7, name, plan, tags, delta, 'committed', price, accountant, created_at, NULL",
+        "'new', account_id, 1, name, plan, tags, delta, 'committed', price, accountant, created_at, NULL",
+    ],
+)
+def test_a_release_that_the_journal_has_not_charged_is_not_drawn(database: Database, given: str) -> None:
+    open_account(database)
+    charge(database, _PLAN)
+    entry = {
+        "account": "people",
+        "release": "new",
+        "content": {"plan": _PLAN, "tags": []},
+        "kind": "committed",
+        "seq": 7,
+    }
+    _write(
+        database,
+        f"INSERT INTO releases SELECT {given} FROM releases",
+        "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 7, 'committed', :body, '')",
+        body=journal.canonical(entry),
+    )
+    with database.read() as connection, pytest.raises(Unavailable, match="not what the account's journal says"):
+        releases.read_charged_release(connection, accounts.read_account(connection, "people"), "new")
+
+
+def test_a_release_is_drawn_as_the_journal_charged_it(database: Database) -> None:
+    open_account(database, "agency")
+    open_account(database, parent="agency")
+    plan: dict[str, Any] = {"type": "sequence", "parts": [_PLAN, _PLAN | {"name": "é", "epsilon": "1/3"}]}
+    (committed,), (reserved,) = charge(database, plan), reserve(database, plan)
+    with database.read() as connection:
+        account = accounts.read_account(connection, "people")
+        for release in (committed.id, reserved):
+            assert releases.read_charged_release(connection, account, release).document == plan
+    entries_of(database)
