@@ -4,6 +4,7 @@ import re
 import time
 import uuid
 from typing import Any
+from urllib.parse import unquote
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,6 +14,7 @@ from service.api.metrics import Metrics
 from service.errors import Unavailable
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
+_AUTHORITY = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and answered however busy it is
 _LONGEST = 300  # characters of a text in a log line
@@ -50,6 +52,7 @@ class Surroundings:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        _take_path(scope)
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
@@ -109,6 +112,17 @@ class Surroundings:
 def template_of(scope: Scope) -> str | None:
     """The template of the address that a request came to, or what is mounted there; None where there is nothing."""
     return getattr(scope.get("route"), "path", None) or scope.get("root_path") or None
+
+
+def _take_path(scope: Scope) -> None:
+    """Reduce a target in absolute form, which RFC 9112 (3.2.2) has every server accept, to its path.
+
+    The server hands on the whole target as the path. Nothing here depends on the host.
+    """
+    authority = _AUTHORITY.match(scope["raw_path"])
+    if authority is not None:
+        scope["raw_path"] = scope["raw_path"][authority.end() :] or b"/"
+        scope["path"] = unquote(scope["raw_path"].decode("ascii"))
 
 
 async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:
