@@ -53,7 +53,8 @@ class Surroundings:
             await self.app(scope, receive, send)
             return
         _take_path(scope)
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
         # Never unbound: the server tells of a crash after this, and its task ends with the request.
@@ -67,10 +68,14 @@ class Surroundings:
                 message["headers"] = self._headers(scope["path"], request_id, message["headers"])
             await send(message)
 
-        full = BEYOND_LIMIT in scope["state"] and scope["path"] not in PROBES
+        app = self.app
+        if BEYOND_LIMIT in scope["state"] and scope["path"] not in PROBES:
+            app = _no_room
+        elif b"content-length" in headers and b"transfer-encoding" in headers:
+            app = _two_lengths
         self.metrics.in_progress += 1
         try:
-            await (_no_room if full else self.app)(scope, receive, send_with_headers)
+            await app(scope, receive, send_with_headers)
         except Exception:
             if not status:
                 await _failure(scope)(scope, receive, send_with_headers)
@@ -127,6 +132,13 @@ def _take_path(scope: Scope) -> None:
 
 async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:
     answer = problems.of_error(Unavailable("the service has as many connections as it may"), scope["path"])
+    answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
+
+
+async def _two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a body that another server on the way may have ended elsewhere: what follows may be no request."""
+    answer = problems.problem("bad_request", "expected Content-Length or Transfer-Encoding, not both", scope["path"])
     answer.headers["Connection"] = "close"
     await answer(scope, receive, send)
 
