@@ -457,7 +457,7 @@ def test_an_account_that_is_wrong_about_its_holds_keeps_nobody_for_ever(database
     open_account(database, parent="above")
     wrong = text("UPDATE accounts SET next_expiry = :forged, head_seq = head_seq + 1 WHERE name = 'above'")
     database.write(lambda connection: connection.execute(wrong, {"forged": forged}), landed=lambda *_: False)
-    with pytest.raises(Unavailable, match="the next reservation expires, .* is that of none"):
+    with pytest.raises(Unavailable, match=r"the next reservation expires, .* is that of none"):
         charge(database, _DRAWN)
 
 
