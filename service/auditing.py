@@ -22,6 +22,7 @@ from service.ledger.mark_keeper import check_clock
 from service.ledger.rebuild import rebuild
 from service.ledger.receipts import check_receipt
 from service.ledger.recompute import Repriced, recompute as price_again
+from service.ledger.schema import schema_faults
 from service.ledger.signing import signer_of
 from service.ledger.texts import Amount, price_of
 from service.ledger.verify import verify as verify_account
@@ -61,10 +62,13 @@ def verify(
         if mark is not None:
             typer.echo(f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}")
         with database.read() as connection:
+            unlike = schema_faults(connection)
             faults = list(verify_installation(connection, secret))
             if mark is not None:
                 faults += map(str, missing_entries(connection, mark.heads, last_entries(connection)))
-        bad = bad or bool(faults)
+        bad = bad or bool(unlike or faults)
+        for fault in unlike:
+            typer.echo(f"the database: {fault}")
         for fault in faults or ["all valid"]:
             typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
