@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, make_url
 
+from service import logs
 from service.errors import StartupRefused
 from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
@@ -14,7 +15,18 @@ from service.ledger.journal import BEFORE_FIRST
 from service.ledger.mark_keeper import check_mark
 from service.ledger.migrate import prepare
 from service.ledger.schema import require_schema
-from service.settings import Settings
+from service.settings import Settings, read_settings
+
+
+def settings_of_command() -> Settings:
+    """Read the settings that a command runs with, and log as they say.
+
+    Raises:
+        StartupRefused: one of them cannot be used.
+    """
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    return settings
 
 
 def open_installation(
