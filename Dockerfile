@@ -1,5 +1,7 @@
 # One process, no compiler, no shell needed: the locked wheels and the service's own files.
-FROM python:3.11.15-slim-bookworm
+# The digest names the image of every platform; the tag beside it is for readers. To renew it, look at what the tag
+# names now: docker buildx imagetools inspect python:3.11.15-slim-bookworm
+FROM python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3
 
 # matplotlib keeps its list of fonts where MPLCONFIGDIR says, and the file system may be read-only elsewhere.
 # SERVICE_SECRET_FILE is the path of a file in a volume, not a secret.

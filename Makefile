@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-browser test-contract test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
+.PHONY: help serve schema test test-browser test-contract test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ openapi: $(VENV)/dev.stamp ## write openapi.yaml and the reference of the settin
 	mv openapi.yaml.new openapi.yaml
 	$(BIN)/python -m service settings > service/web/guide/configuration.md.new
 	mv service/web/guide/configuration.md.new service/web/guide/configuration.md
+
+schema: $(VENV)/dev.stamp ## write the schema that `verify` expects, from fresh databases that are migrated
+	$(BIN)/python -m tests.expected_schema
 
 bench: $(VENV)/dev.stamp ## run the benchmarks, peers side by side
 	$(BIN)/python -m benchmarks

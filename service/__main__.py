@@ -11,13 +11,13 @@ if __name__ == "__main__":
 import typer
 import yaml
 
-from service import acknowledging, auditing, key_commands, logs
+from service import acknowledging, auditing, key_commands
 from service.configuration import reference
 from service.errors import ServiceError
-from service.installation import open_place
+from service.installation import open_place, settings_of_command
 from service.ledger.migrate import migrate as migrate_database
 from service.memory_privacy import forbid_dumps
-from service.settings import Settings, read_settings, shown
+from service.settings import shown
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
 demo_app = typer.Typer(invoke_without_command=True, help="The service at its job, over HTTP.")
@@ -36,13 +36,13 @@ def serve(
     """Serve the HTTP interface and the web pages, until SIGTERM."""
     from service import server  # noqa: PLC0415 - the other commands start faster without
 
-    server.serve(_settings(), host, port)
+    server.serve(settings_of_command(), host, port)
 
 
 @app.command()
 def migrate() -> None:
     """Bring the database to this version of the service; back it up before."""
-    settings = _settings()
+    settings = settings_of_command()
     database = open_place(settings, begin=True)
     migrate_database(database)
     database.close()
@@ -58,7 +58,7 @@ def openapi() -> None:
 
 
 @app.command("settings")
-def list_settings() -> None:
+def listsettings_of_command() -> None:
     """Print the reference of all settings, as Markdown."""
     sys.stdout.write(reference())
 
@@ -132,12 +132,6 @@ app.command()(auditing.export)
 app.command()(auditing.backup)
 app.command("import")(auditing.import_export)
 app.command()(acknowledging.acknowledge)
-
-
-def _settings() -> Settings:
-    settings = read_settings()
-    logs.configure(settings.log_level)
-    return settings
 
 
 def main() -> None:

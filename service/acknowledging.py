@@ -5,12 +5,10 @@ from typing import Annotated
 import typer
 from sqlalchemy import Connection
 
-from service import logs
 from service.errors import Conflict
-from service.installation import high_water_file, open_installation
+from service.installation import high_water_file, open_installation, settings_of_command
 from service.ledger import clock, installation_journal
 from service.ledger.high_water import BrokenMark, Mark, Missing, last_entries, missing_entries, present_heads
-from service.settings import read_settings
 
 _NAMED = 1000  # journals that the entry names
 _LONGEST = 2000  # characters of a reason
@@ -25,8 +23,7 @@ def acknowledge(
     """
     if not reason.strip() or len(reason) > _LONGEST:
         raise typer.BadParameter(f"expected a reason of 1 to {_LONGEST} characters", param_hint="--reason")
-    settings = read_settings()
-    logs.configure(settings.log_level)
+    settings = settings_of_command()
     database, secret = open_installation(settings, require_mark=False)
     file, now = high_water_file(settings, secret), clock.now()
     try:

@@ -9,9 +9,14 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from service import logs
 from service.errors import Conflict, InvalidInput, StartupRefused
-from service.installation import high_water_file, open_installation, open_to_verify, require_ledger
+from service.installation import (
+    high_water_file,
+    open_installation,
+    open_to_verify,
+    require_ledger,
+    settings_of_command,
+)
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up
 from service.ledger.database import Database
@@ -21,12 +26,12 @@ from service.ledger.mark_keeper import check_clock
 from service.ledger.rebuild import rebuild
 from service.ledger.receipts import check_receipt
 from service.ledger.recompute import Repriced, recompute as price_again
+from service.ledger.schema import schema_faults
 from service.ledger.secret import Secret
 from service.ledger.signing import signer_of
 from service.ledger.texts import Amount, price_of
 from service.ledger.verify import verify as verify_account
 from service.ledger.verify_installation import verify_installation
-from service.settings import Settings, read_settings
 
 _BAD, _OVER = 1, 3  # exit codes
 _PAGE = 500
@@ -51,7 +56,7 @@ def verify(
     if head is not None and len(account or []) != 1:
         raise typer.BadParameter("expected one --account with --head")
     kept = [] if head is None else [_head(head)]
-    settings = _settings()
+    settings = settings_of_command()
     database, secret = open_to_verify(settings)
     mark, fault = _mark(high_water_file(settings, secret))
     bad, verified = fault is not None, 0
@@ -61,10 +66,13 @@ def verify(
         if mark is not None:
             typer.echo(f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}")
         with database.read() as connection:
+            unlike = schema_faults(connection)
             faults = list(verify_installation(connection, secret))
             if mark is not None:
                 faults += map(str, missing_entries(connection, mark.heads, last_entries(connection)))
-        bad = bad or bool(faults)
+        bad = bad or bool(unlike or faults)
+        for fault in unlike:
+            typer.echo(f"the database: {fault}")
         for fault in faults or ["all valid"]:
             typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
@@ -192,8 +200,7 @@ def _write(lines: Iterable[str], path: Path) -> None:
 
 def backup(file: Annotated[Path, typer.Argument(dir_okay=False, help="A new file.")]) -> None:
     """Copy an embedded ledger to FILE while it is in use, and print the accounts' heads at that moment."""
-    settings = read_settings()
-    logs.configure(settings.log_level)
+    settings = settings_of_command()
     url = make_url(settings.resolved_database_url)
     if url.get_backend_name() != "sqlite":
         raise Conflict("expected an embedded database; PostgreSQL is backed up by pg_dump or its base backups")
@@ -209,7 +216,7 @@ def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
     An export of this installation's own secret is taken as it is; of another's, with its --public-key.
     """
     # What is imported may be older than the high-water mark: the next start tells, and an operator acknowledges it.
-    database, secret = open_installation(_settings(), begin=True, require_mark=False)
+    database, secret = open_installation(settings_of_command(), begin=True, require_mark=False)
     heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
     database.close()
     for name, head in heads.items():
@@ -217,13 +224,7 @@ def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
 
 
 def _open() -> tuple[Database, Secret]:
-    return open_installation(_settings())
-
-
-def _settings() -> Settings:
-    settings = read_settings()
-    logs.configure(settings.log_level)
-    return settings
+    return open_installation(settings_of_command())
 
 
 def _names(database: Database) -> Iterator[str]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, make_url
 
+from service import logs
 from service.errors import StartupRefused
 from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
@@ -13,8 +14,20 @@ from service.ledger.installation import check_secret, is_bound
 from service.ledger.journal import BEFORE_FIRST
 from service.ledger.mark_keeper import check_mark
 from service.ledger.migrate import prepare
+from service.ledger.schema import require_schema
 from service.ledger.secret import Secret, load_secret
-from service.settings import Settings
+from service.settings import Settings, read_settings
+
+
+def settings_of_command() -> Settings:
+    """Read the settings that a command runs with, and log as they say.
+
+    Raises:
+        StartupRefused: one of them cannot be used.
+    """
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    return settings
 
 
 def open_installation(
@@ -35,12 +48,13 @@ def open_installation(
         require_mark: refuse a ledger that lacks entries of its high-water mark.
 
     Raises:
-        StartupRefused: there is none, it is damaged, not migrated, older than its high-water mark, or belongs to
-            another secret.
+        StartupRefused: there is none, it is damaged, lacks a table or a trigger, is not migrated, older than its
+            high-water mark, or belongs to another secret.
         Unavailable: it does not answer.
     """
     database = open_place(settings, begin=begin)
     prepare(database, embedded=database.kind == "sqlite", begin=begin)
+    require_schema(database)
     secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
     check_secret(database, secret)
     mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
@@ -55,11 +69,12 @@ def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
     """Open the database as it is, to look at it: it is neither migrated nor bound to the secret.
 
     Raises:
-        StartupRefused: there is none, it is of another version, or belongs to another secret.
+        StartupRefused: there is none, it is of another version, lacks a table, or belongs to another secret.
         Unavailable: it does not answer.
     """
     database = open_place(settings, begin=False)
     prepare(database, embedded=False, begin=False)
+    require_schema(database, to_read=True)
     secret = load_secret(settings.resolved_secret_file, make=False)
     check_secret(database, secret, bind_new=False)
     return database, secret

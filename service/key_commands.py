@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 import typer
 from sqlalchemy import Connection
 
-from service import logs
-from service.installation import open_installation
+from service.installation import open_installation, settings_of_command
 from service.ledger import clock, installation_journal, keys
 from service.ledger.database import Database
 from service.ledger.journal import Broken
 from service.ledger.secret import Secret
-from service.settings import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="API keys.")
 
@@ -140,6 +138,4 @@ def _all_keys(database: Database) -> list[keys.KeyRecord]:
 
 
 def _open(*, begin: bool = False) -> tuple[Database, Secret]:
-    settings = read_settings()
-    logs.configure(settings.log_level)
-    return open_installation(settings, begin=begin)
+    return open_installation(settings_of_command(), begin=begin)

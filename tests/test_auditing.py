@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 import stat
@@ -37,16 +38,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _tampered(home: Path, copy: Path, *statements: str) -> Path:
-    """A copy of an installation whose database somebody wrote."""
+def _changed(home: Path, copy: Path, *statements: str) -> Path:
+    """A copy of an installation on whose database somebody ran statements that it does not refuse."""
     shutil.copytree(home, copy)
     with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
-        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            connection.execute(f"DROP TRIGGER {trigger}")
         for statement in statements:
             connection.execute(statement)
         connection.commit()
     return copy
+
+
+def _tampered(home: Path, copy: Path, *statements: str) -> Path:
+    """The same, of somebody who takes the triggers away for that and puts them back."""
+    with contextlib.closing(sqlite3.connect(home / "data" / "ledger.db")) as connection:
+        triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    dropped, made = [f"DROP TRIGGER {name}" for name, _ in triggers], [text for _, text in triggers]
+    return _changed(home, copy, *dropped, *statements, *made)
 
 
 @dataclass
@@ -88,6 +95,27 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
     changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
     bad = "people: the first bad entry is 4: the draw is not what its entry says\n"
     assert said(changed, "verify", code=1).endswith(f"\nthe installation: all valid\n{bad}")
+
+
+def test_a_trigger_that_somebody_dropped_is_told(home: Path, tmp_path: Path, said: Command) -> None:
+    copy = _changed(home, tmp_path / "copy", "DROP TRIGGER journal_no_delete")
+    lines = said(copy, "verify", code=1).splitlines()
+    missing = "the trigger journal_no_delete on journal"
+    assert f"the database: {missing} is missing" in lines
+    assert {"the installation: all valid", "people: 4 entries, all valid"} <= set(lines)
+    for arguments in (["serve", "--host", "127.0.0.2"], ["keys", "list"]):
+        ended = run(copy, *arguments)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert re.fullmatch(rf"error: the database lacks {missing}: .*\n", ended.stderr)
+
+
+@pytest.mark.parametrize("table", ["installation", "holds"])
+def test_a_table_that_somebody_dropped_is_told(home: Path, tmp_path: Path, table: str) -> None:
+    copy = _changed(home, tmp_path / "copy", f"DROP TABLE {table}")
+    for arguments in (["serve", "--host", "127.0.0.2"], ["verify"]):
+        ended = run(copy, *arguments)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert re.fullmatch(rf"error: the database lacks the table {table}: .*\n", ended.stderr)
 
 
 _CUT = (

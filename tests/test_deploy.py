@@ -149,6 +149,16 @@ def test_every_container_is_confined(name: str) -> None:
     assert all(re.fullmatch(r"/[a-z/]+:size=\d+m", place) for place in service.get("tmpfs", ()))
 
 
+def test_images_of_others_are_pinned_by_their_digests() -> None:
+    dockerfile = (_ROOT / "Dockerfile").read_text(encoding="utf-8")
+    own = _COMPOSE["migrate"]["image"]
+    others = {service["image"] for service in _COMPOSE.values()} - {own}
+    others.update(re.findall(r"^FROM (.+)$", dockerfile, re.MULTILINE))
+    assert len(others) == 3
+    for image in others:
+        assert re.fullmatch(r"[a-z]+:[0-9]+\.[0-9]+[^@]*@sha256:[0-9a-f]{64}", image)
+
+
 @pytest.mark.parametrize("name", _REPLICAS)
 def test_a_replica_has_what_its_settings_need(name: str) -> None:
     service, settings = _COMPOSE[name], _settings_of(name)

@@ -4,6 +4,7 @@ import re
 import time
 import uuid
 from typing import Any
+from urllib.parse import unquote
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,6 +14,7 @@ from service.api.metrics import Metrics
 from service.errors import Unavailable
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
+_AUTHORITY = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and answered however busy it is
 _LONGEST = 300  # characters of a text in a log line
@@ -50,7 +52,9 @@ class Surroundings:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        _take_path(scope)
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
         # Never unbound: the server tells of a crash after this, and its task ends with the request.
@@ -64,10 +68,14 @@ class Surroundings:
                 message["headers"] = self._headers(scope["path"], request_id, message["headers"])
             await send(message)
 
-        full = BEYOND_LIMIT in scope["state"] and scope["path"] not in PROBES
+        app = self.app
+        if BEYOND_LIMIT in scope["state"] and scope["path"] not in PROBES:
+            app = _no_room
+        elif b"content-length" in headers and b"transfer-encoding" in headers:
+            app = _two_lengths
         self.metrics.in_progress += 1
         try:
-            await (_no_room if full else self.app)(scope, receive, send_with_headers)
+            await app(scope, receive, send_with_headers)
         except Exception:
             if not status:
                 await _failure(scope)(scope, receive, send_with_headers)
@@ -111,8 +119,26 @@ def template_of(scope: Scope) -> str | None:
     return getattr(scope.get("route"), "path", None) or scope.get("root_path") or None
 
 
+def _take_path(scope: Scope) -> None:
+    """Reduce a target in absolute form, which RFC 9112 (3.2.2) has every server accept, to its path.
+
+    The server hands on the whole target as the path. Nothing here depends on the host.
+    """
+    authority = _AUTHORITY.match(scope["raw_path"])
+    if authority is not None:
+        scope["raw_path"] = scope["raw_path"][authority.end() :] or b"/"
+        scope["path"] = unquote(scope["raw_path"].decode("ascii"))
+
+
 async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:
     answer = problems.of_error(Unavailable("the service has as many connections as it may"), scope["path"])
+    answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
+
+
+async def _two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a body that another server on the way may have ended elsewhere: what follows may be no request."""
+    answer = problems.problem("bad_request", "expected Content-Length or Transfer-Encoding, not both", scope["path"])
     answer.headers["Connection"] = "close"
     await answer(scope, receive, send)
 

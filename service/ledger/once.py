@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
 
-from service.errors import ServiceError
+from service.errors import ServiceError, Unavailable
 from service.ledger import clock, idempotency, journal
 from service.ledger.accounts import HoldsDue
 from service.ledger.database import Database
@@ -77,6 +77,7 @@ def once(
     Raises:
         LedgerRolledBack: an entry that the caller has seen is not there.
         IdempotencyConflict: the key came before with another request.
+        Unavailable: an account's row says that reservations are due, and there are none.
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
 
@@ -164,7 +165,7 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
     """Run a transaction, again after each time that it met holds whose time was over.
 
     Raises:
-        RuntimeError: an account says time and again that it has such holds, and has none.
+        Unavailable: an account says time and again that it has such holds, and has none.
     """
     in_vain = 0  # somebody else may have been faster, or the clock been set back a little
     while in_vain < _PATIENCE:
@@ -172,7 +173,11 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
             return act()
         except HoldsDue as due:
             in_vain = 0 if expire(database, due.account_id) else in_vain + 1
-    raise RuntimeError("an account's next expiry is that of no hold")
+    raise Unavailable(
+        "the time at which the next reservation expires, as the account or one above it has it, is that of none: the"
+        " ledger was changed by somebody else, and whoever runs the service is to verify it",
+        retry_after=60,
+    )
 
 
 def _stop_if_answered(connection: Connection, request: Request) -> None:

@@ -19,6 +19,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
+from structlog.testing import capture_logs
 
 import service.api.body
 from service.api import arrow
@@ -330,6 +331,41 @@ def test_headers_that_are_too_long(serve: Serve) -> None:
     with _line(client) as line:
         line.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100_000)
         assert _problem(_rest(line))[0] == 400
+
+
+def test_targets_in_absolute_form_are_their_paths(serve: Serve) -> None:
+    """RFC 9112, 3.2.2: every server accepts them, whichever host they name."""
+    _, client = serve()
+    found = {}
+    with capture_logs() as lines:
+        for target in (
+            "http://host/readyz",
+            "HTTPS://user@host:1/v1/ke%79s?limit=1",
+            "http://host?x=1",
+            "http://h/?h/",
+        ):
+            with _line(client) as line:
+                line.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                found[target] = int(_rest(line).split()[1])
+        with _line(client) as line:
+            line.sendall(b"PUT http://host/healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            status, problem, head = _problem(_rest(line))
+    assert list(found.values()) == [200, 401, 200, 200]
+    assert (status, problem["instance"]) == (405, "/healthz")
+    assert b"\r\nallow: get" in head
+    told = [line["path"] for line in lines if line["event"] == "request"]
+    assert told == ["/readyz", "/v1/keys", "/", "/", "/healthz"]
+
+
+def test_a_body_of_two_lengths_is_refused(serve: Serve) -> None:
+    """RFC 9112, 6.1: a proxy before may have taken the other one, and what follows for another request."""
+    _, client = serve()
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_BODY), _BODY)
+    with _line(client) as line:
+        line.sendall(_head()[:-2] + b"Transfer-Encoding: chunked\r\n\r\n" + chunked + _head() + _BODY)
+        status, problem, head = _problem(_rest(line))
+    assert (status, problem["type"]) == (400, "/problems/bad_request")
+    assert b"connection: close" in head
 
 
 def test_streams_that_do_not_fit_beside_each_other(serve: Serve) -> None:

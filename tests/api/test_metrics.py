@@ -185,6 +185,14 @@ def test_labels_do_not_grow_with_what_is_asked(embedded: Client) -> None:
     assert [ask(number) for number in range(2, 30)] == [first] * 28
 
 
+def test_odd_methods_share_one_label(embedded: Client) -> None:
+    for method in ("BREW", "TRACE", "PROPFIND", "X" * 200):
+        for path in ("/v1/accounts", "/v1/none", "/static/page.css", "/", "/metrics"):
+            embedded.request(method, path)
+    methods = {dict(of).get("method") for _, of in samples(embedded.get("/metrics").text)} - {None}
+    assert {"other"} <= methods <= {"other", "GET", "POST"}
+
+
 def test_it_is_open_and_in_the_format_that_is_asked_for(still: Client) -> None:
     plain = still.get("/metrics", headers={"Authorization": ""})
     assert plain.headers["Content-Type"].startswith("text/plain; version=")

@@ -62,7 +62,7 @@ def image() -> Iterator[Image]:
     built = Image(home / "root")
     instructions = _instructions((ROOT / "Dockerfile").read_text())
     base = instructions[0]
-    release = re.fullmatch(r"FROM python:3\.11\.[0-9]+-slim-(\w+)", base)
+    release = re.fullmatch(r"FROM python:3\.11\.[0-9]+-slim-(\w+)@sha256:[0-9a-f]{64}", base)
     assert release is not None, base
     places = _python_base(built.root, release[1])
     try:

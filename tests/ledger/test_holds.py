@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge
+from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
 from service.ledger import accounts, budgets, clock, draws, holds, opening, packing, releases, spending
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
@@ -453,13 +453,15 @@ def test_threads_that_find_the_same_holds_due(database: Database, time: _Clock) 
     assert left(database) == 0
 
 
-def test_an_account_that_is_wrong_about_its_holds_keeps_nobody_for_ever(database: Database) -> None:
-    open_account(database)
-    wrong = text("UPDATE accounts SET next_expiry = '2000-01-01T00:00:00.000000Z', seal = NULL")
+@pytest.mark.parametrize("forged", ["2000-01-01T00:00:00.000000Z", "", "2000-13-99"])
+def test_an_account_that_is_wrong_about_its_holds_keeps_nobody_for_ever(database: Database, forged: str) -> None:
+    open_account(database, name="above")
+    open_account(database, parent="above")
+    wrong = text("UPDATE accounts SET next_expiry = :forged, seal = NULL WHERE name = 'above'")
     unseal(database)
-    database.write(lambda connection: connection.execute(wrong), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(wrong, {"forged": forged}), landed=lambda *_: False)
     seal(database)
-    with pytest.raises(RuntimeError, match="next expiry"):
+    with pytest.raises(Unavailable, match=r"the next reservation expires, .* is that of none"):
         charge(database, _DRAWN)
 
 

@@ -20,6 +20,7 @@ from service.ledger.migrate import migrate, prepare
 from service.ledger.rebuild import rebuild
 from service.ledger.recompute import recompute
 from service.ledger.retention import remove_noisy
+from service.ledger.schema import require_schema
 from service.ledger.secret import Secret
 from service.ledger.signing import Signer
 from service.ledger.tables import Base
@@ -67,6 +68,7 @@ def served(url: str) -> Iterator[Database]:
     """The same as the service uses it: bound to a secret, with a first key."""
     with _opened(url) as database:
         prepare(database, embedded=False)
+        require_schema(database)
         check_secret(database, SECRET)
         adopt(database, SECRET, None)
         assert keys.ensure_first_key(database, SECRET, None) is not None
