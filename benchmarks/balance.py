@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -11,9 +12,9 @@ import httpx
 import psycopg
 from sqlalchemy import Connection, insert, text
 
-from benchmarks.servers import KEY, open_account, plain, postgresql_database, service_server, sqlite_database
-from service.ledger import spending
-from service.ledger.database import open_database
+from benchmarks.servers import KEY, open_account, opened, plain, postgresql_database, service_server, sqlite_database
+from service.ledger import accounts, spending
+from service.ledger.journal import Head
 from service.ledger.tables import Release
 from service.privacy.notation import read_plan
 from tests.postgres_server import postgres_server
@@ -56,7 +57,7 @@ def _on_lattices(number: int) -> dict[str, Any]:
 
 def _fill(url: str, account: str, documents: list[dict[str, Any]]) -> None:
     """Rows as a million charges leave them, without the journal's million entries, which a balance does not read."""
-    database = open_database(url)
+    database = opened(url)
     open_account(database, account)
     plans = [json.dumps(document) for document in documents]
     subplans = [next(iter(spending.subplans_of(read_plan(document), ()))) for document in documents]
@@ -67,10 +68,9 @@ def _fill(url: str, account: str, documents: list[dict[str, Any]]) -> None:
         ).scalar_one()
         every = _RELEASES // _DISTINCT
         spending.record(connection, [account_id], Counter(dict.fromkeys(subplans, every)), Counter())
-        connection.execute(
-            text("UPDATE accounts SET releases = :releases, head_seq = :seq WHERE id = :id"),
-            {"releases": _RELEASES, "seq": _RELEASES + 1, "id": account_id},
-        )
+        empty = accounts.read_account(connection, account)
+        head = Head(_RELEASES + 1, empty.head.hash)
+        accounts.save(connection, [replace(empty, releases=_RELEASES, head=head)])
         return account_id
 
     account_id = database.write(count, landed=lambda *_: False)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, event, text
 
-from benchmarks.servers import CALLER, open_account, sqlite_database
+from benchmarks.servers import CALLER, open_account, opened, sqlite_database
 from service.ledger import accounts, charges, clock
 from service.ledger.charges import NewRelease
-from service.ledger.database import Database, open_database
+from service.ledger.database import Database
 from service.ledger.journal import Head
 from service.privacy.filter import Sum, Totals
 from service.privacy.notation import read_plan
@@ -78,7 +78,7 @@ def run() -> None:
 
 
 def _opened(stack: ExitStack) -> Database:
-    database = open_database(stack.enter_context(sqlite_database()))
+    database = opened(stack.enter_context(sqlite_database()))
     stack.callback(database.close)
     return database
 

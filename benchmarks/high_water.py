@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert
 
-from benchmarks.servers import CALLER, open_account, postgresql_database, sqlite_database
+from benchmarks.servers import CALLER, open_account, opened, postgresql_database, sqlite_database
 from service.ledger import clock, journal
 from service.ledger.accounts import read_account
 from service.ledger.backup import require_sound_file
-from service.ledger.database import Database, open_database
+from service.ledger.database import Database
 from service.ledger.high_water import HighWaterFile
 from service.ledger.journal import BEFORE_FIRST, AccountHead, Actor
 from service.ledger.mark_keeper import MarkKeeper, check_mark
@@ -37,7 +37,7 @@ def run() -> None:
 
 
 def _measure(kind: str, size: int, url: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory, closing(open_database(url)) as database:
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory, closing(opened(url)) as database:
         ids = _open_accounts(database, size)
         file = HighWaterFile(Path(directory) / "service.high-water", CALLER.secret)
         keeper = MarkKeeper(database, file)

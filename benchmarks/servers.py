@@ -62,10 +62,17 @@ def open_account(database: Database, name: str) -> None:
 
 def open_accounts(url: str, names: Iterable[str]) -> None:
     """The same, several, in a database that is not open yet."""
-    database = open_database(url)
+    database = opened(url)
     for name in names:
         open_account(database, name)
     database.close()
+
+
+def opened(url: str) -> Database:
+    """Open a database with the secret that the servers here have."""
+    database = open_database(url)
+    database.secret = CALLER.secret
+    return database
 
 
 @contextmanager
@@ -80,9 +87,12 @@ def service_servers(url: str, number: int) -> Iterator[list[str]]:
     """The addresses of replicas of the service on a database."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        secret = directory / "service.secret"
+        secret.write_text(CALLER.secret.key.hex())
+        secret.chmod(0o600)
         environment = {
             "SERVICE_DATABASE_URL": url,
-            "SERVICE_SECRET_FILE": f"{directory}/service.secret",
+            "SERVICE_SECRET_FILE": str(secret),
             "SERVICE_BOOTSTRAP_KEY": KEY,
         }
         yield [

@@ -8,8 +8,7 @@ import httpx
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 
-from benchmarks.servers import KEY, open_account, postgresql_database, service_server, sqlite_database
-from service.ledger.database import open_database
+from benchmarks.servers import KEY, open_account, opened, postgresql_database, service_server, sqlite_database
 from tests.postgres_server import postgres_server
 
 _GROUPS, _AGES = 100_000, 116
@@ -29,7 +28,7 @@ def run() -> None:
             ("SQLite", stack.enter_context(sqlite_database())),
             ("PostgreSQL", stack.enter_context(postgresql_database(server))),
         ):
-            database = open_database(url)
+            database = opened(url)
             open_account(database, "people")
             database.close()
             address = stack.enter_context(service_server(url))

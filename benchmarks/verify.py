@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from benchmarks.servers import CALLER, postgresql_database, sqlite_database
+from benchmarks.servers import CALLER, opened, postgresql_database, sqlite_database
 from service.ledger import accounts, charges, clock, opening
 from service.ledger.charges import NewRelease, Prepared
-from service.ledger.database import Database, open_database
+from service.ledger.database import Database
 from service.ledger.opening import NewAccount
 from service.ledger.tables import Account, Entry
 from service.ledger.verify import verify
@@ -41,7 +41,7 @@ def run() -> None:
 
 
 def _measure(kind: str, url: str) -> None:
-    database = open_database(url)
+    database = opened(url)
     _open(database, "parent", None)
     _open(database, "repeating", "parent")
     _open(database, "alone", None)
