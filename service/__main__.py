@@ -58,7 +58,7 @@ def openapi() -> None:
 
 
 @app.command("settings")
-def listsettings_of_command() -> None:
+def list_settings() -> None:
     """Print the reference of all settings, as Markdown."""
     sys.stdout.write(reference())
 
