@@ -9,12 +9,13 @@ import pytest
 import structlog
 from sqlalchemy import Connection, text
 
-from service.errors import Conflict, StartupRefused
+from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger import idempotency, jobs
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
 from service.ledger.installation import check_secret
-from service.ledger.installation_journal import read
+from service.ledger.installation_journal import append, read
+from service.ledger.journal import BadEntry
 from service.ledger.keys import (
     KeyRecord,
     authenticate,
@@ -27,12 +28,14 @@ from service.ledger.keys import (
 )
 from service.ledger.migrate import downgrade, migrate
 from service.ledger.secret import Secret
+from service.ledger.verify import verify
 from service.ledger.verify_installation import verify_installation
-from tests.ledger.charging import SECRET, asking
+from tests.ledger.charging import SECRET, account_of, asking, entries_of, open_account, reserve, unseal, void
 
 _AT = "2026-01-02T00:00:00.000000Z"
 _LATER = "2026-01-03T00:00:00.000000Z"
 _BOOTSTRAP = "b" * 32
+_PLAN = {"type": "geometric", "epsilon": "0.001", "name": "a"}
 _DERIVED, _LIMITED, _REVOKED, _FIRST, _PLANTED = "derived", "limited", "revoked", "first", "planted"
 
 
@@ -260,6 +263,40 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
             idempotency.find(connection, asking("ann", "k077", "digest"))
         shown = jobs.checked(SECRET, jobs.read_job(connection, "succeeded"))
     assert (shown.state, shown.result) == ("failed", None)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(database: Database, begun: bool) -> None:
+    """Where the version before sealed what it knew of, and noted that, or where there was nothing to note it."""
+    names = [f"account {number}" for number in range(120)]
+    for name in names:
+        open_account(database, name)
+    ids = reserve(database, *[_PLAN] * 60, name=names[0])
+    if begun:
+        said: dict[str, object] = {"answers": 0, "jobs": 0}
+        database.write(
+            lambda connection: append(connection, SECRET, "rows_sealed", said, actor=None, at=_AT), landed=_never
+        )
+    unseal(database)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(database, names[7])
+    with database.read() as connection:
+        assert verify(connection, names[7]).first_bad == BadEntry(
+            1, "its row has no seal; a server that starts seals what an older version wrote, once"
+        )
+    adopt(database, SECRET, None, begun=begun)
+    for name in names:
+        entries_of(database, name)
+    assert void(database, ids[7], names[0]).state == "voided"
+    with database.read() as connection:
+        contents = [said["content"] for said in read(connection, SECRET) if said["kind"] == "rows_sealed"]
+    numbers = {"accounts": 120, "holds": 60}
+    assert contents == ([{"answers": 0, "jobs": 0}, numbers] if begun else [{"answers": 0, "jobs": 0} | numbers])
+
+    unseal(database)
+    adopt(database, SECRET, None, begun=begun)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(database, names[7])
 
 
 def _attack(database: Database, statement: str) -> None:
