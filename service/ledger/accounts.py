@@ -321,7 +321,7 @@ def unsealed(seal: str | None) -> str:
 
 
 def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
-    """Read accounts for nothing but their seals.
+    """Make sure that accounts are as the service wrote them.
 
     Raises:
         Unavailable: the row of one is not as the service wrote it.
@@ -329,7 +329,16 @@ def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
     for first in range(0, len(account_ids), _AT_ONCE):
         query = select(*_COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE]))
         for row in connection.execute(query):
-            _record(connection, row)
+            _require_seal(connection, row)
+
+
+def _require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
+    if not is_sealed(secret_of(connection), row._mapping):
+        raise Unavailable(
+            "an account's row is not as the service wrote it; nothing is done with it before an operator has looked",
+            retry_after=60,
+            for_operator=f"account {row.name!r}: {unsealed(row.seal)}",
+        )
 
 
 def seal_old(connection: Connection, secret: Secret, after: int, limit: int) -> list[int]:
@@ -434,12 +443,7 @@ def _proposed(body: str | None) -> ProposedChange | None:
 
 
 def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> AccountRecord:
-    if not is_sealed(secret_of(connection), row._mapping):
-        raise Unavailable(
-            "an account's row is not as the service wrote it; nothing is done with it before an operator has looked",
-            retry_after=60,
-            for_operator=f"account {row.name!r}: {unsealed(row.seal)}",
-        )
+    _require_seal(connection, row)
     return AccountRecord(
         id=row.id,
         name=row.name,
