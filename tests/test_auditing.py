@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from service.__main__ import main
-from service.ledger import accounts
+from service.ledger import account_rows
 from service.ledger.database import open_database
 from service.ledger.secret import load_secret
 from tests.api.calls import concentrated, json_of, open_account, pure, release
@@ -223,7 +223,7 @@ def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command) -> 
     )
     secret = load_secret(older / "service.secret", make=False)
     with contextlib.closing(open_database(f"sqlite:///{older / 'data' / 'ledger.db'}")) as database:
-        database.write(lambda connection: accounts.seal_old(connection, secret, 0, 9), landed=lambda *_: False)
+        database.write(lambda connection: account_rows.seal_old(connection, secret, 0, 9), landed=lambda *_: False)
     answer = said(older, "recompute", code=3)
     assert "rho 1/11 -> 1/10" in answer
     assert "people: over its budget: " in answer

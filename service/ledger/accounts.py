@@ -1,27 +1,22 @@
-"""Accounts as they are read, and the lock on an account's line that every charge takes.
-
-A row is sealed with the installation's secret. It holds the head of the journal, whose hash stands for every entry
-before it, so that whoever writes the database can neither change an account nor add an entry: a row without its seal
-is not read.
-"""
+"""Accounts as they are read, and the lock on an account's line that every charge takes."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, insert, select, text, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, insert, select, text
 from sqlalchemy.orm import aliased
 
-from service.errors import Conflict, NotFound, Overrun, Unavailable
-from service.ledger import budgets
-from service.ledger.database import Database, batch, secret_of
+from service.errors import Conflict, NotFound, Overrun
+from service.ledger import account_rows, budgets
+from service.ledger.account_rows import COLUMNS
+from service.ledger.database import Database
 from service.ledger.journal import AccountHead, Actor, Head
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.secret import Secret
 from service.ledger.tables import Account, Description, Entry
 from service.privacy.filter import Budget, Definition, Totals, Weights
 from service.privacy.numbers import double_down, double_up, exact_text
@@ -140,11 +135,6 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
     return _record(connection, row)
 
 
-def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
-    """Return an account's row as it is, whoever wrote it; None where there is none."""
-    return connection.execute(select(*_COLUMNS).where(Account.name == name)).one_or_none()
-
-
 def list_accounts(
     connection: Connection,
     after: str,
@@ -154,7 +144,7 @@ def list_accounts(
     before_reading: BeforeReading | None = None,
 ) -> Page[AccountRecord]:
     """A page of accounts by name, those named in ``only`` and directly under ``parent`` where these are given."""
-    query = select(*_COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
+    query = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
     if only is not None:
         query = query.where(Account.name.in_(only))
     if parent is not None:
@@ -268,11 +258,7 @@ def insert_row(connection: Connection, account: AccountRecord, parent_id: int | 
 
 def save(connection: Connection, line: Sequence[AccountRecord]) -> None:
     """Write the rows of accounts after new entries, sealed: one statement whatever was charged before."""
-    secret, rows = secret_of(connection), list[dict[str, object]]()
-    for account in line:
-        changing = _changing(account)
-        rows.append({"account": account.id, **changing, "seal": seal_of(secret, {**_fixed(account), **changing})})
-    connection.execute(_UPDATE, batch(rows))
+    account_rows.update_rows(connection, [(_fixed(account), _changing(account)) for account in line])
 
 
 def _fixed(account: AccountRecord) -> dict[str, object]:
@@ -303,58 +289,6 @@ def _changing(account: AccountRecord) -> dict[str, object]:
     }
 
 
-def seal_of(secret: Secret, row: Mapping[Any, object]) -> str:
-    """Return the seal of an account's row: of all its columns, with the parent by its name."""
-    return secret.seal(_PURPOSE, *(row[column] for column in _SEALED))
-
-
-def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
-    """Whether the service wrote a row as it is."""
-    return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
-
-
-def unsealed(seal: str | None) -> str:
-    """Return what is wrong with a row that has not its seal, in words."""
-    if seal is None:
-        return "its row has no seal; a server that starts seals what an older version wrote, once"
-    return "its row, or the last entry of its journal, was not written by the service"
-
-
-def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
-    """Make sure that accounts are as the service wrote them.
-
-    Raises:
-        Unavailable: the row of one is not as the service wrote it.
-    """
-    for first in range(0, len(account_ids), _AT_ONCE):
-        query = select(*_COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE]))
-        for row in connection.execute(query):
-            _require_seal(connection, row)
-
-
-def _require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
-    if not is_sealed(secret_of(connection), row._mapping):
-        raise Unavailable(
-            "an account's row is not as the service wrote it; nothing is done with it before an operator has looked",
-            retry_after=60,
-            for_operator=f"account {row.name!r}: {unsealed(row.seal)}",
-        )
-
-
-def seal_old(connection: Connection, secret: Secret, after: int, limit: int) -> list[int]:
-    """Seal some accounts that are older than seals; which they are."""
-    query = select(*_COLUMNS).where(Account.seal.is_(None), Account.id > after).order_by(Account.id).limit(limit)
-    rows = connection.execute(query.with_for_update()).all()
-    if rows:
-        sealed = [{"account": row.id, "seal": seal_of(secret, row._mapping)} for row in rows]
-        connection.execute(_UPDATE, batch(sealed))
-    return [row.id for row in rows]
-
-
-_PURPOSE = "account"
-_AT_ONCE = 500
-
-
 def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
     """What was asked of a cap and what is left of it, for the refusal."""
     return Overrun(
@@ -366,31 +300,6 @@ def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remain
         requested_exact=None if requested is None else str(requested),
         remaining_exact=str(remaining),
     )
-
-
-_parents = aliased(Account)
-_COLUMNS = (
-    Account.id,
-    Account.name,
-    Account.unit,
-    Account.neighbouring,
-    Account.description,
-    Account.budget,
-    Account.admission,
-    Account.totals,
-    Account.state,
-    Account.created_at,
-    Account.head_seq,
-    Account.head_hash,
-    select(_parents.name).where(_parents.id == Account.parent_id).scalar_subquery().label("parent"),
-    Account.approval_above,
-    Account.next_expiry,
-    Account.releases,
-    Account.partitions_drawn,
-    Account.partitions_undeclared,
-    Account.seal,
-)
-_SEALED = tuple(column.key for column in _COLUMNS if column.key != "seal")
 
 
 _METADATA = (
@@ -416,15 +325,14 @@ _PROPOSED = (  # or the entry that ended the last proposal, in the words of the 
 
 
 # Statements are built once: building one costs more than running it.
-_BY_NAME = select(*_COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
+_BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
 _BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
-_UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 
 @cache
 def _reading(depth: int, *, lock: bool) -> Select[Any]:
     ids: list[BindParameter[int]] = [bindparam(f"id_{number}") for number in range(depth)]
-    query = select(*_COLUMNS).where(Account.id.in_(ids)).order_by(Account.id)
+    query = select(*COLUMNS).where(Account.id.in_(ids)).order_by(Account.id)
     return query.with_for_update() if lock else query
 
 
@@ -443,7 +351,7 @@ def _proposed(body: str | None) -> ProposedChange | None:
 
 
 def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> AccountRecord:
-    _require_seal(connection, row)
+    account_rows.require_seal(connection, row)
     return AccountRecord(
         id=row.id,
         name=row.name,

@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import accounts, clock, hold_rows, idempotency, installation_journal, jobs
+from service.ledger import account_rows, clock, hold_rows, idempotency, installation_journal, jobs
 from service.ledger.database import Database
 from service.ledger.installation import lock_installation
 from service.ledger.journal import Broken
@@ -136,7 +136,7 @@ def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: b
         numbers["answers"] = 0 if begun else _in_batches(database, secret, idempotency.seal_old, ("", ""))
         numbers["jobs"] = 0 if begun else _in_batches(database, secret, jobs.seal_old, "")
     if "accounts" not in sealed:
-        numbers["accounts"] = _in_batches(database, secret, accounts.seal_old, 0)
+        numbers["accounts"] = _in_batches(database, secret, account_rows.seal_old, 0)
         numbers["holds"] = _in_batches(database, secret, hold_rows.seal_old, ("", 0))
     if not numbers:
         return

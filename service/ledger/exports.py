@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger import accounts, clock, journal, packing
+from service.ledger import account_rows, clock, journal, packing
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import Database
@@ -79,7 +79,7 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
             raise NotFound("account", name)
     wanted = set(roots.values()) if names is None else {roots[ids[name]] for name in names}
     exported = [member for member in found.values() if roots[member.id] in wanted]
-    accounts.require_seals(connection, [member.id for member in exported])
+    account_rows.require_seals(connection, [member.id for member in exported])
     return exported
 
 

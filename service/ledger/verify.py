@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from service.errors import NotFound
-from service.ledger import accounts, budgets, hold_rows, journal
+from service.ledger import account_rows, budgets, hold_rows, journal
 from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import secret_of
 from service.ledger.history import Chain, ends_by_itself
@@ -46,7 +46,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = ()) -> Ve
     Raises:
         NotFound: there is no such account.
     """
-    account = accounts.read_row(connection, name)
+    account = account_rows.read_row(connection, name)
     if account is None:
         raise NotFound("account", name)
     audit = Audit(name)
@@ -125,8 +125,8 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
         for column, (stored, journalled) in columns.items():
             if stored != journalled:
                 raise Bad(seq, f"the account's {column} is not what the journal makes it")
-    if not accounts.is_sealed(secret_of(connection), account._mapping):
-        raise Bad(chain.head.seq, accounts.unsealed(account.seal))
+    if not account_rows.is_sealed(secret_of(connection), account._mapping):
+        raise Bad(chain.head.seq, account_rows.unsealed(account.seal))
 
 
 def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:

@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 from sqlalchemy import text
 
-from service.ledger import accounts, charges, clock, draws, hold_rows, holds, journal, opening, releases, spending
+from service.ledger import (
+    account_rows,
+    accounts,
+    charges,
+    clock,
+    draws,
+    hold_rows,
+    holds,
+    journal,
+    opening,
+    releases,
+    spending,
+)
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.charges import NewRelease, Prepared, Registered
@@ -67,7 +79,7 @@ def unseal(database: Database) -> None:
 
 def seal(database: Database) -> None:
     """Seal accounts and holds without a seal as they are: what only somebody with the secret can."""
-    database.write(lambda connection: accounts.seal_old(connection, SECRET, 0, 100), landed=lambda *_: False)
+    database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 100), landed=lambda *_: False)
     database.write(lambda connection: hold_rows.seal_old(connection, SECRET, ("", 0), 100), landed=lambda *_: False)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import NotFound
-from service.ledger import accounts, budgets, charges, journal
+from service.ledger import account_rows, budgets, charges, journal
 from service.ledger.database import Database, open_database
 from service.ledger.journal import BadEntry, Head
 from service.ledger.rows import OwnRows
@@ -228,7 +228,7 @@ def _chain_again(
     )
     if sealed:
         connection.execute(text("UPDATE accounts SET seal = NULL"))
-        accounts.seal_old(connection, SECRET, 0, 100)
+        account_rows.seal_old(connection, SECRET, 0, 100)
 
 
 def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_was_kept(

@@ -1,0 +1,110 @@
+"""The rows of accounts as they are stored, each sealed with the installation's secret.
+
+A row holds the head of the journal, whose hash stands for every entry before it, so that whoever writes the database
+can neither change an account nor add an entry: a row without its seal is not read.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy.orm import aliased
+
+from service.errors import Unavailable
+from service.ledger.database import batch, secret_of
+from service.ledger.secret import Secret
+from service.ledger.tables import Account
+
+_parents = aliased(Account)
+COLUMNS = (
+    Account.id,
+    Account.name,
+    Account.unit,
+    Account.neighbouring,
+    Account.description,
+    Account.budget,
+    Account.admission,
+    Account.totals,
+    Account.state,
+    Account.created_at,
+    Account.head_seq,
+    Account.head_hash,
+    select(_parents.name).where(_parents.id == Account.parent_id).scalar_subquery().label("parent"),
+    Account.approval_above,
+    Account.next_expiry,
+    Account.releases,
+    Account.partitions_drawn,
+    Account.partitions_undeclared,
+    Account.seal,
+)
+_SEALED = tuple(column.key for column in COLUMNS if column.key != "seal")
+_PURPOSE = "account"
+_AT_ONCE = 500
+_UPDATE = update(Account).where(Account.id == bindparam("account"))
+
+
+def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
+    """Return an account's row as it is, whoever wrote it; None where there is none."""
+    return connection.execute(select(*COLUMNS).where(Account.name == name)).one_or_none()
+
+
+def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], dict[str, object]]]) -> None:
+    """Write what changed of rows, with their seals; of each, what never changes and what may."""
+    secret = secret_of(connection)
+    sealed = [
+        {"account": fixed["id"], **changing, "seal": _seal(secret, {**fixed, **changing})} for fixed, changing in rows
+    ]
+    connection.execute(_UPDATE, batch(sealed))
+
+
+def _seal(secret: Secret, row: Mapping[Any, object]) -> str:
+    """Return the seal of an account's row: of all its columns, with the parent by its name."""
+    return secret.seal(_PURPOSE, *(row[column] for column in _SEALED))
+
+
+def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
+    """Whether the service wrote a row as it is."""
+    return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
+
+
+def unsealed(seal: str | None) -> str:
+    """Return what is wrong with a row that has not its seal, in words."""
+    if seal is None:
+        return "its row has no seal; a server that starts seals what an older version wrote, once"
+    return "its row, or the last entry of its journal, was not written by the service"
+
+
+def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
+    """Make sure that accounts are as the service wrote them.
+
+    Raises:
+        Unavailable: the row of one is not as the service wrote it.
+    """
+    for first in range(0, len(account_ids), _AT_ONCE):
+        query = select(*COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE]))
+        for row in connection.execute(query):
+            require_seal(connection, row)
+
+
+def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
+    """Refuse a row that the service did not write.
+
+    Raises:
+        Unavailable: this is one.
+    """
+    if not is_sealed(secret_of(connection), row._mapping):
+        raise Unavailable(
+            "an account's row is not as the service wrote it; nothing is done with it before an operator has looked",
+            retry_after=60,
+            for_operator=f"account {row.name!r}: {unsealed(row.seal)}",
+        )
+
+
+def seal_old(connection: Connection, secret: Secret, after: int, limit: int) -> list[int]:
+    """Seal some accounts that are older than seals; which they are."""
+    query = select(*COLUMNS).where(Account.seal.is_(None), Account.id > after).order_by(Account.id).limit(limit)
+    rows = connection.execute(query.with_for_update()).all()
+    if rows:
+        sealed = [{"account": row.id, "seal": _seal(secret, row._mapping)} for row in rows]
+        connection.execute(_UPDATE, batch(sealed))
+    return [row.id for row in rows]
