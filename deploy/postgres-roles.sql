@@ -63,7 +63,7 @@ GRANT SELECT, INSERT, UPDATE (
     budget, totals, state, head_seq, head_hash, approval_above, next_expiry, releases, partitions_drawn,
     partitions_undeclared, seal
 ) ON accounts TO ledger_application;
-GRANT SELECT, INSERT, UPDATE (state, price, accountant) ON releases TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (state, price, accountant, seal) ON releases TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (noisy, noisy_removed_at) ON draws TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (drawn) ON partitions_drawn TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (token_hash, expires_at, revoked_at, last_used_at, seal) ON api_keys TO ledger_application;

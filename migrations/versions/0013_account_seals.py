@@ -1,4 +1,4 @@
-"""Accounts and holds are sealed with the secret; how many partitions were drawn only grows."""
+"""Accounts, releases and holds are sealed with the secret; how many partitions were drawn only grows."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,9 +10,9 @@ down_revision = "0012"
 branch_labels = None
 depends_on = None
 
-_SEALED = ("accounts", "holds")
+_SEALED = ("accounts", "releases", "holds")
 _WITHOUT_ENTRY = "NEW.head_seq <= OLD.head_seq"
-_BUT_TO_SEAL = f"{_WITHOUT_ENTRY} AND OLD.seal IS NOT NULL"  # a row without a seal serves nobody
+_UNSEALED = f"OLD.seal IS NOT NULL AND ({_WITHOUT_ENTRY} OR NEW.seal IS NULL)"  # one without a seal serves nobody
 
 
 _BACKWARD = (
@@ -26,7 +26,7 @@ def upgrade() -> None:
     for table in _SEALED:
         op.add_column(table, sa.Column("seal", sa.Text(), nullable=True))
     _drop_trigger("accounts", "accounts_by_entry")
-    _refuse_updates("accounts", "accounts_by_entry", _BUT_TO_SEAL)
+    _refuse_updates("accounts", "accounts_by_entry", _UNSEALED)
     _refuse_updates("partitions_drawn", "partitions_drawn_forward", _BACKWARD)
 
 

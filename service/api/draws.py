@@ -171,7 +171,7 @@ def draw_of(
     require(change.principal, "pipeline", account)
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
-        plan = releases.read_charged_release(connection, owner, release).plan
+        plan = releases.read_release(connection, owner.id, release).plan
     mechanism = draws.find_mechanism(plan, asked.mechanism, f"{below}/mechanism")
     turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
     draws.check_turn(plan, mechanism, turn, f"{below}/repetition")

@@ -67,7 +67,7 @@ def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
     return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
 
 
-def unsealed(seal: str | None) -> str:
+def unsealed(seal: object) -> str:
     """Return what is wrong with a row that has not its seal, in words."""
     if seal is None:
         return "its row has no seal; a server that starts seals what an older version wrote, once"

@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import account_rows, clock, hold_rows, idempotency, installation_journal, jobs
+from service.ledger import account_rows, clock, hold_rows, idempotency, installation_journal, jobs, release_rows
 from service.ledger.database import Database
 from service.ledger.installation import lock_installation
 from service.ledger.journal import Broken
@@ -23,7 +23,7 @@ from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord, fixed, seal_key, tok
 from service.ledger.secret import Secret
 
 _log = structlog.get_logger("service.adoption")
-_AT_ONCE = 50  # rows of a transaction; an answer may have megabytes
+_AT_ONCE, _MANY = 50, 500  # rows of a transaction; an answer may have megabytes
 
 P = TypeVar("P")
 
@@ -128,16 +128,17 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
 def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: bool) -> None:
     """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
 
-    Accounts and holds got seals later than the others. What their rows say is not checked here: ``verify`` does that,
-    and a row that was wrong before it was sealed is wrong afterwards.
+    Accounts, releases and holds got seals later than the others. What their rows say is not checked here: ``verify``
+    does that, and a row that was wrong before it was sealed is wrong afterwards.
     """
     numbers: dict[str, object] = {}
     if "answers" not in sealed:
         numbers["answers"] = 0 if begun else _in_batches(database, secret, idempotency.seal_old, ("", ""))
         numbers["jobs"] = 0 if begun else _in_batches(database, secret, jobs.seal_old, "")
     if "accounts" not in sealed:
-        numbers["accounts"] = _in_batches(database, secret, account_rows.seal_old, 0)
-        numbers["holds"] = _in_batches(database, secret, hold_rows.seal_old, ("", 0))
+        numbers["accounts"] = _in_batches(database, secret, account_rows.seal_old, 0, _MANY)
+        numbers["releases"] = _in_batches(database, secret, release_rows.seal_old, "", _MANY)
+        numbers["holds"] = _in_batches(database, secret, hold_rows.seal_old, ("", 0), _MANY)
     if not numbers:
         return
 
@@ -150,13 +151,17 @@ def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: b
 
 
 def _in_batches(
-    database: Database, secret: Secret, seal: Callable[[Connection, Secret, P, int], list[P]], first: P
+    database: Database,
+    secret: Secret,
+    seal: Callable[[Connection, Secret, P, int], list[P]],
+    first: P,
+    limit: int = _AT_ONCE,
 ) -> int:
     """Seal all rows of a table, by a function that seals some after a place; how many they were."""
     last, number = first, 0
 
     def work(connection: Connection) -> list[P]:
-        return seal(connection, secret, last, _AT_ONCE)
+        return seal(connection, secret, last, limit)
 
     while done := database.write(work, landed=lambda *_: False):
         last, number = done[-1], number + len(done)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, insert
 
 from service.errors import AccountClosed
-from service.ledger import accounts, budgets, clock, hold_rows, journal, spending
+from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, secret_of, tally
 from service.ledger.idempotency import Request
@@ -20,6 +20,7 @@ from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.once import Answer, once
 from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
+from service.ledger.secret import Secret
 from service.ledger.settling import present
 from service.ledger.spending import Many, Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
@@ -223,7 +224,7 @@ def charge(
         AccountClosed, BudgetExceeded: nothing is charged.
         ValueError: a release was prepared for another account.
     """
-    line, rows = list(line), _Rows()
+    line, rows = list(line), _Rows(secret_of(connection))
     _require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
@@ -316,7 +317,8 @@ def _after(
 class _Rows:
     """What a transaction's charges insert: collected first, as one statement inserts all the rows of a table."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
         self._releases: list[dict[str, Any]] = []
         self._entries: list[journal.Row] = []
         self._tags: list[dict[str, Any]] = []
@@ -337,22 +339,20 @@ class _Rows:
         seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(release.delta)
         prices = [budgets.write_price(amount) for amount in amounts]
         texts = [json.dumps(amount) for amount in (prices if held else prices[-1:])]
-        self._releases.append(
-            {
-                "id": registered.id,
-                "account_id": own.id,
-                "seq": seq,
-                "name": release.name,
-                "plan": release.document,
-                "tags": json.dumps(tags, ensure_ascii=False),
-                "delta": delta,
-                "state": registered.state,
-                "price": texts[-1],
-                "accountant": ACCOUNTANT,
-                "created_at": registered.created_at,
-                "expires_at": registered.expires_at,
-            }
-        )
+        stated = {
+            "id": registered.id,
+            "account_id": own.id,
+            "seq": seq,
+            "name": release.name,
+            "plan": release.document,
+            "tags": json.dumps(tags, ensure_ascii=False),
+            "delta": delta,
+            "state": registered.state,
+            "price": texts[-1],
+            "accountant": ACCOUNTANT,
+            "created_at": registered.created_at,
+            "expires_at": registered.expires_at,
+        }
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
         (self._held if held else self._committed).update(release.subplans)
         if release.many is not None:
@@ -380,6 +380,7 @@ class _Rows:
             )
             self._entries.append(row)
             heads.append(head)
+        self._releases.append(stated | {"seal": release_rows.seal_of(self._secret, stated, heads[-1].hash)})
         return heads
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> None:
@@ -391,8 +392,7 @@ class _Rows:
             connection.execute(_INSERT_TAGS, self._tags)
         journal.write(connection, self._entries)
         if self._holds:
-            secret = secret_of(connection)
-            connection.execute(_INSERT_HOLD, [hold_rows.sealed(secret, hold) for hold in self._holds])
+            connection.execute(_INSERT_HOLD, [hold_rows.sealed(self._secret, hold) for hold in self._holds])
         spending.record(connection, account_ids, self._committed, self._held)
         for many, held in self._many:
             many.record(connection, account_ids, held=held)

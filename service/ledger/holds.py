@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
-from service.ledger import accounts
+from service.ledger import accounts, journal, release_rows
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
@@ -164,11 +164,18 @@ def _step(
 
 
 def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, Actor]:
-    """The kind of the entry that charged a release, and who was its actor."""
-    query = select(Entry.kind, Entry.body).where(Entry.account_id == line.account_id, Entry.seq == release.head.seq)
-    row = connection.execute(query).one()
-    said = json.loads(row.body)
-    return row.kind, Actor(said["actor"], said.get("key"))
+    """The kind of the entry that charged a release, and who was its actor; the release's seal holds the entry's hash.
+
+    Raises:
+        Unavailable: the entry is not as the service wrote it.
+    """
+    seq, previous = release.head.seq, journal.hash_before(connection, line.account_id, release.head.seq)
+    query = select(Entry.body).where(Entry.account_id == line.account_id, Entry.seq == seq)
+    body = connection.execute(query).scalar_one()
+    if journal.entry_hash(previous, body) != release.head.hash:
+        raise release_rows.altered(release.id)
+    said = json.loads(body)
+    return said["kind"], Actor(said["actor"], said.get("key"))
 
 
 def _landed(connection: Connection, settled: Settled) -> bool:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import accounts, branches, budgets, draws, hold_rows, partitions, spending
+from service.ledger import accounts, branches, budgets, draws, hold_rows, partitions, release_rows, spending
 from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database, secret_of
@@ -141,6 +141,7 @@ class _Writer:
             "created_at": said["time"],
             "expires_at": content.get("expires_at"),
         }
+        row["seal"] = release_rows.seal_of(secret_of(self._connection), row, entered.hash)
         self._rows[Release].append(row)
         tags = ({"account_id": account, "tag": tag, "seq": said["seq"]} for tag in tags_of(chain.subject))
         self._rows[ReleaseTag].extend(tags)
@@ -204,9 +205,13 @@ class _Writer:
                 self._connection.execute(insert(table), rows)
                 rows.clear()
         for change in self._changes:
-            values = {column: change[column] for column in change.keys() - {"release", "account"}}
             own = (Release.id == change["release"], Release.account_id == change["account"])
-            self._connection.execute(update(Release).where(*own).values(values))
+            if "state" in change:
+                ids = self._connection.execute(select(Release.id).where(*own)).scalars().all()
+                release_rows.update_states(self._connection, ids, change["state"])
+            else:
+                values = {column: change[column] for column in ("price", "accountant")}
+                self._connection.execute(update(Release).where(*own).values(values))
         self._changes.clear()
 
     def _close(self, account: AccountRecord, chain: Chain) -> None:

@@ -5,12 +5,15 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from service.ledger import journal, partitions
+from service.ledger import journal, partitions, release_rows
 from service.ledger.accounts import AccountRecord
-from service.ledger.releases import read_release
+from service.ledger.budgets import read_price
+from service.ledger.releases import ReleaseRecord, read_release
 from service.ledger.signing import BadSignature, check_signature
 from service.ledger.tables import Entry, Release
+from service.privacy.filter import is_charge_of
 from service.privacy.numbers import exact_text
+from service.privacy.pricing import ACCOUNTANT, price as price_of
 
 STATEMENT = "receipt"
 _COMMON = ("name", "plan", "tags", "delta")  # of the release and of the journal entry that charged it
@@ -22,10 +25,13 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
     Raises:
         NotFound: the account has no such release.
+        Unavailable: its row is not as the service wrote it.
     """
     release = read_release(connection, account.id, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
     body = select(Entry.body).where(Entry.account_id == account.id, Entry.seq == release.head.seq)
+    entry, price = json.loads(connection.execute(body).scalar_one()), json.loads(charged.price)
+    _require_price(account, release, entry["content"], price, charged.accountant)
     return {
         "account": account.name,
         "unit": account.unit,
@@ -41,13 +47,28 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
             "expires_at": release.expires_at,
         },
         "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
-        "charged": {"price": json.loads(charged.price), "accountant": charged.accountant},
-        "entry": json.loads(connection.execute(body).scalar_one()),
+        "charged": {"price": price, "accountant": charged.accountant},
+        "entry": entry,
         "previous": journal.hash_before(connection, account.id, release.head.seq),
         "hash": release.head.hash,
         "head": {"seq": account.head.seq, "hash": account.head.hash},
         "issued_at": at,
     }
+
+
+def _require_price(
+    account: AccountRecord, release: ReleaseRecord, content: dict[str, Any], price: dict[str, Any], accountant: str
+) -> None:
+    """Refuse to sign a price that is neither that of the entry nor the present accountant's.
+
+    Raises:
+        Unavailable: the row has another.
+    """
+    if (price, accountant) == (content["price"], content["accountant"]):
+        return
+    asked = price_of(release.plan, account.neighbouring, account.weights.orders)
+    if accountant != ACCOUNTANT or not is_charge_of(read_price(price), asked):
+        raise release_rows.altered(release.id)
 
 
 def check_receipt(receipt: object, public_key: str) -> None:

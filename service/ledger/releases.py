@@ -7,8 +7,8 @@ from typing import Any, Literal, cast
 
 from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func, literal_column, select, union_all
 
-from service.errors import NotFound, Unavailable
-from service.ledger.accounts import AccountRecord
+from service.errors import NotFound
+from service.ledger import release_rows
 from service.ledger.journal import Head
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
@@ -68,29 +68,7 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
     row = connection.execute(_BY_ID, {"account": account_id, "release": release_id}).one_or_none()
     if row is None:
         raise NotFound("release", release_id)
-    return _record(row)
-
-
-def read_charged_release(connection: Connection, account: AccountRecord, release_id: str) -> ReleaseRecord:
-    """Read a release of an account to draw it: one that the account's journal says was charged.
-
-    The sealed row of the account vouches for the entries up to its head, and nothing for rows of releases.
-
-    Raises:
-        NotFound: the account has none with this id.
-        Unavailable: its row is not what its entry says.
-    """
-    release = read_release(connection, account.id, release_id)
-    body = connection.execute(_ENTRY, {"account": account.id, "seq": release.head.seq}).scalar_one()
-    said = json.loads(body)
-    entered = said["release"], said["content"].get("plan"), said["content"].get("origin")
-    if release.head.seq > account.head.seq or entered != (release_id, release.document, None):
-        raise Unavailable(
-            "the release is not what the account's journal says; nothing is drawn before an operator has looked",
-            retry_after=60,
-            for_operator=f"the row of release {release_id!r} is not as the service wrote it: run verify",
-        )
-    return release
+    return _record(connection, row)
 
 
 def state_of(connection: Connection, account_id: int, release_id: str) -> State:
@@ -98,12 +76,14 @@ def state_of(connection: Connection, account_id: int, release_id: str) -> State:
 
     Raises:
         NotFound: the account has none with this id.
+        Unavailable: its row is not as the service wrote it.
     """
-    query = select(Release.state).where(Release.account_id == account_id, Release.id == release_id)
-    state = connection.execute(query).scalar_one_or_none()
-    if state is None:
+    query = select(Release.id, Release.state, Release.seal)
+    row = connection.execute(query.where(Release.account_id == account_id, Release.id == release_id)).one_or_none()
+    if row is None:
         raise NotFound("release", release_id)
-    return cast(State, state)
+    release_rows.require_state(connection, row)
+    return cast(State, row.state)
 
 
 def list_releases(
@@ -141,7 +121,7 @@ def list_releases(
         case _:
             query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~due)
     rows = rows_of(connection, query.order_by(number), _SIZE, limit, before_reading=before_reading)
-    return page_of(rows, lambda row: _record(row).seen(at))
+    return page_of(rows, lambda row: _record(connection, row).seen(at))
 
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
@@ -164,24 +144,18 @@ _METADATA = (
 _SIZE = func.length(Release.plan) + func.length(Release.tags) + func.coalesce(func.length(_METADATA), 0)
 
 _RELEASES = select(
-    Release.id,
-    Release.name,
-    Release.plan,
-    Release.tags,
-    Release.delta,
+    *release_rows.FIXED,
     Release.state,
-    Release.created_at,
-    Release.expires_at,
-    Release.seq,
+    Release.seal,
     Entry.hash,
     _METADATA.label("metadata"),
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
 
-_ENTRY = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
 _BY_ID = _RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))
 
 
-def _record(row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
+def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
+    release_rows.require_seal(connection, row, row.hash)
     return ReleaseRecord(
         id=row.id,
         name=row.name,

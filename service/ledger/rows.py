@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, exists, false, select, text
 
-from service.ledger import clock, draws, packing
+from service.ledger import clock, draws, packing, release_rows
 from service.ledger.audit import Audit
+from service.ledger.database import secret_of
 from service.ledger.history import Said
 from service.ledger.journal import Broken, JournalEntry, canonical
 from service.ledger.layouts import by_branch, checked_layout
@@ -54,6 +55,7 @@ class OwnRows:
         # the entries left it
         self._branches: dict[tuple[str, str, str, int], tuple[int, int, str]] = {}
         self._recount = Recount(connection, account_id)
+        self._secret = secret_of(connection)
 
     def take(self, entry: JournalEntry) -> None:
         """Audit the next entry, and hold the rows that it wrote against it.
@@ -70,6 +72,8 @@ class OwnRows:
             self._check(said, state, rows, below)
         if min(self._tags.seq, self._draws.seq, self._descriptions.seq) <= seq:
             raise Bad(seq, "the entry wrote other rows than it says")
+        if rows and not release_rows.is_sealed(self._secret, rows[0], entry.hash):
+            raise Bad(seq, release_rows.unsealed(rows[0].seal))
 
     def _is_as_written(self, rows: Found, below: Found, entry: JournalEntry) -> bool:
         """Take an entry that is, letter by letter, what registering the release of its row at once writes.
@@ -82,7 +86,7 @@ class OwnRows:
         _, release, name, delta, created_at, expires_at, stated, own_tags, *others = (rows or below)[0]
         origin, accountant = "", ACCOUNTANT
         if own:
-            stored, accountant, state = others
+            stored, accountant, state, *_ = others
         else:
             origin = f'"origin":{{"account":{quoted(others[0])},"seq":{others[1]}}},'
         subject, plan, tags = subject_in(stated, own_tags)
@@ -272,7 +276,7 @@ class OwnRows:
 
 
 _STATED = (Release.id, Release.name, Release.delta, Release.created_at, Release.expires_at, Release.plan, Release.tags)
-_RELEASE = (Release.seq, *_STATED, Release.price, Release.accountant, Release.state)
+_RELEASE = (Release.seq, *_STATED, Release.price, Release.accountant, Release.state, Release.account_id, Release.seal)
 _BELOW = (
     select(Entry.seq, *_STATED, Account.name.label("origin"), Release.seq.label("origin_seq"))
     .join(Release, Release.id == Entry.release_id)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select
 
-from service.ledger import accounts, budgets, clock, hold_rows, journal, spending
+from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch
 from service.ledger.journal import Actor, has_entry
@@ -73,7 +73,7 @@ def settle(
             totals = _without(account.totals, Counter(prices[held_id, account.id] for held_id in ids))
             account = replace(account, totals=totals, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)
-    connection.execute(_SET_STATE, batch([{"release": release_id, "new": state} for release_id in ids]))
+    release_rows.update_states(connection, ids, state)
     journal.write(connection, entries)
     if state not in HELD:
         counted: Subplans = Counter()
@@ -106,7 +106,6 @@ def _with_next_expiry(connection: Connection, account: AccountRecord, settled: S
     return replace(account, next_expiry=connection.execute(query).scalar_one())
 
 
-_SET_STATE = update(Release).where(Release.id == bindparam("release")).values(state=bindparam("new"))
 _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 
 

@@ -129,6 +129,7 @@ class Release(Base):
     accountant: Mapped[str]  # version of the accountant that priced it
     created_at: Mapped[str]
     expires_at: Mapped[str | None]  # of a reservation, as it was made
+    seal: Mapped[str | None]  # as `release_rows` has it, of all but price and accountant; null: older, not sealed yet
     __table_args__ = (
         UniqueConstraint("account_id", "seq"),
         CheckConstraint(

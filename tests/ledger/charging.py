@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from service.ledger import (
     account_rows,
@@ -18,6 +18,7 @@ from service.ledger import (
     holds,
     journal,
     opening,
+    release_rows,
     releases,
     spending,
 )
@@ -71,15 +72,27 @@ def open_account(
 
 def unseal(database: Database) -> None:
     """Take the seals of accounts away, as a version had it that knew of none."""
-    holds = text("UPDATE holds SET seal = NULL")
-    take = text("UPDATE accounts SET seal = NULL, head_seq = head_seq + 1")  # triggers ask for an entry
-    back = text("UPDATE accounts SET head_seq = head_seq - 1")  # or for a row without a seal
-    database.write(lambda connection: [connection.execute(one) for one in (holds, take, back)], landed=lambda *_: False)
+
+    def work(connection: Connection) -> None:
+        for table in ("holds", "releases"):
+            connection.execute(text(f"UPDATE {table} SET seal = NULL"))
+        if database.kind == "sqlite":  # a trigger keeps the seals of accounts
+            found = text("SELECT sql FROM sqlite_master WHERE name = 'accounts_by_entry'")
+            trigger = connection.execute(found).scalar_one()
+            connection.execute(text("DROP TRIGGER accounts_by_entry"))
+            connection.execute(text("UPDATE accounts SET seal = NULL"))
+            connection.execute(text(trigger))
+        else:
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+            connection.execute(text("UPDATE accounts SET seal = NULL"))
+
+    database.write(work, landed=lambda *_: False)
 
 
 def seal(database: Database) -> None:
-    """Seal accounts and holds without a seal as they are: what only somebody with the secret can."""
+    """Seal accounts, releases and holds without a seal as they are: what only somebody with the secret can."""
     database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 100), landed=lambda *_: False)
+    database.write(lambda connection: release_rows.seal_old(connection, SECRET, "", 100), landed=lambda *_: False)
     database.write(lambda connection: hold_rows.seal_old(connection, SECRET, ("", 0), 100), landed=lambda *_: False)
 
 

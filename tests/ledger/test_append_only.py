@@ -26,7 +26,7 @@ _MAY_CHANGE = {
         "partitions_undeclared",
         "seal",
     },
-    "releases": {"state", "price", "accountant"},
+    "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),
     "journal": set(),
     "draws": {"noisy", "noisy_removed_at"},  # see test_retention

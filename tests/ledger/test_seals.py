@@ -8,15 +8,29 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
-from service.ledger import accounts, budgets, charges, clock, exports, journal, opening, releases, settling
+from service.ledger import budgets, charges, clock, exports, journal, opening, settling
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.journal import Actor, BadEntry, Head
+from service.ledger.receipts import receipt_of
 from service.ledger.recompute import recompute
 from service.ledger.verify import verify
 from service.privacy.filter import Totals
-from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared, release_of, reserve, void
+from tests.ledger.charging import (
+    ANN,
+    account_of,
+    approve,
+    charge,
+    commit,
+    draw,
+    entries_of,
+    open_account,
+    prepared,
+    release_of,
+    reserve,
+    void,
+)
 
 _PLAN = {"type": "geometric", "epsilon": "0.4", "name": "a"}
 _MORE = {"definition": "pure", "epsilon": "5"}
@@ -72,7 +86,6 @@ def _exported(database: Database) -> None:
         {"partitions_drawn": 9},
         {"partitions_undeclared": 9},
         {"head_hash": "0" * 64},
-        {"seal": None},
         {"seal": "0" * 64},
     ],
     ids=lambda change: next(iter(change)),
@@ -211,40 +224,89 @@ def test_a_hold_whose_time_was_changed_does_not_end(database: Database) -> None:
     assert release_of(database, release).state == "reserved"
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "'new', account_id, 7, name, plan, tags, delta, 'committed', price, accountant, created_at, NULL",
-        "'new', account_id, 1, name, plan, tags, delta, 'committed', price, accountant, created_at, NULL",
-    ],
-)
-def test_a_release_that_the_journal_has_not_charged_is_not_drawn(database: Database, given: str) -> None:
+def test_a_release_that_was_never_charged_is_not_read(database: Database) -> None:
     open_account(database)
-    charge(database, _PLAN)
-    entry = {
-        "account": "people",
-        "release": "new",
-        "content": {"plan": _PLAN, "tags": []},
-        "kind": "committed",
-        "seq": 7,
-    }
+    (charged,) = charge(database, _PLAN)
+    columns = "account_id, 7, name, plan, tags, delta, 'committed', price, accountant, created_at, NULL, seal"
+    entry = {"account": "people", "release": "new", "content": {"plan": _PLAN, "tags": []}, "kind": "committed"}
     _write(
         database,
-        f"INSERT INTO releases SELECT {given} FROM releases",
+        f"INSERT INTO releases SELECT 'new', {columns} FROM releases",
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 7, 'committed', :body, '')",
-        body=journal.canonical(entry),
+        body=journal.canonical(entry | {"seq": 7}),
     )
-    with database.read() as connection, pytest.raises(Unavailable, match="not what the account's journal says"):
-        releases.read_charged_release(connection, accounts.read_account(connection, "people"), "new")
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        release_of(database, "new")
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        draw(database, "new", _PLAN)
+    assert release_of(database, charged.id).state == "committed"
 
 
-def test_a_release_is_drawn_as_the_journal_charged_it(database: Database) -> None:
+@pytest.mark.parametrize("state", ["reserved", "committed"])
+def test_a_proposal_whose_state_was_changed_is_neither_drawn_nor_settled(database: Database, state: str) -> None:
+    open_account(database, approval_above="0.1", **_MORE)
+    (proposed,) = reserve(database, _PLAN)
+    assert release_of(database, proposed).state == "proposed"
+    _write(database, f"UPDATE releases SET state = '{state}'")
+    before = account_of(database)
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: draw(database, proposed, _PLAN),
+        lambda: commit(database, proposed),
+        lambda: void(database, proposed),
+        lambda: approve(database, proposed),
+        lambda: release_of(database, proposed),
+    )
+    for act in acts:
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            act()
+    assert account_of(database) == before
+    assert _first_bad(database) is not None
+
+
+def test_a_state_of_another_release_is_not_taken(database: Database) -> None:
+    open_account(database, **_MORE)
+    held, settled = reserve(database, _PLAN, _PLAN)
+    commit(database, settled)
+    _write(
+        database,
+        "UPDATE releases SET state = 'committed', seal = (SELECT seal FROM releases WHERE id = :settled)"
+        " WHERE id = :held",
+        held=held,
+        settled=settled,
+    )
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        draw(database, held, _PLAN)
+
+
+def test_nobody_approves_what_they_proposed_under_another_name(database: Database) -> None:
+    """Whoever owns the database writes another proposer into the entry, for as long as one request takes."""
+    open_account(database, approval_above="0.1", **_MORE)
+    (proposed,) = reserve(database, _PLAN)
+    drop = {"sqlite": "DROP TRIGGER journal_no_update", "postgresql": "SET LOCAL session_replication_role = replica"}
+    other = 'UPDATE journal SET body = replace(body, \'"actor":"ann"\', \'"actor":"bob"\') WHERE seq = 2'
+    _write(database, drop[database.kind], other)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        approve(database, proposed, request=ANN)
+
+
+def test_a_price_that_nobody_charged_is_not_signed(database: Database) -> None:
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN)
+    with database.read() as connection:
+        price = json.loads(connection.execute(text("SELECT price FROM releases")).scalar_one())
+    _write(database, "UPDATE releases SET price = :price", price=json.dumps(price | {"epsilon": "0"}))
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
+        receipt_of(connection, account_of(database), charged.id, clock.now())
+
+
+def test_a_release_is_read_and_settled_as_it_was_stated(database: Database) -> None:
     open_account(database, "agency")
     open_account(database, parent="agency")
     plan: dict[str, Any] = {"type": "sequence", "parts": [_PLAN, _PLAN | {"name": "é", "epsilon": "1/3"}]}
     (committed,), (reserved,) = charge(database, plan), reserve(database, plan)
-    with database.read() as connection:
-        account = accounts.read_account(connection, "people")
-        for release in (committed.id, reserved):
-            assert releases.read_charged_release(connection, account, release).document == plan
+    commit(database, reserved)
+    for release in (committed.id, reserved):
+        assert release_of(database, release).document == plan
+        draw(database, release, plan)
     entries_of(database)
+    entries_of(database, "agency")

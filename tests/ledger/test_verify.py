@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import NotFound
-from service.ledger import account_rows, budgets, charges, journal
+from service.ledger import account_rows, budgets, charges, journal, release_rows
 from service.ledger.database import Database, open_database
 from service.ledger.journal import BadEntry, Head
 from service.ledger.rows import OwnRows
@@ -227,8 +227,10 @@ def _chain_again(
         text("UPDATE accounts SET head_hash = :hash WHERE name = :name"), {"hash": previous, "name": name}
     )
     if sealed:
-        connection.execute(text("UPDATE accounts SET seal = NULL"))
+        for table in ("accounts", "releases"):
+            connection.execute(text(f"UPDATE {table} SET seal = NULL"))
         account_rows.seal_old(connection, SECRET, 0, 100)
+        release_rows.seal_old(connection, SECRET, "", 100)
 
 
 def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_was_kept(
@@ -259,7 +261,7 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
         assert verify(connection, "people").first_bad == BadEntry(2, "the price is not that of the plan")
         _chain_again(connection, "people", by_another, sealed=False)
         connection.execute(text("UPDATE releases SET accountant = '0' WHERE seq = 2"))
-        unsealed = BadEntry(3, "its row, or the last entry of its journal, was not written by the service")
+        unsealed = BadEntry(2, "the release's row was not written by the service")
         assert verify(connection, "people").first_bad == unsealed
         _chain_again(connection, "people", by_another)
         assert verify(connection, "people").valid, "an older accountant's price cannot be known"
@@ -317,7 +319,8 @@ def test_what_an_account_says_of_a_release_is_what_those_above_it_say(database_u
 
     with _unprotected(database_url) as connection:
         _chain_again(connection, "product", rename)
-        connection.execute(text("UPDATE releases SET name = 'another' WHERE seq = 3"))
+        connection.execute(text("UPDATE releases SET name = 'another', seal = NULL WHERE seq = 3"))
+        release_rows.seal_old(connection, SECRET, "", 100)
         assert _verdicts_in(connection) == {
             "agency": BadEntry(3, "the release's name, delta or time is not that of its entry"),
             "product": None,
