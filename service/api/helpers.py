@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -32,12 +33,13 @@ from service.api.problems import KINDS, problem
 from service.api.rollback import HEADER
 from service.api.room import Take, room_of
 from service.api.throttle import GIVEN_UP
-from service.errors import InvalidInput, ServiceError, Unavailable
+from service.errors import InvalidInput, ServiceError, TooManyRequests, Unavailable
 from service.ledger import known
 from service.memory_privacy import forbid_dumps
 
 _PICKLED = b"application/x-python-pickle"  # of answers that are not for clients
 _WAITING = 64  # requests of one principal
+_RETRY = 5  # seconds after which somebody whose releases wait for their price may ask again
 _NICENESS = 10
 _MOST_KEPT = 1 << 25  # bytes of an answer that wait for its end: a million counts as JSON are fewer
 _BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
@@ -67,7 +69,7 @@ class Helpers:
         share = max(1, number - 1)
         self.queue = Fair(number, share, share, _WAITING)
         self.overran = self.hung_up = 0
-        self._asking = threading.BoundedSemaphore(asking)
+        self._most_asking, self._asking, self._counting = asking, Counter[str](), threading.Lock()
         self._application, self._seconds = application, seconds
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([preload])
@@ -105,17 +107,32 @@ class Helpers:
 
     def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
         """Ask a helper on behalf of a request, from the thread that works on it, what releases would cost."""
-        loop = asyncio.get_running_loop()
+        loop, principal = asyncio.get_running_loop(), request.state.principal.name
 
         def ask(path: str, body: bytes) -> list[Any]:
-            if not self._asking.acquire(blocking=False):
-                raise Unavailable("too many releases wait for their price")
+            self._begin_asking(principal)
             try:
                 return asyncio.run_coroutine_threadsafe(self._prices(request, path, body), loop).result()
             finally:
-                self._asking.release()
+                with self._counting:
+                    self._asking[principal] -= 1
 
         return ask
+
+    def _begin_asking(self, principal: str) -> None:
+        """Count somebody who asks, of whom each may hold half of the places, so that others always come in.
+
+        Raises:
+            TooManyRequests: too many of the principal's releases wait for their price.
+            Unavailable: too many of all do.
+        """
+        with self._counting:
+            if self._asking[principal] >= max(1, self._most_asking // 2):
+                raise TooManyRequests("too many releases of one principal wait for their price", _RETRY)
+            if self._asking.total() >= self._most_asking:
+                raise Unavailable("too many releases wait for their price")
+            self._asking[principal] += 1
+            self._asking = +self._asking  # without those who have none
 
     async def _prices(self, request: Request, path: str, body: bytes) -> list[Any]:
         """The figures of the releases in a body.

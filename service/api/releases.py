@@ -187,7 +187,8 @@ batches = APIRouter(prefix=router.prefix, route_class=OnlyRoute)
 def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
     """Register several releases, all or none.
 
-    They are charged in their order in one transaction; where one does not fit, none is registered.
+    They are charged in their order in one transaction; where one does not fit, none is registered. A long line of
+    (epsilon, delta) accounts takes fewer than 10,000 at once: 422 says how many.
     """
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}

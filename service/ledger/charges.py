@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert
 
-from service.errors import AccountClosed
+from service.errors import AccountClosed, InvalidInput
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, secret_of, tally
@@ -122,9 +122,10 @@ def prepare(
 
     Raises:
         NotFound: there is no such account.
-        InvalidInput: a plan has no meaning under the account's relation.
+        InvalidInput: a plan has no meaning under the account's relation, or they are too many for one transaction.
     """
     line = accounts.line_of(database, name)
+    _require_few(line, releases)
     if deltas is None:
         deltas = deltas_of(database, line, releases)
     known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: in a batch equal ones are one object
@@ -135,6 +136,21 @@ def prepare(
             known[key] = _prepared(line, release, delta, prices)
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
     return prepared
+
+
+def _require_few(line: Line, releases: Sequence[NewRelease]) -> None:
+    """Refuse a batch whose entries would keep everybody who writes to SQLite waiting, or the line's accounts, for long.
+
+    Raises:
+        InvalidInput: each account of the line has an entry of each release, and one with many orders a long one.
+    """
+    weight = sum(1 + len(orders) // _ORDERS for orders in line.orders)
+    if len(releases) > 1 and len(releases) * weight > _MOST_WORK:
+        detail = f"expected at most {_MOST_WORK // weight} releases in one batch for this account and those above it"
+        raise InvalidInput.at("/releases", detail)
+
+
+_MOST_WORK, _ORDERS = 100_000, 50  # entries of one transaction; orders that take as long as an entry without any
 
 
 def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:

@@ -25,10 +25,10 @@ from service.api import (
     tabulated,
     tabulations as api_tabulations,
 )
-from service.api.helpers import _Kept
+from service.api.helpers import Helpers, _Kept
 from service.api.priced import check_work
 from service.api.room import ROOM
-from service.errors import InvalidInput, Unavailable
+from service.errors import InvalidInput, TooManyRequests, Unavailable
 from service.ledger.database import Database, open_database
 from service.ledger.secret import Secret
 from tests.api.calls import (
@@ -524,3 +524,14 @@ def test_a_rehearsal_takes_no_writers_place(client: TestClient, alone: TestClien
     bodies = database.write(rehearse, landed=lambda _, __: False)
     assert bodies[:2] == bodies[2:]
     assert {one["head"]["seq"] for one in bodies} == {2}
+
+
+def test_one_principal_waits_for_prices_in_half_of_the_places() -> None:
+    helpers = Helpers(1, FastAPI, __name__, 60, asking=4)
+    for name in ("ann", "ann", "bob"):
+        helpers._begin_asking(name)
+    with pytest.raises(TooManyRequests, match="one principal"):
+        helpers._begin_asking("ann")
+    helpers._begin_asking("bob")
+    with pytest.raises(Unavailable, match="too many releases wait"):
+        helpers._begin_asking("eve")

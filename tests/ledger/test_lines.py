@@ -14,9 +14,11 @@ from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput
 from service.ledger import accounts, charges, opening, spending
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.budgets import read_budget
+from service.ledger.charges import NewRelease
 from service.ledger.database import Database
 from service.ledger.opening import NewAccount
 from service.privacy.filter import Definition
+from service.privacy.notation import read_plan
 from service.privacy.plan import Neighbouring
 from tests.ledger.charging import (
     ANN,
@@ -296,3 +298,20 @@ def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database
         charges.register(database, ANN, [replace(before[0], prices=before[0].prices[-1:])], lambda _: "")
     assert account_of(database).releases == 0
     assert _refused(database, _TENTH, "people").failures[0].account == "agency"
+
+
+def test_a_batch_is_bounded_by_the_entries_that_it_makes(database: Database) -> None:
+    """Each account of a line has an entry of each release, and a long one where it looks at 250 orders."""
+    open_account(database, "agency", definition="approximate", epsilon="3", delta="1e-6")
+    open_account(database, "programme", parent="agency", definition="approximate", epsilon="3", delta="1e-6")
+    open_account(database, "plain", definition="pure", epsilon="3")
+    plan = read_plan(_TENTH)
+    new = NewRelease("a release", plan, _TENTH, (), Fraction(1, 10**10), "/plan")
+    for name, most in (("agency", 16_666), ("programme", 8_333), ("plain", 100_000)):
+        line = accounts.line_of(database, name)
+        charges._require_few(line, [new] * most)
+        with pytest.raises(InvalidInput, match=f"expected at most {most} releases") as refused:
+            charges._require_few(line, [new] * (most + 1))
+        assert refused.value.faults[0].pointer == "/releases"
+    with pytest.raises(InvalidInput, match="expected at most 8333 releases"):
+        charges.prepare(database, "programme", [new] * 8_334)
