@@ -11,6 +11,7 @@ from service.installation import open_installation, settings_of_command
 from service.ledger import clock, installation_journal, keys
 from service.ledger.database import Database
 from service.ledger.journal import Broken
+from service.ledger.key_records import KeyRecord
 from service.ledger.secret import Secret
 
 app = typer.Typer(no_args_is_help=True, help="API keys.")
@@ -41,7 +42,7 @@ def create(
     if expires_at is not None:
         end = clock.stamp(expires_at.replace(tzinfo=UTC))
 
-    def work(connection: Connection) -> tuple[keys.KeyRecord, str]:
+    def work(connection: Connection) -> tuple[KeyRecord, str]:
         return keys.create_key(
             connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
         )
@@ -111,7 +112,7 @@ def history() -> None:
     database.close()
 
 
-def _state(record: keys.KeyRecord, now: str) -> str:
+def _state(record: KeyRecord, now: str) -> str:
     if not record.sealed:
         return "serves nobody: older than seals and not adopted"
     if record.revoked_at:
@@ -121,16 +122,16 @@ def _state(record: keys.KeyRecord, now: str) -> str:
     return f"{'expires' if record.expires_at > now else 'expired'} {record.expires_at}"
 
 
-def _show(record: keys.KeyRecord, token: str) -> None:
+def _show(record: KeyRecord, token: str) -> None:
     typer.echo(f"{record.id}\n{token}")
 
 
-def _landed(connection: Connection, made: tuple[keys.KeyRecord, str]) -> bool:
+def _landed(connection: Connection, made: tuple[KeyRecord, str]) -> bool:
     return keys.has_key(connection, made[0].id)
 
 
-def _all_keys(database: Database) -> list[keys.KeyRecord]:
-    found: list[keys.KeyRecord] = []
+def _all_keys(database: Database) -> list[KeyRecord]:
+    found: list[KeyRecord] = []
     with database.read() as connection:
         while page := keys.list_keys(connection, found[-1].id if found else None, _PAGE):
             found.extend(page)

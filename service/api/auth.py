@@ -14,7 +14,8 @@ from service.api.throttle import GIVEN_UP, PAGE, Throttle
 from service.errors import Forbidden, ServiceError, TooManyRequests, Unauthenticated
 from service.ledger import clock
 from service.ledger.database import Database
-from service.ledger.keys import Principal, Role, authenticate
+from service.ledger.key_records import Role
+from service.ledger.keys import Principal, authenticate
 from service.ledger.secret import Secret
 from service.ledger.uses import Uses
 

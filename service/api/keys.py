@@ -21,7 +21,9 @@ from service.api.room import Room
 from service.errors import Conflict, Forbidden
 from service.ledger import clock, keys
 from service.ledger.idempotency import StoredAnswer
-from service.ledger.keys import KeyRecord, Principal, Role
+from service.ledger.key_events import require_valid
+from service.ledger.key_records import KeyRecord, Role
+from service.ledger.keys import Principal
 from service.ledger.once import Answer, Reload, Source, once_reloaded
 
 router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
@@ -182,6 +184,7 @@ def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Respo
     """A new key with its token, which is never stored, not even with its answer: a replay derives it again."""
 
     def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
+        require_valid(connection, change.secret, change.request.actor, clock.now())
         record = _load(connection, stored)
         if record.id != stored.api_key_id or not keys.is_made_by(
             connection, change.secret, record.id, change.request.principal

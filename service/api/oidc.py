@@ -11,7 +11,8 @@ import jwt
 from service.api.issuer import ALGORITHMS, Issuer
 from service.errors import Forbidden, Unauthenticated
 from service.ledger import clock
-from service.ledger.keys import ISSUED, ROLES, Principal, Role, is_clear
+from service.ledger.key_records import ROLES, Role
+from service.ledger.keys import ISSUED, Principal, is_clear
 from service.settings import Settings
 
 _LONGEST = 16_384  # characters of a token

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 from service.api.auth import CurrentPrincipal
 from service.api.body import StrictRoute
 from service.api.context import ok
-from service.ledger.keys import Role
+from service.ledger.key_records import Role
 
 router = APIRouter(prefix="/v1/principal", route_class=StrictRoute)
 

@@ -19,7 +19,8 @@ from service.ledger.database import Database
 from service.ledger.installation import lock_installation
 from service.ledger.journal import Broken
 from service.ledger.key_events import Known, keys_in
-from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord, fixed, seal_key, token_of, unsealed_keys, unsound
+from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord
+from service.ledger.keys import fixed, seal_key, token_of, unsealed_keys, unsound
 from service.ledger.secret import Secret
 
 _log = structlog.get_logger("service.adoption")

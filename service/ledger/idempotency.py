@@ -98,12 +98,12 @@ def find(connection: Connection, request: Request) -> StoredAnswer | None:
     row = connection.execute(_FIND, {"principal": request.principal, "key": request.key}).one_or_none()
     if row is None:
         return None
-    if not hmac.compare_digest(row.request_digest, request.digest):
-        raise IdempotencyConflict("this Idempotency-Key was used before with another request")
     *values, seal = row
     if not request.secret.is_seal(seal, _PURPOSE, request.principal, request.key, *values):
         _log.warning("a stored answer is not as this service wrote it", principal=request.principal)
         raise Conflict("the answer to this Idempotency-Key is not as it was stored; what it asked for was done")
+    if not hmac.compare_digest(row.request_digest, request.digest):
+        raise IdempotencyConflict("this Idempotency-Key was used before with another request")
     return StoredAnswer(row.status, row.body, row.draw_id, row.api_key_id, row.created_at)
 
 

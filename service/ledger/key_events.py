@@ -4,12 +4,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection
 
+from service.errors import Forbidden, Unauthenticated, Unavailable
 from service.ledger import installation_journal
 from service.ledger.journal import Actor, Broken
-from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord
+from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord, includes
 from service.ledger.secret import Secret
+
+_log = structlog.get_logger("service.keys")
 
 Known = Mapping[str, KeyRecord]
 """Keys by their ids, as the entries made them: without their last use, and what took their place."""
@@ -30,13 +34,77 @@ def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
     Raises:
         Broken: one does not say what one of its kind says.
     """
+    return _course(entries)[0]
+
+
+def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, list[str]]:
+    """All keys that the journal tells of, and what was done with keys that were revoked or expired by then, in words.
+
+    Raises:
+        Broken: the journal is not sound.
+    """
+    return _course(installation_journal.read(connection, secret))
+
+
+def _course(entries: Iterable[dict[str, Any]]) -> tuple[Known, list[str]]:
     known: dict[str, KeyRecord] = {}
+    misuses: list[str] = []
     for said in entries:
         try:
+            acting = known.get(said.get("key", ""))  # none of another installation, or older than the journal, is known
+            if acting is not None and (ended := _ended(acting, said["time"])) is not None:
+                misuses.append(
+                    f"entry {said['seq']}: {said['kind']} by the key {acting.id} of {acting.name!r}, which {ended} by"
+                    " then"
+                )
             _take(known, said["kind"], said["content"])
         except (KeyError, TypeError):
             raise Broken(f"entry {said['seq']}: it does not say what one of its kind says") from None
-    return known
+    return known, misuses
+
+
+def _ended(record: KeyRecord, at: str) -> str | None:
+    """What ended a key by a moment, in words; None where it is valid. What is revoked is so whatever clocks say."""
+    if record.revoked_at is not None:
+        return "was revoked"
+    return "had expired" if record.expires_at is not None and record.expires_at <= at else None
+
+
+def require_valid(connection: Connection, secret: Secret, actor: Actor | None, at: str) -> None:
+    """Refuse a steward whose key the journal does not know as a valid steward's, whatever the key's row says.
+
+    Whoever writes the database can put a key's row back as it was before the key was revoked, with its seal. Call it in
+    the transaction of what the steward does. The operator is not asked, nor are persons of an issuer.
+
+    Raises:
+        Unauthenticated: the key is unknown, expired or revoked.
+        Forbidden: it is no steward's.
+        Unavailable: the journal is not sound.
+    """
+    if actor is None or actor.key is None:
+        return
+    record = sound_keys(connection, secret).get(actor.key)
+    if record is None or not record.sealed or record.name != actor.name or _ended(record, at) is not None:
+        _log.warning("the installation's journal knows no such valid key", key=actor.key, principal=actor.name)
+        raise Unauthenticated("the key is unknown, expired or revoked")
+    if not includes(record.role, "steward"):
+        raise Forbidden(f"expected a key with the role steward, got {record.role}")
+
+
+def sound_keys(connection: Connection, secret: Secret) -> Known:
+    """All keys that the journal tells of, for what cannot be done where nobody can tell.
+
+    Raises:
+        Unavailable: the journal is not sound.
+    """
+    try:
+        return keys_of(connection, secret)
+    except Broken as broken:
+        raise Unavailable(
+            "who has which key cannot be told before an operator has looked",
+            retry_after=60,
+            for_operator=f"the installation's journal is not sound: {broken}",
+        ) from None
 
 
 def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any]) -> None:

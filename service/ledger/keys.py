@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import structlog
 from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, tuple_, update
@@ -24,14 +24,12 @@ from service.ledger import clock, installation_journal
 from service.ledger.database import Database
 from service.ledger.installation import check_secret, lock_installation
 from service.ledger.journal import Actor, Broken
+from service.ledger.key_events import require_valid
+from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord, Role, includes
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.secret import Secret
 from service.ledger.tables import ApiKey
 
-Role = Literal["auditor", "pipeline", "steward"]
-ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each may do all that those before it may
-
-FIRST_PRINCIPAL = "first-steward"
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
 ISSUED = "oidc:"  # begins the names of principals that an identity provider vouches for, and those of no keys
 _PURPOSE = "api-key-row"
@@ -48,29 +46,6 @@ _COLUMNS = (
     ApiKey.created_by, ApiKey.rotated_from, ApiKey.last_used_at,
     select(_Successor.id).where(_Successor.rotated_from == ApiKey.id).scalar_subquery(), ApiKey.seal.is_not(None),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class KeyRecord:
-    """What may be shown of a key; moments as the clock writes them."""
-
-    id: str
-    name: str  # the principal
-    role: Role
-    accounts: tuple[str, ...] | None  # None: all
-    created_at: str
-    expires_at: str | None
-    revoked_at: str | None = None
-    created_by: str | None = None  # the principal; None: the operator, at a start or by a command
-    rotated_from: str | None = None  # the id of the key that it takes the place of
-    last_used_at: str | None = None  # to the hour
-    rotated_to: str | None = None  # the id of the key that took its place
-    sealed: bool = True  # it serves nobody otherwise: it is older than seals, and was not adopted
-
-
-def includes(role: Role, other: Role) -> bool:
-    """Whether a role may do all that another may."""
-    return ROLES.index(role) >= ROLES.index(other)
 
 
 @dataclass(frozen=True)
@@ -122,6 +97,7 @@ def create_key(
     Raises:
         InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
             key would end before it begins.
+        Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
         ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
     """
     if expires_at is not None and not clock.is_stamp(expires_at):
@@ -134,6 +110,7 @@ def create_key(
         raise InvalidInput.at(
             "/name", "expected printable text (NFKC) without blanks around it or more than one within"
         )
+    _require_steward(connection, secret, by, at)
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
     reach = None if accounts is None else tuple(accounts)
@@ -151,6 +128,7 @@ def rotate_key(
     Raises:
         NotFound: there is no such key.
         Conflict: it is revoked, expired, or rotated already, or its row is not as the service wrote it.
+        Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
     """
     # Locked, so that a key which somebody revokes at this moment has no successor afterwards.
     stored = _locked(connection, key_id)
@@ -260,13 +238,25 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
 
     Raises:
         NotFound: there is no such key.
+        Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
     """
     stored = _locked(connection, key_id)
+    _require_steward(connection, secret, by, at)
     if stored.revoked_at is None:
         _change(connection, secret, stored, revoked_at=at)
         said: dict[str, object] = {"id": key_id, "revoked_at": at}
         installation_journal.append(connection, secret, "key_revoked", said, actor=by, at=at)
     return read_key(connection, key_id)
+
+
+def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str) -> None:
+    """Refuse whoever makes or ends a key with one that is no valid steward's any more, as the journal has it.
+
+    The lock keeps a revocation that commits at this moment from coming between this and the entry that follows. Key
+    rows are locked before it.
+    """
+    lock_installation(connection)
+    require_valid(connection, secret, by, at)
 
 
 def ensure_first_key(
@@ -423,10 +413,14 @@ def token_code(secret: Secret, token: str) -> str:
 
 
 def _accounts(stored: str | None) -> tuple[str, ...] | None:
+    if stored is None:
+        return None
     try:
-        return None if stored is None else tuple(json.loads(stored))
-    except (TypeError, ValueError):  # nothing that the service wrote: it reaches nothing
+        names = tuple(json.loads(stored))
+        "".join(names).encode()
+    except (RecursionError, TypeError, ValueError):  # nothing that the service wrote: it reaches nothing
         return ()
+    return names
 
 
 def _role(stored: str) -> Role:

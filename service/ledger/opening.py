@@ -13,6 +13,7 @@ from service.ledger.accounts import MAX_DEPTH, AccountRecord
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.journal import BEFORE_FIRST, has_entry
+from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
 from service.ledger.tables import Account
 from service.ledger.two_persons import require_other_person
@@ -44,11 +45,13 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         Conflict: the name is taken.
         InvalidInput: the parent is not one that this account can be under.
         AccountClosed: the parent is.
+        Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
     weights = open_weights(new.budget)
     admission = budgets.write_weights(weights)
 
     def work(connection: Connection, at: str) -> AccountRecord:
+        require_valid(connection, request.secret, request.actor, at)
         parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
             raise Conflict(f"there is an account {new.name!r} already")
@@ -118,6 +121,7 @@ def change_account(
         InvalidInput: the change is not of figures only.
         Conflict: more would pass without approval than before.
         Forbidden: it needs a second steward, and the one who proposed it, or made one of the keys, is this one.
+        Unauthenticated: the installation's journal does not know the steward's key as a valid one.
 
     Where the account, or one that it is under, asks for approval, a change after which more can be spent is only
     proposed until another steward says the same: the answer's status is then 202.
@@ -127,6 +131,7 @@ def change_account(
 
     def work(connection: Connection, at: str) -> AccountRecord:
         account = accounts.lock_account(connection, line)
+        require_valid(connection, request.secret, request.actor, at)
         stated.clear()
         if isinstance(change, Budget):
             accounts.refuse_due([account], at)

@@ -2,10 +2,11 @@
 
 from sqlalchemy import Connection
 
-from service.errors import Conflict, Forbidden
+from service.errors import Forbidden
+from service.ledger import clock
 from service.ledger.idempotency import Request
-from service.ledger.journal import Actor, Broken
-from service.ledger.key_events import keys_of, people_behind
+from service.ledger.journal import Actor
+from service.ledger.key_events import people_behind, require_valid, sound_keys
 
 
 def require_other_person(connection: Connection, request: Request, proposer: Actor, what: str) -> None:
@@ -15,14 +16,13 @@ def require_other_person(connection: Connection, request: Request, proposer: Act
 
     Raises:
         Forbidden: it is one principal, or somebody is behind both keys.
-        Conflict: the installation's journal, which tells who made which key, is not sound.
+        Unauthenticated: the installation's journal does not know the key of the approval as a valid one.
+        Unavailable: that journal, which tells who made which key, is not sound.
     """
     if proposer.name == request.principal:
         raise Forbidden(f"expected another principal than the one who proposed {what}")
-    try:
-        known = keys_of(connection, request.secret)
-    except Broken as broken:
-        raise Conflict(f"who made the keys cannot be told: the installation's journal is not sound: {broken}") from None
+    require_valid(connection, request.secret, request.actor, clock.now())
+    known = sound_keys(connection, request.secret)
     if people_behind(known, proposer) & people_behind(known, request.actor):
         raise Forbidden(
             f"expected a key that nobody made who could have proposed {what}: whoever makes or rotates a key knows it."

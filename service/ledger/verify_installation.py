@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 
 from service.ledger import idempotency, installation_journal, jobs
 from service.ledger.journal import BEFORE_FIRST, Broken
-from service.ledger.key_events import Known, keys_of
+from service.ledger.key_events import Known, keys_and_misuses
 from service.ledger.keys import fixed, stored_keys
 from service.ledger.secret import Secret
 from service.ledger.tables import Account, ApiKey, Installation
@@ -23,10 +23,11 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
     if list(bound) != [secret.fingerprint()] and not (not bound and _is_new(connection)):
         yield "installation: expected one row, with the fingerprint of the secret"
     try:
-        known = keys_of(connection, secret)
+        known, misuses = keys_and_misuses(connection, secret)
     except Broken as broken:
         yield f"installation_journal: {broken}"
     else:
+        yield from (f"installation_journal: {misuse}" for misuse in misuses)
         yield from _keys(connection, secret, known)
     for principal, number in Counter(idempotency.altered(connection, secret)).items():
         yield f"stored_answers: {number} of {principal!r} not as stored"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
-from service.ledger.keys import Role
+from service.ledger.key_records import Role
 from service.pages.account import AccountStep
 from service.pages.calls import Refused, SignedIn, Visit, address, ask, get, send
 from service.pages.describing import SECTIONS, Edit, edit_of, field_of, typed

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from service import __version__
-from service.ledger.keys import Role, includes
+from service.ledger.key_records import Role, includes
 from service.pages import figures
 from service.pages.session import csrf_token, session_of
 from service.pages.tables import stacked

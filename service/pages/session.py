@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fastapi import Request, Response
 
 from service.ledger import clock
-from service.ledger.keys import Role
+from service.ledger.key_records import Role
 from service.ledger.secret import Secret
 
 COOKIE = "ledger_session"

@@ -10,7 +10,8 @@ from service.app import create_app
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.installation import check_secret
-from service.ledger.keys import Role, create_key, ensure_first_key
+from service.ledger.key_records import Role
+from service.ledger.keys import create_key, ensure_first_key
 from service.ledger.secret import Secret
 from service.settings import Settings
 

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from service.api import examples
 from service.app import openapi_document
-from service.ledger.keys import ROLES
+from service.ledger.key_records import ROLES
 from tests.api.calls import (
     STEWARD,
     Answer,

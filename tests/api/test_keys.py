@@ -11,8 +11,10 @@ from sqlalchemy import Connection, text
 from service.ledger import clock, idempotency
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
+from service.ledger.keys import create_key
 from service.ledger.secret import Secret
-from tests.api.calls import Client, bearer, json_of, make_key, pointers_of, problem_of
+from service.ledger.verify_installation import verify_installation
+from tests.api.calls import STEWARD, Client, bearer, json_of, make_key, open_account, pointers_of, problem_of
 
 
 def test_a_revoked_key_is_none(client: Client) -> None:
@@ -233,3 +235,100 @@ def test_entries_name_the_key_beside_the_principal(client: Client) -> None:
     (opened,) = json_of(client.get("/v1/accounts/people/journal"))["items"]
     assert (opened["entry"]["actor"], opened["entry"]["key"]) == ("ann", made["id"])
     assert json_of(client.get("/v1/accounts/people/verify"))["valid"]
+
+
+_STEWARD = {"role": "steward"}
+_PEOPLE = {"name": "people", "unit": "person", "neighbouring": "add_remove"}
+_PLAN = {"type": "gaussian", "rho": "0.01"}
+
+
+def _row(database: Database, key_id: str) -> dict[str, Any]:
+    with database.read() as connection:
+        query = text("SELECT id, token_hash, expires_at, revoked_at, seal FROM api_keys WHERE id = :id")
+        return dict(connection.execute(query, {"id": key_id}).one()._mapping)
+
+
+def _put(database: Database, row: dict[str, Any]) -> None:
+    statement = "UPDATE api_keys SET token_hash = :token_hash, expires_at = :expires_at, revoked_at = :revoked_at"
+    change = text(f"{statement}, seal = :seal WHERE id = :id")
+    database.write(lambda connection: connection.execute(change, row), landed=lambda *_: False)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_key_whose_old_row_is_put_back_does_nothing_that_stewards_do(
+    client: Client, database: Database, secret: Secret, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The attack: for one request the row has its old seal again, and a new key would have lasted."""
+    budget = {"definition": "zcdp", "rho": 1}
+    open_account(client)
+    # Of the same principal as the first steward's: what that one asked would be answered again.
+    eve = json_of(client.post("/v1/keys", json={"name": "first-steward"} | _STEWARD), 201)
+    once = {"Idempotency-Key": "make"}
+    bob = json_of(client.post("/v1/keys", json={"name": "bob"} | _STEWARD, headers=once), 201)
+    old, mine = _row(database, eve["id"]), bearer(eve["key"])
+    if end == "revoked":
+        client.delete(f"/v1/keys/{eve['id']}")
+    else:
+        json_of(client.post(f"/v1/keys/{eve['id']}/rotate", json={"overlap": "PT1H"}), 201)
+        later = clock.later(clock.now(), timedelta(hours=2))
+        monkeypatch.setattr(clock, "now", lambda: later)
+    ended = _row(database, eve["id"])
+    problem_of(client.get("/v1/keys", headers=mine), "unauthenticated")
+
+    _put(database, old)
+    listed = json_of(client.get("/v1/keys", headers=mine))["items"]
+    acts: list[tuple[str, str, Any]] = [
+        ("POST", "/v1/keys", {"name": "eve"} | _STEWARD),
+        ("POST", f"/v1/keys/{bob['id']}/rotate", {}),
+        ("DELETE", f"/v1/keys/{bob['id']}", None),
+        ("POST", "/v1/accounts", _PEOPLE | {"name": "others", "budget": budget}),
+        ("PATCH", "/v1/accounts/people", {"budget": budget | {"rho": 2}}),
+        ("PATCH", "/v1/accounts/people", {"state": "closed"}),
+    ]
+    before = json_of(client.get("/v1/accounts/people/journal"))
+    for method, path, body in acts:
+        problem_of(client.request(method, path, json=body, headers=mine), "unauthenticated")
+    again = client.post("/v1/keys", json={"name": "bob"} | _STEWARD, headers=mine | once)
+    problem_of(again, "unauthenticated")
+    assert bob["key"] not in again.text
+    assert json_of(client.get("/v1/accounts/people/journal")) == before
+
+    _put(database, ended)
+    problem_of(client.get("/v1/keys", headers=mine), "unauthenticated")
+    assert [key["id"] for key in json_of(client.get("/v1/keys"))["items"]] == [key["id"] for key in listed]
+    with database.read() as connection:
+        assert list(verify_installation(connection, secret)) == []
+
+
+def test_a_revoked_key_whose_old_row_is_put_back_approves_nothing(
+    client: Client, database: Database, secret: Secret
+) -> None:
+    open_account(client, approval_above=0)
+    proposed = json_of(client.post("/v1/accounts/people/releases", json={"name": "r", "plan": _PLAN}), 201)
+    path = f"/v1/accounts/people/releases/{proposed['id']}/approve"
+    operators = database.write(
+        lambda connection: create_key(
+            connection, secret, name="eve", role="steward", accounts=None, expires_at=None, at=clock.now()
+        ),
+        landed=lambda *_: False,
+    )
+    old, eve = _row(database, operators[0].id), bearer(operators[1])
+    assert client.delete(f"/v1/keys/{operators[0].id}").status_code == 204
+    _put(database, old)
+    problem_of(client.post(path, headers=eve), "unauthenticated")
+    problem_of(client.patch("/v1/accounts/people", json={"approval_above": 0}, headers=eve), "unauthenticated")
+
+
+@pytest.mark.parametrize("accounts", ["[" * 200_000, "5", "[1]", '{"a": 1}', "[NaN]", r'["\ud800"]', "é"])
+def test_a_row_of_which_nothing_can_be_read_keeps_nothing_else_from_being_shown(
+    client: Client, database: Database, secret: Secret, accounts: str
+) -> None:
+    adopt(database, secret, STEWARD)
+    insert = text(_MINTED.replace("(id,", "(accounts, id,").replace("('minted'", "(:accounts, 'minted'"))
+    row = {"hash": "x", "at": clock.now(), "accounts": accounts}
+    database.write(lambda connection: connection.execute(insert, row), landed=lambda *_: False)
+    (_, minted) = json_of(client.get("/v1/keys"))["items"]
+    assert minted["id"] == "minted"
+    adopt(database, secret, STEWARD)
+    with database.read() as connection:
+        assert list(verify_installation(connection, secret)) == ["api_keys: no entry made the key minted of 'm'"]

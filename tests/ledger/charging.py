@@ -50,8 +50,7 @@ def asking(
     return Request(principal, key, digest, SECRET, kept, key_id)
 
 
-ANN = asking("ann", key_id="key-of-ann")
-BOB = asking("bob")  # of an identity provider
+ANN, BOB = asking("ann"), asking("bob")  # of an identity provider
 
 
 def open_account(

@@ -16,16 +16,8 @@ from service.ledger.database import Database
 from service.ledger.installation import check_secret
 from service.ledger.installation_journal import append, read
 from service.ledger.journal import BadEntry
-from service.ledger.keys import (
-    KeyRecord,
-    authenticate,
-    create_key,
-    ensure_first_key,
-    read_key,
-    revoke_key,
-    rotate_key,
-    token_of,
-)
+from service.ledger.key_records import KeyRecord
+from service.ledger.keys import authenticate, create_key, ensure_first_key, read_key, revoke_key, rotate_key, token_of
 from service.ledger.migrate import downgrade, migrate
 from service.ledger.secret import Secret
 from service.ledger.verify import verify
@@ -477,6 +469,7 @@ def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Databas
         "body = '{}'",
         "status = 200",
         "request_digest = 'another'",
+        "request_digest = 'é'",
         "principal = 'bob'",
         "key = 'another'",
         "seal = NULL",

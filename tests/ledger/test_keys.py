@@ -1,6 +1,7 @@
 """The life of an API key, from the first one to its revocation."""
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -9,15 +10,14 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
-from service.ledger import clock
+from service.errors import Conflict, Forbidden, InvalidInput, NotFound, StartupRefused, Unauthenticated, Unavailable
+from service.ledger import clock, keys
 from service.ledger.database import Database, open_database
+from service.ledger.installation import check_secret
 from service.ledger.journal import Actor
+from service.ledger.key_records import ROLES, KeyRecord, Role
 from service.ledger.keys import (
-    ROLES,
-    KeyRecord,
     Principal,
-    Role,
     add_bootstrap_key,
     authenticate,
     create_key,
@@ -30,6 +30,7 @@ from service.ledger.keys import (
     token_of,
 )
 from service.ledger.secret import Secret
+from service.ledger.verify_installation import verify_installation
 from tests.ledger.charging import SECRET
 
 AT = "2026-01-02T00:00:00.000000Z"
@@ -362,3 +363,91 @@ def test_replicas_that_start_together_make_one_first_key(database_url: str, secr
         assert len(_listed(database)) == 1
     finally:
         database.close()
+
+
+def _steward(database: Database, role: Role = "steward", expires_at: str | None = None) -> Actor:
+    record, _ = _create(database, SECRET, "eve", role, expires_at=expires_at)
+    return Actor(record.name, record.id)
+
+
+def _act(database: Database, by: Actor, at: str) -> KeyRecord:
+    """Make a key; the row of the acting one is not asked."""
+    return database.write(
+        lambda connection: create_key(
+            connection, SECRET, name="bob", role="auditor", accounts=None, expires_at=None, at=at, by=by
+        ),
+        landed=_never,
+    )[0]
+
+
+def test_keys_that_the_journal_knows_as_valid_make_others(database: Database) -> None:
+    eve = _steward(database, expires_at=LATER)
+    assert _act(database, eve, AT).created_by == "eve"
+    assert _act(database, Actor("oidc:ann"), AT).created_by == "oidc:ann"
+
+
+@pytest.mark.parametrize("end", ["unknown", "revoked", "expired", "another's", "auditor"])
+def test_what_the_journal_knows_as_no_valid_key_makes_ends_and_rotates_none(database: Database, end: str) -> None:
+    other, _ = _create(database, SECRET)
+    eve = _steward(database, "auditor" if end == "auditor" else "steward", LATER if end == "expired" else None)
+    if end == "unknown":
+        eve = Actor("eve", "of another installation")
+    if end == "another's":
+        eve = Actor("bob", eve.key)
+    if end == "revoked" and eve.key is not None:
+        _revoke(database, eve.key, AT)
+    before = _listed(database)
+    acts: list[Callable[[Connection], object]] = [
+        lambda connection: create_key(
+            connection, SECRET, name="bob", role="auditor", accounts=None, expires_at=None, at=LATER, by=eve
+        ),
+        lambda connection: rotate_key(connection, SECRET, other.id, overlap=HOUR, at=LATER, by=eve),
+        lambda connection: revoke_key(connection, SECRET, other.id, at=LATER, by=eve),
+    ]
+    for act in acts:
+        with pytest.raises(Forbidden if end == "auditor" else Unauthenticated):
+            database.write(act, landed=_never)
+    assert _listed(database) == before
+
+
+def test_no_key_is_made_with_another_while_the_journal_is_not_sound(database: Database) -> None:
+    eve = _steward(database)
+    forged = text(
+        "INSERT INTO installation_journal (seq, kind, body, hash, seal) SELECT seq + 1, kind, body, hash, seal"
+        " FROM installation_journal"
+    )
+    database.write(lambda connection: connection.execute(forged), landed=_never)
+    with pytest.raises(Unavailable) as refused:
+        _act(database, eve, AT)
+    assert "the installation's journal is not sound: entry 2" in str(refused.value.for_operator)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_verification_finds_what_was_done_with_a_key_after_its_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """As an earlier version wrote it, which asked the row alone."""
+    check_secret(database, SECRET)
+    eve = _steward(database, expires_at=LATER if end == "expired" else None)
+    if end == "revoked" and eve.key is not None:
+        _revoke(database, eve.key, AT)
+    monkeypatch.setattr(keys, "require_valid", lambda *_: None)
+    _act(database, eve, LATER)
+    ended = "was revoked" if end == "revoked" else "had expired"
+    with database.read() as connection:
+        assert list(verify_installation(connection, SECRET)) == [
+            f"installation_journal: entry {3 if end == 'revoked' else 2}: key_made by the key {eve.key} of 'eve', which"
+            f" {ended} by then"
+        ]
+
+
+def test_a_key_that_ends_itself_was_valid_then(database: Database) -> None:
+    check_secret(database, SECRET)
+    eve, bob = _steward(database), _steward(database)
+    database.write(lambda connection: revoke_key(connection, SECRET, eve.key or "", at=AT, by=eve), landed=_never)
+    database.write(
+        lambda connection: rotate_key(connection, SECRET, bob.key or "", overlap=timedelta(), at=AT, by=bob),
+        landed=_never,
+    )
+    with database.read() as connection:
+        assert list(verify_installation(connection, SECRET)) == []

@@ -11,7 +11,8 @@ from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request, StoredAnswer
 from service.ledger.journal import Head, Kept, has_entry
-from service.ledger.keys import KeyRecord, create_key, list_keys, read_key
+from service.ledger.key_records import KeyRecord
+from service.ledger.keys import create_key, list_keys, read_key
 from service.ledger.once import Answer, Outcome, Reload, Source, once, once_reloaded
 from service.ledger.secret import Secret
 from tests.ledger.charging import account_of, asking, charge, entries_of, open_account

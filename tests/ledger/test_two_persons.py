@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from service.errors import BudgetExceeded, Conflict, Forbidden
+from service.errors import BudgetExceeded, Forbidden, Unavailable
 from service.ledger import journal, opening
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
@@ -16,7 +16,8 @@ from service.ledger.idempotency import Request
 from service.ledger.installation_journal import append
 from service.ledger.journal import Actor, BadEntry, Broken
 from service.ledger.key_events import keys_of, people_behind
-from service.ledger.keys import FIRST_PRINCIPAL, KeyRecord, create_key, revoke_key, rotate_key
+from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord
+from service.ledger.keys import create_key, revoke_key, rotate_key
 from service.ledger.once import Answer
 from service.ledger.verify import verify
 from tests.ledger.charging import (
@@ -191,8 +192,9 @@ def test_nothing_is_approved_while_the_journal_of_the_keys_is_not_sound(ledger: 
         connection.execute(text("DELETE FROM installation_journal WHERE seq = 1"))
 
     ledger.write(attack, landed=_never)
-    with pytest.raises(Conflict, match="entry 1: the entry is missing"):
+    with pytest.raises(Unavailable) as refused:
         approve(ledger, proposed, request=_as(bob))
+    assert "entry 1: the entry is missing" in str(refused.value.for_operator)
 
 
 # Changes after which more can be spent
