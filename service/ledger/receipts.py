@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 
 from service.ledger import journal, partitions
 from service.ledger.accounts import AccountRecord
-from service.ledger.releases import read_release
+from service.ledger.releases import read_charged_release
 from service.ledger.signing import BadSignature, check_signature
 from service.ledger.tables import Entry, Release
 from service.privacy.numbers import exact_text
@@ -22,8 +22,9 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
     Raises:
         NotFound: the account has no such release.
+        Unavailable: its row is not what its entry says.
     """
-    release = read_release(connection, account.id, release_id).seen(at)
+    release = read_charged_release(connection, account, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
     body = select(Entry.body).where(Entry.account_id == account.id, Entry.seq == release.head.seq)
     return {
