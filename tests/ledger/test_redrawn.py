@@ -5,14 +5,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 
-from service.errors import AlreadyDrawn
+from service.errors import AlreadyDrawn, Unavailable
+from service.ledger import drawn, packing
 from service.ledger.database import Database
 from service.ledger.journal import BadEntry
+from service.ledger.layouts import Layout, seal_layout
 from service.ledger.verify import Verdict, verify
-from tests.ledger.charging import open_account
+from tests.ledger.charging import account_of, open_account
 from tests.ledger.ledgers import LEVEL, A, draw, register, tabulate
 
 _TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
@@ -186,3 +189,55 @@ def test_groups_that_were_drawn_twice_are_found(database_url: str, database: Dat
     found = _verdict(database)
     assert found.entries == 3
     assert found.first_bad in {BadEntry(4, _TABULATED), BadEntry(4, _OTHER)}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("noisy", packing.pack(np.array([424242, 0, 0], np.int64))),
+        ("noisy", b"no frame"),
+        ("noisy_hash", packing.digest(np.array([424242, 0, 0], np.int64))),
+        ("id", "another"),
+        ("mechanism", "no mechanism"),
+        ("partition", "37"),
+        ("repetition", 1),
+        ("size", 2),
+        ("created_at", "2031-01-01T00:00:00.000000Z"),
+        ("seq", 2),
+        ("seq", 9),
+    ],
+)
+def test_a_draw_that_is_not_as_its_entry_says_is_not_read(
+    database_url: str, database: Database, column: str, value: object
+) -> None:
+    release = _released(database, A)
+    draw(database, "people", release, A)
+    account = account_of(database)
+    with _owner(database_url) as connection:
+        beyond = "SELECT account_id, 9, kind, release_id, body, hash FROM journal WHERE seq = 3"
+        connection.execute(text(f"INSERT INTO journal (account_id, seq, kind, release_id, body, hash) {beyond}"))
+        connection.execute(text(f'UPDATE draws SET "{column}" = :value'), {"value": value})
+    with database.read() as connection:
+        (name,) = connection.execute(text("SELECT id FROM draws")).scalars()
+        for read in (
+            lambda: drawn.read_draw(connection, account.id, name),
+            lambda: drawn.list_draws(connection, release, 0, 10, 10**6),
+        ):
+            with pytest.raises(Unavailable, match="not what the account's journal says") as refused:
+                read()
+            assert repr(name) in str(refused.value.for_operator)
+        if column != "noisy":
+            with pytest.raises(Unavailable):
+                drawn.list_outlines(connection, release, 0, 10, 10**6)
+
+
+def test_groups_that_are_not_as_the_entry_says_are_not_read(database_url: str, database: Database) -> None:
+    release = _released(database, LEVEL)
+    name = tabulate(database, "people", release, ["1", "2"], "12")
+    account = account_of(database)
+    for layout in (seal_layout(Layout("x", {}, ["2", "1"], "12")).packed, b"none", None):
+        change = "DELETE FROM tabulations" if layout is None else "UPDATE tabulations SET layout = :layout"
+        with _owner(database_url) as connection:
+            connection.execute(text(change), {"layout": layout} if layout else {})
+        with database.read() as connection, pytest.raises(Unavailable):
+            drawn.read_draw(connection, account.id, name)
