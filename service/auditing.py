@@ -18,7 +18,7 @@ from service.installation import (
     settings_of_command,
 )
 from service.ledger import accounts, clock, exports
-from service.ledger.backup import back_up
+from service.ledger.backup import back_up, file_faults
 from service.ledger.database import Database
 from service.ledger.high_water import HighWaterFile, Mark, last_entries, missing_entries
 from service.ledger.journal import Head, read_head, write_head
@@ -66,7 +66,7 @@ def verify(
         if mark is not None:
             typer.echo(f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}")
         with database.read() as connection:
-            unlike = schema_faults(connection)
+            unlike = schema_faults(connection) + file_faults(connection)
             faults = list(verify_installation(connection, secret))
             if mark is not None:
                 faults += map(str, missing_entries(connection, mark.heads, last_entries(connection)))

@@ -109,6 +109,17 @@ def test_a_trigger_that_somebody_dropped_is_told(home: Path, tmp_path: Path, sai
         assert re.fullmatch(rf"error: the database lacks {missing}: .*\n", ended.stderr)
 
 
+def test_an_index_that_holds_other_rows_is_told(home: Path, tmp_path: Path, said: Command) -> None:
+    swap = (
+        "UPDATE sqlite_master SET rootpage = (SELECT sum(rootpage) FROM sqlite_master AS two WHERE two.name IN"
+        " ('draws_kept', 'jobs_by_state')) - rootpage WHERE name IN ('draws_kept', 'jobs_by_state')"
+    )
+    copy = _changed(home, tmp_path / "copy", "PRAGMA writable_schema = ON", swap)
+    lines = said(copy, "verify", code=1).splitlines()
+    damaged = "the database: its file is damaged: a page, an index or a reference"
+    assert [damaged, "the installation: all valid", "people: 4 entries, all valid"] == lines[1:]
+
+
 @pytest.mark.parametrize("table", ["installation", "holds"])
 def test_a_table_that_somebody_dropped_is_told(home: Path, tmp_path: Path, table: str) -> None:
     copy = _changed(home, tmp_path / "copy", f"DROP TABLE {table}")

@@ -436,7 +436,7 @@ def read_journal(
     require(principal, "auditor", account)
     with database.read() as connection:
         found = accounts.read_account(connection, account)
-        entries = journal.entries(connection, found.id, read_seq(cursor), limit, with_room(take))
+        entries = journal.entries(connection, found.id, read_seq(cursor), limit, with_room(take), until=found.head.seq)
         previous = journal.hash_before(connection, found.id, entries[0].seq) if entries else ""
     items = []
     for entry in entries:

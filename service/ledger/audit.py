@@ -63,10 +63,12 @@ class Audit:
 
     def _take(self, said: Said, said_hash: str) -> tuple[Said, str | None]:
         chain = self.chain
-        proposed = chain.proposed
+        proposed, held = chain.proposed, chain.held.get(said.get("release", ""))
         state = chain.follow(said, Head(said["seq"], said_hash))
         if said["kind"] in ("budget_changed", "account_reopened") and "proposal" in said["content"]:
             _check_second(said, proposed)
+        if said["kind"] == "approved" and held is not None and held.by == said["actor"]:
+            raise Broken("the release was proposed and approved by one principal")
         if state is not None and "plan" in said["content"]:
             self._check_price(said["content"]["accountant"], chain.subject, chain.amount)
         return said, state

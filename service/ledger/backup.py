@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger.database import Database
 from service.ledger.failures import refusal, sqlite_failure
@@ -79,12 +81,19 @@ def require_sound_file(database: Database) -> None:
         Unavailable: it cannot be read.
     """
     with database.read() as connection:
-        file = connection.connection.driver_connection
-        if isinstance(file, sqlite3.Connection) and not _is_sound(file):
+        if file_faults(connection):
             raise StartupRefused(
                 f"the ledger's file is damaged: {database.place}. Keep it as it is for whoever looks into it, restore"
                 " the newest backup, and say so with python -m service acknowledge"
             )
+
+
+def file_faults(connection: Connection) -> list[str]:
+    """Say what is wrong with the file of an SQLite ledger, all of which is read; nothing of a database of a server."""
+    file = connection.connection.driver_connection
+    if not isinstance(file, sqlite3.Connection) or _is_sound(file):
+        return []
+    return ["its file is damaged: a page, an index or a reference"]
 
 
 def _is_sound(file: sqlite3.Connection) -> bool:

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, select
 
-from service.errors import AlreadyDrawn, Gone, NotFound
+from service.errors import AlreadyDrawn, Gone, NotFound, Unavailable
 from service.ledger import packing
 from service.ledger.branches import WHOLE
 from service.ledger.idempotency import StoredAnswer
 from service.ledger.journal import Head, has_entry
-from service.ledger.layouts import Layout, unpack_layout
+from service.ledger.layouts import Layout, checked_layout
 from service.ledger.once import Reload, Source
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.tables import Draw, Entry, Release, Tabulation
+from service.ledger.tables import Account, Draw, Entry, Release, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
 from service.privacy.plan import mechanisms_of
@@ -70,6 +70,7 @@ def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawReco
     Raises:
         NotFound: the account has none with this id.
         Gone: its noisy counts are no longer kept.
+        Unavailable: its row is not what its entry says.
     """
     row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
     if row is None:
@@ -143,14 +144,19 @@ _OUTLINE = select(
     Draw.seq,
     Draw.created_at,
     Draw.noisy_removed_at,
+    Draw.noisy_hash,
     Entry.hash,
+    Entry.body,
     Tabulation.layout,
+    Account.head_seq,
 )
 
 
 def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
-    return query.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq)).outerjoin(
-        Tabulation, Tabulation.draw_id == Draw.id
+    return (
+        query.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
+        .join(Account, Account.id == Draw.account_id)
+        .outerjoin(Tabulation, Tabulation.draw_id == Draw.id)
     )
 
 
@@ -167,20 +173,28 @@ def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mec
 
 
 def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawRecord:
+    layout = _checked(row)
+    try:
+        noisy = packing.unpack(row.noisy, row.size)
+    except (MemoryError, ValueError):
+        raise _altered(row.id) from None
+    if packing.digest(noisy) != row.noisy_hash:
+        raise _altered(row.id)
     return DrawRecord(
         id=row.id,
         account_id=row.account_id,
         release_id=row.release_id,
         mechanism=mechanisms[row.mechanism],
         turn=Turn(row.partition, row.repetition),
-        noisy=packing.unpack(row.noisy, row.size),
+        noisy=noisy,
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
-        layout=None if row.layout is None else unpack_layout(row.layout),
+        layout=layout,
     )
 
 
 def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawOutline:
+    layout = _checked(row)
     return DrawOutline(
         id=row.id,
         release_id=row.release_id,
@@ -189,6 +203,38 @@ def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechani
         size=row.size,
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
-        layout=None if row.layout is None else unpack_layout(row.layout),
+        layout=layout,
         noisy_removed_at=row.noisy_removed_at,
+    )
+
+
+def _checked(row: Row[*tuple[Any, ...]]) -> Layout | None:
+    """Hold a row of draws against its journal entry, and return its layout if it is of a tabulation.
+
+    The sealed row of the account vouches for the entries up to its head, and nothing for rows of draws.
+
+    Raises:
+        Unavailable: it is not what the entry says.
+    """
+    if row.seq > row.head_seq:
+        raise _altered(row.id)
+    said = json.loads(row.body)
+    content, stated = said["content"], (row.id, row.mechanism, row.partition, row.repetition, row.size, row.noisy_hash)
+    entered = tuple(map(content.get, ("draw", "mechanism", "partition", "repetition", "size", "noisy_hash")))
+    same = (said["kind"], said["release"], said["time"], entered) == ("drawn", row.release_id, row.created_at, stated)
+    if not same:
+        raise _altered(row.id)
+    if row.layout is None and "layout_hash" not in content:
+        return None
+    try:
+        return checked_layout(row.layout or b"", content["layout_hash"], content["level"], content["groups"])
+    except (KeyError, ValueError):
+        raise _altered(row.id) from None
+
+
+def _altered(draw_id: str) -> Unavailable:
+    return Unavailable(
+        "the draw is not what the account's journal says; it is not shown before an operator has looked",
+        retry_after=60,
+        for_operator=f"the row of draw {draw_id!r} is not as the service wrote it: run verify",
     )

@@ -100,7 +100,7 @@ def export(database: Database, signer: Signer, exported: list[Member], at: str) 
 def _entries(database: Database, member: Member, after: int, until: int) -> Iterator[str]:
     while after < until:
         with database.read() as connection:
-            page = journal.entries(connection, member.id, after, min(_PAGE, until - after))
+            page = journal.entries(connection, member.id, after, _PAGE, until=until)
         if not page:
             return  # the database has lost them, and the file's reader will say so
         for entry in page:

@@ -53,6 +53,7 @@ class Held:
     subject: Subject
     expires_at: str | None
     own: bool  # registered in this account, and not in one under it
+    by: str | None  # who registered it
 
 
 class _Sum:
@@ -138,9 +139,9 @@ class Chain:
             raise Broken("an account is opened by its first entry, and by no other")
         match kind:
             case "committed" | "reserved" | "proposed" if "plan" in content:
-                return self._register(said["release"], kind, content)
+                return self._register(said, kind, content)
             case "committed" | "approved" | "voided" | "expired":
-                return self._step(said["release"], content["to"] if kind == "approved" else kind)
+                return self._step(said["release"], kind, content)
             case "repriced":
                 self._reprice(said["release"], amount_of(content["was"]), amount_of(content["price"]))
             case "account_opened":
@@ -187,7 +188,8 @@ class Chain:
             case _:
                 self.state = "closed" if kind == "account_closed" else "open"
 
-    def _register(self, release: str, kind: str, content: Said) -> str:
+    def _register(self, said: Said, kind: str, content: Said) -> str:
+        release = said["release"]
         self.amount = amount = amount_of(content["price"])
         self.subject = subject = subject_of(content)
         own = content.get("origin") is None
@@ -198,7 +200,7 @@ class Chain:
         else:
             read_amount(amount)
             self._holds.add(amount)
-            self.held[release] = Held(kind, amount, subject, content["expires_at"], own)
+            self.held[release] = Held(kind, amount, subject, content["expires_at"], own, said["actor"])
         return kind
 
     def _commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:
@@ -212,15 +214,19 @@ class Chain:
             if len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
                 self._add_up_subjects()
 
-    def _step(self, release: str, state: str) -> str:
+    def _step(self, release: str, kind: str, content: Said) -> str:
+        """Follow a step of what is held: only an approval takes a proposal on, and all else but it takes one back."""
         held = self.held.get(release)
         if held is None:
             raise Broken("the release is not held")
+        state = content["to"] if kind == "approved" else kind
+        if kind == "approved" and (held.state != "proposed" or state not in ("reserved", "committed")):
+            raise Broken("what is approved was not proposed, or comes to a state that no approval brings it to")
+        if kind == "committed" and held.state == "proposed":
+            raise Broken("the release was proposed, and is committed without an approval")
         if state == "reserved":
             held.state = state
             return state
-        if state not in ("committed", "voided", "expired"):
-            raise Broken("a release comes to no such state")
         del self.held[release]
         self._holds.add(held.amount, -1)
         if state == "committed":

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
-from service.ledger import accounts, journal, release_rows
+from service.ledger import accounts, clock, journal, release_rows
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
+from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
 from service.ledger.releases import ReleaseRecord, State, expires, read_release, state_of
 from service.ledger.settling import Held, Kind, held_of, settle
@@ -61,7 +62,8 @@ def void(
         InvalidInput: something of it could be published without this service, and nobody attests that it was not.
     """
 
-    def choose(_: Connection, release: ReleaseRecord) -> _Step | None:
+    def choose(connection: Connection, release: ReleaseRecord) -> _Step | None:
+        require_valid(connection, request.secret, request.actor, clock.now())
         if release.state == "voided":
             return None
         if release.state in ("committed", "expired"):

@@ -241,12 +241,21 @@ _INSERT = insert(Entry)
 
 
 def entries(
-    connection: Connection, account_id: int, after_seq: int, limit: int, before_reading: BeforeReading | None = None
+    connection: Connection,
+    account_id: int,
+    after_seq: int,
+    limit: int,
+    before_reading: BeforeReading | None = None,
+    *,
+    until: int,
 ) -> Page[JournalEntry]:
-    """A page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order."""
+    """A page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order.
+
+    None is after ``until``, the number of the account's head: for what is beyond it nobody vouches.
+    """
     query = (
         select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
-        .where(Entry.account_id == account_id, Entry.seq > after_seq)
+        .where(Entry.account_id == account_id, Entry.seq > after_seq, Entry.seq <= until)
         .order_by(Entry.seq)
     )
     rows = rows_of(connection, query, func.length(Entry.body), limit, before_reading=before_reading)
@@ -271,6 +280,7 @@ _KEPT = (
         Account.name == bindparam("account"),
         Entry.seq == bindparam("seq"),
         Entry.hash == bindparam("hash"),
+        Entry.seq <= Account.head_seq,
     )
 )
 

@@ -52,11 +52,6 @@ def seal_layout(layout: Layout) -> SealedLayout:
     return SealedLayout(layout, zlib.compress(written, _LEVEL), hashlib.sha256(written).hexdigest())
 
 
-def unpack_layout(packed: bytes) -> Layout:
-    """The layout that was stored."""
-    return Layout(**json.loads(_inflated(packed)))
-
-
 def checked_layout(packed: bytes, digest: str, level: object, groups: object) -> Layout:
     """The layout of these bytes, whoever made them, if it is the one of which the journal says this.
 

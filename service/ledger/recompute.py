@@ -76,7 +76,7 @@ def differences(connection: Connection, account: AccountRecord) -> list[Differen
     """
     audit = Audit(account.name)
     chain, wrong = audit.chain, dict[str, Difference]()
-    while page := journal.entries(connection, account.id, chain.head.seq, _PAGE):
+    while page := journal.entries(connection, account.id, chain.head.seq, _PAGE, until=account.head.seq):
         for entry in page:
             said = json.loads(entry.body)
             state = chain.follow(said, Head(entry.seq, entry.hash))
@@ -138,8 +138,8 @@ def _write(
 ) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
     """Entries, totals and rows of releases that still count, on the locked account."""
     account, at = accounts.lock_account(connection, line), clock.now()
-    since = select(Entry.seq).where(Entry.account_id == account.id, Entry.seq > seen.seq, Entry.kind == "repriced")
-    if connection.execute(since.limit(1)).first() is not None:
+    since = select(Entry.seq).where(Entry.account_id == account.id, Entry.seq > seen.seq, Entry.seq <= account.head.seq)
+    if connection.execute(since.where(Entry.kind == "repriced").limit(1)).first() is not None:
         raise Conflict(f"account {account.name!r} is being priced again by somebody else")
     ids = [difference.release for difference in found]
     query = select(Release.id).where(Release.id.in_(ids), Release.state.in_((*HELD, "committed")))

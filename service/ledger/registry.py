@@ -22,7 +22,7 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     Raises:
         Conflict: more is counted than any budget allowed, since releases were priced again.
     """
-    query = select(Entry.body).where(Entry.account_id == account.id, _OF_A_BUDGET)
+    query = select(Entry.body).where(Entry.account_id == account.id, Entry.seq <= account.head.seq, _OF_A_BUDGET)
     bodies = connection.execute(query).scalars()
     caps = [account.budget, *(budgets.read_budget(json.loads(body)["content"]["budget"]) for body in bodies)]
     largest = replace(

@@ -6,7 +6,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, exists, false, select, text
+from sqlalchemy import Connection, Row, bindparam, exists, false, select
 
 from service.ledger import clock, draws, packing, release_rows
 from service.ledger.audit import Audit
@@ -16,6 +16,7 @@ from service.ledger.journal import Broken, JournalEntry, canonical
 from service.ledger.layouts import by_branch, checked_layout
 from service.ledger.metadata import write_metadata
 from service.ledger.recount import DrawnFrom, Recount
+from service.ledger.redrawn import Redrawn
 from service.ledger.streams import Bad, Found, InOrder
 from service.ledger.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.ledger.tabulations import tabulated
@@ -53,7 +54,7 @@ class OwnRows:
         self._states: dict[str, tuple[int, str]] = {}  # of what is held: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
         # the entries left it
-        self._branches: dict[tuple[str, str, str, int], tuple[int, int, str]] = {}
+        self._redrawn = Redrawn(connection, account_id)
         self._recount = Recount(connection, account_id)
         self._secret = secret_of(connection)
 
@@ -220,9 +221,8 @@ class OwnRows:
         if (release.row.account_id, release.row.state) != (self._account, "committed"):
             raise Bad(seq, "the draw is of no committed release of the account")
         if '"choice"' in release.row.plan:
-            for fork in draws.forks_of(release.plan, row.mechanism, row.repetition):
-                where = (row.release_id, fork.pointer, row.partition, fork.turn)
-                self._branches.setdefault(where, (seq, fork.branch, row.id))
+            forks = draws.forks_of(release.plan, row.mechanism, row.repetition)
+            self._redrawn.take(seq, row.id, row.release_id, forks, row.partition)
         self._check_layout(said, row, release)
 
     def _check_layout(self, said: Said, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
@@ -239,9 +239,8 @@ class OwnRows:
         level = find_level(release.plan, layout.level)
         if level is None:
             raise Bad(seq, "the release has not the level of the tabulation")
-        for branch, groups in zip(level.branches, by_branch(layout), strict=True):
-            for group in groups:
-                self._branches.setdefault((row.release_id, level.pointer, group, 0), (seq, branch, row.id))
+        groups = list(zip(level.branches, by_branch(layout), strict=True))
+        self._redrawn.take_groups(seq, row.id, row.release_id, level.pointer, groups)
         self._recount.check_tabulation(seq, row, tabulated(level, layout))
 
     def check_end(self) -> None:
@@ -262,16 +261,7 @@ class OwnRows:
                 raise Bad(seq, "the release's price or accountant is not what the journal makes it")
         if self._connection.execute(_LAYOUT_OF_NOTHING).first() is not None:
             raise Bad(last, "the groups of a tabulation are of no draw")
-        strange = False
-        for row in self._connection.execute(_BRANCHES, {"account": self._account}):
-            where = (row.release_id, row.node, row.partition, row.turn)
-            if self._branches.get(where, (0, 0, ""))[1:] == (row.branch, row.draw_id):
-                del self._branches[where]
-            else:
-                strange = True
-        if self._branches or strange:
-            seq = min((seq for seq, _, _ in self._branches.values()), default=last)
-            raise Bad(seq, "the branches that were taken are not those of the draws")
+        self._redrawn.check_end(last)
         self._recount.check_end(last)
 
 
@@ -301,11 +291,6 @@ _LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
 _LAYOUT_OF_NOTHING = select(Tabulation.draw_id).where(~exists().where(Draw.id == Tabulation.draw_id)).limit(1)
 _PRICED = select(Release.account_id, Release.seq, Release.plan, Release.state, Release.price, Release.accountant).where(
     Release.id == bindparam("id")
-)
-# From the few branches to their releases, whatever the planner thinks of the two tables' sizes.
-_BRANCHES = text(
-    "SELECT b.release_id, b.node, b.partition, b.turn, b.branch, b.draw_id FROM branches_taken b CROSS JOIN releases r"
-    " WHERE r.id = b.release_id AND r.account_id = :account"
 )
 
 

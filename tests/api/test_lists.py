@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from service.ledger import journal, paging
 from service.ledger.database import Database
@@ -75,11 +76,11 @@ def test_sizes_are_known_before_anything_is_read(database: Database, alone: Test
     account = account_of(database)
     with database.read() as connection:
         read: list[int] = []
-        assert len(journal.entries(connection, account.id, 0, 1, read.append)) == 1
+        assert len(journal.entries(connection, account.id, 0, 1, read.append, until=3)) == 1
         assert read[0] < 10_000
         with pytest.raises(Enough):
-            journal.entries(connection, account.id, 1, 100, refuse)
-        assert journal.entries(connection, account.id, 3, 100) == []
+            journal.entries(connection, account.id, 1, 100, refuse, until=3)
+        assert journal.entries(connection, account.id, 3, 100, until=3) == []
 
 
 @pytest.mark.parametrize("helpers", [0, 1])
@@ -141,3 +142,13 @@ def _kept(database: Database) -> list[str]:
     with database.read() as connection:
         rows = connection.exec_driver_sql("SELECT subject FROM known_costs WHERE subject LIKE 'balance %%'")
         return list(rows.scalars())
+
+
+def test_a_journal_ends_with_its_accounts_head(database: Database, alone: TestClient) -> None:
+    open_account(alone)
+    row = "SELECT account_id, 9, kind, release_id, body, hash FROM journal"
+    forged = text(f"INSERT INTO journal (account_id, seq, kind, release_id, body, hash) {row}")
+    database.write(lambda connection: connection.execute(forged), landed=lambda *_: False)
+    page = json_of(alone.get("/v1/accounts/people/journal"))
+    assert [item["entry"]["seq"] for item in page["items"]] == [1]
+    assert page["next_cursor"] is None

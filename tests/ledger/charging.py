@@ -189,7 +189,7 @@ def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:
     """The whole journal of an account, which must be sound: its chain, and all that follows from it, bit for bit."""
     with database.read() as connection:
         account = accounts.read_account(connection, name)
-        found = journal.entries(connection, account.id, 0, 10**6)
+        found = journal.entries(connection, account.id, 0, 10**6, until=account.head.seq)
         then = replay(connection, account, account.head.seq)
         assert then.account == account
         assert (then.committed, then.reserved) == spending.counts(connection, account.id)

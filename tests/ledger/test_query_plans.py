@@ -121,7 +121,7 @@ def _read(database: Database, release: str) -> None:
         accounts.list_accounts(connection, "", 10, None)
         accounts.list_accounts(connection, "", 10, frozenset({"people"}))
         accounts.list_accounts(connection, "", 10, None, "people")
-        journal.entries(connection, account.id, 1, 10)
+        journal.entries(connection, account.id, 1, 10, until=9)
         course.course_of(connection, account, 10)
         jobs.list_jobs(connection, "ann", ("", ""), 10, None)
         jobs.list_jobs(connection, "ann", ("", ""), 10, "queued")

@@ -14,11 +14,14 @@ from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.journal import Actor, BadEntry, Head
 from service.ledger.receipts import receipt_of
-from service.ledger.recompute import recompute
+from service.ledger.recompute import Repriced, recompute
+from service.ledger.registry import largest_budget
+from service.ledger.signing import signer_of
 from service.ledger.verify import verify
 from service.privacy.filter import Totals
 from tests.ledger.charging import (
     ANN,
+    SECRET,
     account_of,
     approve,
     charge,
@@ -31,6 +34,7 @@ from tests.ledger.charging import (
     reserve,
     void,
 )
+from tests.ledger.ledgers import exported
 
 _PLAN = {"type": "geometric", "epsilon": "0.4", "name": "a"}
 _MORE = {"definition": "pure", "epsilon": "5"}
@@ -178,6 +182,36 @@ def test_an_entry_beyond_the_head_proposes_nothing(database: Database) -> None:
     assert _first_bad(database) is not None
     with pytest.raises((Conflict, RuntimeError)):
         charge(database, _PLAN)  # its entry has no room
+
+
+def test_entries_beyond_the_head_change_no_price_and_no_budget_and_are_not_exported(database: Database) -> None:
+    """A release that is said to have cost more would be priced again, and the difference be left of the budget."""
+    open_account(database, **{**_MORE, "epsilon": "1"})
+    charge(database, _PLAN)
+    before, entries = account_of(database), entries_of(database)
+    said = json.loads(entries[1].body)
+    dearer = said["content"] | {"price": said["content"]["price"] | {"epsilon": "0.8"}}
+    forged: tuple[tuple[journal.Kind, dict[str, object], str | None], ...] = (
+        ("committed", dearer, said["release"]),
+        ("repriced", {"was": dearer["price"], "price": dearer["price"], "accountant": "0"}, said["release"]),
+        ("budget_changed", {"budget": _MORE}, None),
+    )
+    for number, (kind, content, release) in enumerate(forged):
+        chain = journal.AccountHead(before.id, "people", Head(10**9 + number, "0" * 64))
+        row, _ = journal.following(chain, kind, content, actor=Actor("ann"), release_id=release, at=clock.now())
+        _write(
+            database,
+            "INSERT INTO journal (account_id, seq, kind, release_id, body, hash)"
+            " VALUES (:account_id, :seq, :kind, :release_id, :body, :hash)",
+            **row,
+        )
+    assert recompute(database, "people", apply=True) == Repriced(before, [], [], applied=False)
+    lines = exported(database, signer_of(SECRET)).decode().splitlines()
+    with database.read() as connection:
+        assert largest_budget(connection, before) == before.budget
+        assert journal.entries(connection, before.id, 0, 10, until=before.head.seq) == entries
+    assert len(lines) == 1 + len(entries)
+    assert _first_bad(database) == BadEntry(3, "the entry is missing")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import BudgetExceeded, Forbidden, Unavailable
-from service.ledger import journal, opening
+from service.ledger import holds, journal, opening
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.history import replay
@@ -28,6 +28,7 @@ from tests.ledger.charging import (
     approve,
     asking,
     charge,
+    commit,
     entries_of,
     open_account,
 )
@@ -327,6 +328,38 @@ def test_verification_finds_a_second_steward_who_was_none(
     _change(ledger, BOB, {"rho": "2"})
     with ledger.read() as connection:
         assert verify(connection, "people").first_bad == BadEntry(3, reason)
+
+
+_UNAPPROVED = "the release was proposed, and is committed without an approval"
+_NOT_PROPOSED = "what is approved was not proposed, or comes to a state that no approval brings it to"
+_BY_ONE = "the release was proposed and approved by one principal"
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "step", "reason"),
+    [
+        ("0.9", holds._Step("committed", "committed", {}), _UNAPPROVED),
+        ("0.9", holds._Step("committed", "approved", {"to": "committed"}), _BY_ONE),
+        ("0.9", holds._Step("voided", "approved", {"to": "voided"}), _NOT_PROPOSED),
+        ("0.1", holds._Step("committed", "approved", {"to": "committed"}), _NOT_PROPOSED),
+        ("0.9", holds._Step("voided", "voided", {}), None),
+        ("0.1", holds._Step("committed", "committed", {}), None),
+    ],
+)
+def test_verification_finds_a_release_that_nobody_else_approved(
+    database: Database, epsilon: str, step: Any, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that somebody who changes the rows for a moment has the service write, in the whole line."""
+    open_account(database, "agency")
+    open_account(database, parent="agency", approval_above="0.5", definition="pure", epsilon="9")
+    (held,) = charge(database, _PLAN | {"epsilon": epsilon}, reserve_for=timedelta(hours=1))
+    assert held.state == ("proposed" if epsilon == "0.9" else "reserved")
+    monkeypatch.setattr(holds, "_commitment", lambda _: step)
+    commit(database, held.id)
+    with database.read() as connection:
+        for name in ("people", "agency"):
+            found = verify(connection, name).first_bad
+            assert found == (None if reason is None else BadEntry(3, reason))
 
 
 def test_key_events_that_say_nothing_are_found(database: Database) -> None:

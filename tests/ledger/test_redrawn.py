@@ -1,0 +1,243 @@
+"""Draws that were made beside others whose rows were away for a moment: each by itself is as its entry says."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection, create_engine, make_url, text
+
+from service.errors import AlreadyDrawn, Unavailable
+from service.ledger import drawn, packing
+from service.ledger.database import Database
+from service.ledger.journal import BadEntry
+from service.ledger.layouts import Layout, seal_layout
+from service.ledger.verify import Verdict, verify
+from tests.ledger.charging import account_of, open_account
+from tests.ledger.ledgers import LEVEL, A, draw, register, tabulate
+
+_TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
+_CHOICE: dict[str, Any] = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [A, _TWO_B]}}
+
+_DRAWN = "the mechanism, partition and repetition had been drawn, or the whole input had been"
+_OTHER = "another branch of a choice above the draw had been drawn from"
+_TABULATED = "the groups that are drawn had been drawn at this level"
+
+
+@contextlib.contextmanager
+def _owner(database_url: str) -> Iterator[Connection]:
+    """The tables' owner, whom no trigger holds up; what he takes away from them comes back with ``commit``."""
+    url = make_url(database_url)
+    drivers = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+    engine = create_engine(url.set(drivername=drivers[url.get_backend_name()]))
+    with engine.connect() as connection:
+        made: list[Any] = []
+        if engine.dialect.name == "sqlite":
+            made = list(connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")))
+            for name, _ in made:
+                connection.execute(text(f"DROP TRIGGER {name}"))
+        else:
+            connection.execute(text("SET session_replication_role = replica"))
+        yield connection
+        for _, sql in made:
+            connection.exec_driver_sql(sql)
+        connection.commit()
+    engine.dispose()
+
+
+def _away(database_url: str, act: Callable[[], object], *tables: str) -> None:
+    """Do something while the rows of tables are away; they come back beside what it wrote."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with _owner(database_url) as connection:
+        for table in tables:
+            rows[table] = [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table}"))]
+            connection.execute(text(f"DELETE FROM {table}"))
+    act()
+    with _owner(database_url) as connection:
+        for table, kept in rows.items():
+            for row in kept:
+                columns = ", ".join(f'"{column}"' for column in row)
+                values = ", ".join(f":{column}" for column in row)
+                statement = f"INSERT INTO {table} ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING"
+                connection.execute(text(statement), row)
+
+
+def _verdict(database: Database) -> Verdict:
+    with database.read() as connection:
+        return verify(connection, "people")
+
+
+def _released(database: Database, plan: Any) -> str:
+    open_account(database, definition="pure", epsilon="100", delta="1e-9")
+    return register(database, "people", plan)[0]
+
+
+@pytest.mark.parametrize(("first", "second"), [("", "p"), ("p", "")])
+def test_the_whole_input_beside_a_partition_is_found(
+    database_url: str, database: Database, first: str, second: str
+) -> None:
+    release = _released(database, A)
+    draw(database, "people", release, A, partition=first)
+    with pytest.raises(AlreadyDrawn):
+        draw(database, "people", release, A, partition=second)
+    _away(database_url, lambda: draw(database, "people", release, A, partition=second), "draws")
+    assert _verdict(database) == Verdict(3, BadEntry(4, _DRAWN))
+
+
+def test_partitions_and_turns_beside_each_other_are_sound(database: Database) -> None:
+    release = _released(database, _CHOICE)
+    for which, partition, turn in ((1, "p", 0), (2, "p", 0), (0, "q", 0), (0, "p", 1), (0, "q", 1)):
+        draw(database, "people", release, _CHOICE, which=which, partition=partition, turn=turn)
+    (level,) = register(database, "people", LEVEL)
+    tabulate(database, "people", level, ["1", "2"], "01")
+    tabulate(database, "people", level, ["3"], "4")
+    for which, turn in ((0, 0), (1, 8)):
+        draw(database, "people", level, LEVEL, which=which, partition="4", turn=turn)
+    assert _verdict(database).valid
+
+
+def _with_a_second_row(database_url: str, row: dict[str, Any]) -> None:
+    """Put a row of draws back beside its like: behind an index that is away meanwhile."""
+    columns = ", ".join(f'"{column}"' for column in row)
+    statement = text(f"INSERT INTO draws ({columns}) VALUES ({', '.join(f':{column}' for column in row)})")
+    if not database_url.startswith("sqlite"):
+        with _owner(database_url) as connection:
+            name = connection.execute(
+                text("SELECT conname FROM pg_constraint WHERE conrelid = 'draws'::regclass AND contype = 'u'")
+            ).scalar_one()
+            connection.execute(text(f"ALTER TABLE draws DROP CONSTRAINT {name}"))
+            connection.execute(statement, row)
+        return
+    with _owner(database_url) as connection:
+        table = connection.execute(text("SELECT sql FROM sqlite_master WHERE name = 'draws'")).scalar_one()
+        index = connection.execute(
+            text("SELECT type, name, tbl_name, rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_draws_2'")
+        ).one()
+        loose = re.sub(r",\s*(CONSTRAINT \w+ )?UNIQUE \(release_id[^)]*\)", "", table)
+        assert loose != table
+        _set_schema(connection, loose)
+        connection.execute(text("DELETE FROM sqlite_master WHERE name = 'sqlite_autoindex_draws_2'"))
+    with _owner(database_url) as connection:
+        connection.execute(statement, row)
+        _set_schema(connection, table)
+        connection.execute(
+            text("INSERT INTO sqlite_master (type, name, tbl_name, rootpage) VALUES (:type, :name, :tbl_name, :root)"),
+            {"type": index.type, "name": index.name, "tbl_name": index.tbl_name, "root": index.rootpage},
+        )
+
+
+def _set_schema(connection: Connection, table: str) -> None:
+    connection.execute(text("PRAGMA writable_schema = ON"))
+    connection.execute(
+        text("UPDATE sqlite_master SET sql = :sql WHERE name = 'draws' AND type = 'table'"), {"sql": table}
+    )
+    version = connection.execute(text("PRAGMA schema_version")).scalar_one()
+    connection.execute(text(f"PRAGMA schema_version = {version + 1}"))
+
+
+@pytest.mark.parametrize("partition", ["", "p"])
+def test_one_mechanism_that_was_drawn_twice_is_found_although_an_index_says_once(
+    database_url: str, database: Database, partition: str
+) -> None:
+    plan = A | {"partitions": ["p"]} if partition else A
+    release = _released(database, plan)
+    draw(database, "people", release, plan, partition=partition)
+    with _owner(database_url) as connection:
+        (row,) = connection.execute(text("SELECT * FROM draws"))
+        connection.execute(text("DELETE FROM draws"))
+        connection.execute(text("DELETE FROM partitions_drawn"))
+    draw(database, "people", release, plan, partition=partition)
+    database.close()
+    _with_a_second_row(database_url, dict(row._mapping))
+    assert _verdict(database) == Verdict(3, BadEntry(4, _DRAWN))
+
+
+@pytest.mark.parametrize(("first", "second"), [("", ""), ("p", "p"), ("", "p"), ("p", "")])
+def test_both_branches_of_a_choice_are_found(database_url: str, database: Database, first: str, second: str) -> None:
+    release = _released(database, _CHOICE)
+    draw(database, "people", release, _CHOICE, which=0, partition=first)
+    with pytest.raises(AlreadyDrawn):
+        draw(database, "people", release, _CHOICE, which=2, partition=second)
+    _away(
+        database_url,
+        lambda: draw(database, "people", release, _CHOICE, which=2, partition=second),
+        "branches_taken",
+    )
+    assert _verdict(database) == Verdict(3, BadEntry(4, _OTHER))
+
+
+def _drawn_or_tabulated(database: Database, release: str) -> list[Callable[[], object]]:
+    """What excludes each other: two tabulations of a group, and draws of it or of the whole input, at any turn."""
+    return [
+        lambda: tabulate(database, "people", release, ["1", "2"], "12"),
+        lambda: tabulate(database, "people", release, ["2"], "0"),
+        lambda: draw(database, "people", release, LEVEL, which=2, partition="2"),
+        lambda: draw(database, "people", release, LEVEL, which=1, turn=3),
+    ]
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (0, 2), (2, 0), (0, 3), (3, 0), (3, 1), (1, 3)])
+def test_groups_that_were_drawn_twice_are_found(database_url: str, database: Database, first: int, second: int) -> None:
+    release = _released(database, LEVEL)
+    acts = _drawn_or_tabulated(database, release)
+    acts[first]()
+    with pytest.raises(AlreadyDrawn):
+        acts[second]()
+    _away(database_url, acts[second], "branches_taken")
+    found = _verdict(database)
+    assert found.entries == 3
+    assert found.first_bad in {BadEntry(4, _TABULATED), BadEntry(4, _OTHER)}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("noisy", packing.pack(np.array([424242, 0, 0], np.int64))),
+        ("noisy", b"no frame"),
+        ("noisy_hash", packing.digest(np.array([424242, 0, 0], np.int64))),
+        ("id", "another"),
+        ("mechanism", "no mechanism"),
+        ("partition", "37"),
+        ("repetition", 1),
+        ("size", 2),
+        ("created_at", "2031-01-01T00:00:00.000000Z"),
+        ("seq", 2),
+        ("seq", 9),
+    ],
+)
+def test_a_draw_that_is_not_as_its_entry_says_is_not_read(
+    database_url: str, database: Database, column: str, value: object
+) -> None:
+    release = _released(database, A)
+    draw(database, "people", release, A)
+    account = account_of(database)
+    with _owner(database_url) as connection:
+        beyond = "SELECT account_id, 9, kind, release_id, body, hash FROM journal WHERE seq = 3"
+        connection.execute(text(f"INSERT INTO journal (account_id, seq, kind, release_id, body, hash) {beyond}"))
+        connection.execute(text(f'UPDATE draws SET "{column}" = :value'), {"value": value})
+    with database.read() as connection:
+        (name,) = connection.execute(text("SELECT id FROM draws")).scalars()
+        for read in (
+            lambda: drawn.read_draw(connection, account.id, name),
+            lambda: drawn.list_draws(connection, release, 0, 10, 10**6),
+        ):
+            with pytest.raises(Unavailable, match="not what the account's journal says") as refused:
+                read()
+            assert repr(name) in str(refused.value.for_operator)
+        if column != "noisy":
+            with pytest.raises(Unavailable):
+                drawn.list_outlines(connection, release, 0, 10, 10**6)
+
+
+def test_groups_that_are_not_as_the_entry_says_are_not_read(database_url: str, database: Database) -> None:
+    release = _released(database, LEVEL)
+    name = tabulate(database, "people", release, ["1", "2"], "12")
+    account = account_of(database)
+    for layout in (seal_layout(Layout("x", {}, ["2", "1"], "12")).packed, b"none", None):
+        change = "DELETE FROM tabulations" if layout is None else "UPDATE tabulations SET layout = :layout"
+        with _owner(database_url) as connection:
+            connection.execute(text(change), {"layout": layout} if layout else {})
+        with database.read() as connection, pytest.raises(Unavailable):
+            drawn.read_draw(connection, account.id, name)
