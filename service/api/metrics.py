@@ -201,7 +201,7 @@ def _kept(observed: Observed) -> Iterator[Metric]:
     age = clock.between(written_at, now).total_seconds()
     yield _gauge("ledger_high_water_age_seconds", "Since the high-water mark was written.", [], [([], age)])
     stopped = float(observed.database.stopped is not None)
-    text = "1 where the ledger lacks entries of its high-water mark; nothing is written then."
+    text = "1 where the ledger lacks entries that it had; nothing is written then."
     yield _gauge("ledger_older_than_mark", text, [], [([], stopped)])
     behind = clock.seconds_behind()
     yield _gauge("ledger_clock_behind_seconds", "By how much the system's clock was set back.", [], [([], behind)])

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import aliased
 
 from service.errors import Unavailable
-from service.ledger.database import batch, secret_of
+from service.ledger.database import batch, require_written, secret_of
 from service.ledger.secret import Secret
 from service.ledger.tables import Account
 
@@ -49,12 +49,16 @@ def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
 
 
 def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], dict[str, object]]]) -> None:
-    """Write what changed of rows, with their seals; of each, what never changes and what may."""
+    """Write what changed of rows, with their seals; of each, what never changes and what may.
+
+    Raises:
+        RuntimeError: the database dropped some.
+    """
     secret = secret_of(connection)
     sealed = [
         {"account": fixed["id"], **changing, "seal": _seal(secret, {**fixed, **changing})} for fixed, changing in rows
     ]
-    connection.execute(_UPDATE, batch(sealed))
+    require_written(connection.execute(_UPDATE, batch(sealed)), len(sealed))
 
 
 def _seal(secret: Secret, row: Mapping[Any, object]) -> str:

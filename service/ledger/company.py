@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,22 +21,30 @@ _MOST = 64  # in one transaction, beside whoever's it is
 _SECONDS = 0.05  # after which nobody joins it any more
 
 
+class Made(NamedTuple):
+    """An entry that a transaction added to the journal of an account."""
+
+    account_id: int
+    seq: int
+    hash: str
+
+
 @dataclass
 class Tally:
     """What a transaction does, which counts once it is committed.
 
     Attributes:
         counts: how often something was done, by what it is and of which kind.
-        journals: the ids of the accounts to whose journals it adds entries.
+        entries: those that it adds to journals.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    journals: set[int] = field(default_factory=set)
+    entries: list[Made] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
         """Add what another transaction did."""
         self.counts.update(other.counts)
-        self.journals |= other.journals
+        self.entries += other.entries
 
 
 class Parted(Exception):

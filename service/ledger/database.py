@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Engine, Row, Select
+from sqlalchemy import Connection, CursorResult, Engine, Row, Select
 from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.company import TALLY, Company, Parted, Tally
+from service.ledger.company import TALLY, Company, Made, Parted, Tally
 from service.ledger.engines import make_sqlite_file, postgresql_engine, sqlite_engine
 from service.ledger.failures import RETRIED, Kind, failure_of, refusal
 from service.ledger.place import Place, place_of
@@ -116,6 +116,7 @@ class Database:
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         self._writer, self._reader, self._asker = writer, reader, asker
         self.stopped: str | None = None  # why nothing is written any more, where that is so
+        self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
         self._done = Tally()
         self._counting = threading.Lock()
 
@@ -134,20 +135,20 @@ class Database:
         with self._counting:
             return self._done.counts.copy()
 
-    def take_changed_journals(self) -> set[int]:
-        """The ids of the accounts whose journals this process added to since the last call."""
+    def take_committed(self) -> list[Made]:
+        """The entries that this process committed since the last call, if it remembers them."""
         with self._counting:
-            changed, self._done.journals = self._done.journals, set()
-            return changed
+            taken, self._done.entries = self._done.entries, []
+            return taken
 
-    def put_back_changed_journals(self, changed: set[int]) -> None:
+    def put_back_committed(self, entries: list[Made]) -> None:
         """Have the next call return these too: they could not be dealt with."""
         with self._counting:
-            self._done.journals |= changed
+            self._done.entries += entries
 
-    def has_changed_journals(self) -> bool:
+    def has_committed(self) -> bool:
         """Whether there are any."""
-        return bool(self._done.journals)
+        return bool(self._done.entries)
 
     def connections(self) -> dict[str, Connections]:
         """The pools, and how many of their connections are in use."""
@@ -251,6 +252,8 @@ class Database:
         raise refusal(failure, self.place, unknown=bool(unknown))
 
     def _count(self, value: T, done: Tally) -> T:
+        if not self.remembers:
+            done.entries = []
         with self._counting:
             self._done.add(done)
         return value
@@ -334,11 +337,21 @@ def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> N
         done.counts[what, of] += number
 
 
-def note_journals(connection: Connection, account_ids: Iterable[int]) -> None:
-    """Note whose journals this write transaction adds entries to; it counts once that is committed."""
+def note_entries(connection: Connection, entries: Iterable[Made]) -> None:
+    """Note what this write transaction adds to journals; it counts once that is committed."""
     done: Tally | None = connection.info.get(TALLY)
     if done is not None:
-        done.journals.update(account_ids)
+        done.entries += entries
+
+
+def require_written(result: CursorResult[Any], number: int) -> None:
+    """Make sure that a statement wrote as many rows as it was given: a trigger can drop rows without an error.
+
+    Raises:
+        RuntimeError: it wrote another number of them; then nothing is committed.
+    """
+    if result.rowcount != number:
+        raise RuntimeError(f"the database wrote {result.rowcount} rows of {number}; nothing was committed")
 
 
 def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:

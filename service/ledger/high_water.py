@@ -5,6 +5,7 @@ elsewhere shows that entries are missing. The mark is that record: the head of e
 installation's. The installation's secret authenticates it, so that nobody else can write or edit one.
 """
 
+import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Row, select, tuple_
+from sqlalchemy import Connection, Row, select, text
 
 from service.errors import StartupRefused
 from service.ledger import installation_journal
+from service.ledger.company import Made
 from service.ledger.journal import LARGEST_INTEGER, Head
 from service.ledger.secret import Secret
-from service.ledger.tables import Account, Entry
+from service.ledger.tables import Account, Entry, InstallationEntry
 
 T = TypeVar("T")
 LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
@@ -283,10 +285,7 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts:
             stored[name] = digest
         elif marked is not None:  # an account's row may say anything: the entry itself is looked for
             earlier[account_id, marked.seq] = name
-    for pairs in _batches(list(earlier)):
-        entries = select(Entry.account_id, Entry.seq, Entry.hash)
-        entries = entries.where(tuple_(Entry.account_id, Entry.seq).in_(pairs))
-        stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in connection.execute(entries)}
+    stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in _entries_at(connection, list(earlier))}
     missing = [
         Missing(name, head, last.get(name, 0))
         for name, head in heads.items()
@@ -296,6 +295,37 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts:
     if own is not None and not installation_journal.has_entry(connection, own):
         missing.append(Missing(INSTALLATION, own, installation_journal.head(connection).seq))
     return missing
+
+
+def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
+    """Find the entries that are not in the journals any more."""
+    present = set(_entries_at(connection, [entry[:2] for entry in made]))
+    lost = [entry for entry in made if entry not in present]
+    if not lost:
+        return []
+    last: dict[int, tuple[str, Any]] = {
+        installation_journal.NO_ACCOUNT: (INSTALLATION, installation_journal.head(connection).seq)
+    }
+    for ids in _batches(list({entry.account_id for entry in lost})):
+        accounts = connection.execute(select(Account.id, Account.name, Account.head_seq).where(Account.id.in_(ids)))
+        last |= {account_id: (name, seq) for account_id, name, seq in accounts}
+    missing = []
+    for entry in lost:
+        # An account that is gone has no name any more; nor has another one a name with such a character.
+        name, seq = last.get(entry.account_id, (f"#{entry.account_id}", 0))
+        missing.append(Missing(name, Head(entry.seq, entry.hash), seq if isinstance(seq, int) else 0))
+    return missing
+
+
+def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
+    """Read the entries that journals have at these places, by the account's id and the entry's number."""
+    query = _AT_SQLITE if connection.dialect.name == "sqlite" else _AT_POSTGRESQL
+    for some in _batches([place for place in places if place[0] != installation_journal.NO_ACCOUNT]):
+        yield from map(tuple, connection.execute(query, {"places": json.dumps(some)}))
+    own = (InstallationEntry.seq, InstallationEntry.hash)
+    for numbers in _batches([seq for account_id, seq in places if account_id == installation_journal.NO_ACCOUNT]):
+        for row in connection.execute(select(*own).where(InstallationEntry.seq.in_(numbers))):
+            yield installation_journal.NO_ACCOUNT, row.seq, row.hash
 
 
 def names_of(connection: Connection, account_ids: Collection[int]) -> list[str]:
@@ -319,6 +349,16 @@ def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[begin : begin + _AT_ONCE] for begin in range(0, len(values), _AT_ONCE))
 
 
+# One parameter, so that the statement stays the same, and each place by the primary key: SQLite reads the whole journal
+# for (a, b) IN (VALUES ...), and PostgreSQL may for a join.
+_AT_SQLITE = text("""\
+SELECT journal.account_id, journal.seq, journal.hash FROM json_each(:places) AS place CROSS JOIN journal
+ON journal.account_id = json_extract(place.value, '$[0]') AND journal.seq = json_extract(place.value, '$[1]')""")
+_AT_POSTGRESQL = text("""\
+SELECT found.* FROM json_array_elements(CAST(:places AS json)) AS place CROSS JOIN LATERAL (
+    SELECT account_id, seq, hash FROM journal
+    WHERE account_id = CAST(place ->> 0 AS bigint) AND seq = CAST(place ->> 1 AS bigint) LIMIT 1
+) AS found""")
 # The journal's own hash: an account's row can say that there is an entry which is gone.
 _LAST_ENTRIES = select(
     Account.id,

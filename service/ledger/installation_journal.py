@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert, select
 
-from service.ledger.database import note_journals
+from service.ledger.company import Made
+from service.ledger.database import note_entries, require_written
 from service.ledger.installation import lock_installation
 from service.ledger.journal import (
     BEFORE_FIRST,
@@ -37,8 +38,9 @@ _ENTRY = select(
     InstallationEntry.hash,
     InstallationEntry.seal,
 ).order_by(InstallationEntry.seq)
+_INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
 _PURPOSE = "installation-journal"
-_NO_ACCOUNT = 0  # as the id of the account whose journal it is
+NO_ACCOUNT = 0  # as the id of the account whose journal it is
 _AT_ONCE = 500  # entries that a reader holds
 
 
@@ -56,8 +58,8 @@ def append(
     new = Head(last.seq + 1, entry_hash(last.hash, body))
     row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
     row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
-    connection.execute(insert(InstallationEntry).values(row))
-    note_journals(connection, [_NO_ACCOUNT])
+    require_written(connection.execute(_INSERT, row), 1)
+    note_entries(connection, [Made(NO_ACCOUNT, new.seq, new.hash)])
     return new
 
 

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from service.errors import LedgerRolledBack
-from service.ledger.database import batch, note_journals, tally
+from service.ledger.company import Made
+from service.ledger.database import batch, note_entries, require_written, tally
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Account, Entry
 
@@ -214,11 +215,14 @@ def write(connection: Connection, rows: Sequence[Row]) -> None:
     """Write entries of accounts that the caller has locked.
 
     The accounts' rows are left to the caller, who changes head and totals in one statement.
+
+    Raises:
+        RuntimeError: the database dropped some.
     """
-    connection.execute(_INSERT, batch(rows))
+    require_written(connection.execute(_INSERT, batch(rows)), len(rows))
     for kind, number in Counter(row["kind"] for row in rows).items():
         tally(connection, "entries", str(kind), number)
-    note_journals(connection, {int(row["account_id"] or 0) for row in rows})
+    note_entries(connection, [Made(row["account_id"], row["seq"], row["hash"]) for row in rows])  # type: ignore[arg-type]
 
 
 def append(
@@ -237,7 +241,7 @@ def append(
     return head
 
 
-_INSERT = insert(Entry)
+_INSERT = insert(Entry).execution_options(preserve_rowcount=True)
 
 
 def entries(

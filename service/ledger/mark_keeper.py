@@ -10,6 +10,7 @@ from service.errors import ServiceError, StartupRefused
 from service.ledger import clock
 from service.ledger.background import until_stopped
 from service.ledger.backup import require_sound_file
+from service.ledger.company import Made
 from service.ledger.database import Database
 from service.ledger.high_water import (
     INSTALLATION,
@@ -17,6 +18,7 @@ from service.ledger.high_water import (
     Mark,
     Missing,
     last_entries,
+    lost_entries,
     missing_entries,
     names_of,
     present_heads,
@@ -100,51 +102,65 @@ class MarkKeeper:
     def __init__(self, database: Database, file: HighWaterFile) -> None:
         self._database, self.file = database, file
         self._failing = False
+        database.remembers = True
         self.written_at = clock.now()
 
     def advance(self, *, everything: bool = False, last: bool = False) -> None:
         """Write the heads of journals that this process added to, or of all; ``last`` as the server ends.
 
-        Where a journal lacks the entry that is marked of it, the ledger was replaced by an older one, or rewritten:
-        then the mark stays, and nothing is written into the ledger any more.
+        Where a journal lacks the entry that is marked of it, or one that this process committed since the last look,
+        the ledger was replaced by an older one, or rewritten: then nothing is written into the ledger any more, and of
+        all entries the mark gets only those that were lost, so that the next start is refused too.
 
         Raises:
             BrokenMark: the mark cannot be read or written.
             Unavailable: the database does not answer.
         """
-        changed = self._database.take_changed_journals()
+        made = self._database.take_committed()
         try:
-            journals: list[str] | None = None
-            marked: Mapping[str, Head] = {}
-            if everything or not self.file.path.exists():
-                mark = self.file.read()
-                marked = {} if mark is None else mark.heads
-            else:
-                with self._database.read() as connection:
-                    journals = names_of(connection, changed)
-                marked = self.file.marked([*journals, INSTALLATION])
-            # After the mark was read, so that all that is marked had been committed before this moment of the ledger.
-            with self._database.read() as connection:
-                accounts = last_entries(connection, journals)
-                missing = missing_entries(connection, marked, accounts)
-                heads = present_heads(connection, self.file.secret, accounts)
-            self._tell(missing, heads.altered)
-            if missing:
-                return
+            with self._database.read() as connection:  # after these were taken, so that all of them were committed
+                lost = lost_entries(connection, made)
+                journals = names_of(connection, {entry.account_id for entry in made})
+            if not lost:
+                made = _last_of_each(made)  # enough to mark them, later if need be
+                lost = self._advance(made, None if everything or not self.file.path.exists() else journals, last=last)
+            if lost:
+                self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
+                gone = {one.journal: one.marked for one in sorted(lost, key=lambda one: one.marked.seq)}
+                self.file.advance(gone, clock.now(), in_use=not last)
+        except BaseException:
+            self._database.put_back_committed(made)
+            raise
+
+    def _advance(self, made: list[Made], journals: list[str] | None, *, last: bool) -> list[Missing]:
+        """Write the heads of these journals, or of all, unless entries are missing; which of these made were lost."""
+        if journals is None:
+            mark = self.file.read()
+            marked: Mapping[str, Head] = {} if mark is None else mark.heads
+        else:
+            marked = self.file.marked([*journals, INSTALLATION])
+        # After the mark was read, so that all that is marked had been committed before this moment of the ledger.
+        with self._database.read() as connection:
+            accounts = last_entries(connection, journals)
+            missing = missing_entries(connection, marked, accounts)
+            heads = present_heads(connection, self.file.secret, accounts)
+            lost = lost_entries(connection, made)  # again: what is marked instead of them must follow them
+        if heads.altered:
+            names = [name or "the installation's journal" for name in heads.altered[:_SHOWN]]
+            number = len(heads.altered)
+            _log.error("heads that the service did not write; they are not marked", journals=names, number=number)
+        if missing:
+            self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
+        elif not lost:
             at = clock.now()
             self.file.advance(heads.sound, at, in_use=not last)
             self.written_at = at
-        except BaseException:
-            self._database.put_back_changed_journals(changed)
-            raise
+        return lost
 
-    def _tell(self, missing: list[Missing], altered: list[str]) -> None:
-        if altered:
-            names = [name or "the installation's journal" for name in altered[:_SHOWN]]
-            _log.error("heads that the service did not write; they are not marked", journals=names, number=len(altered))
-        if missing and self._database.stopped is None:
-            _log.critical("ledger older than its high-water mark; nothing is written", missing=described(missing))
-            self._database.stopped = "entries of the ledger are missing that were there before; nothing is written"
+    def _stop(self, reason: str, missing: list[Missing]) -> None:
+        if self._database.stopped is None:
+            _log.critical("the ledger went back; nothing is written", reason=reason, missing=described(missing))
+            self._database.stopped = reason
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -156,7 +172,7 @@ class MarkKeeper:
         looks, last = 0, False
         while not last:
             last, looks = stopping.wait(_PAUSE), looks + 1
-            if not (last or looks % _REFRESH == 0 or self._database.has_changed_journals()):
+            if not (last or looks % _REFRESH == 0 or self._database.has_committed()):
                 continue
             try:
                 self.advance(everything=looks % _EVERYTHING == 0, last=last)
@@ -169,3 +185,8 @@ class MarkKeeper:
                 self._failing = False
             if looks % _REFRESH == 0 and (behind := clock.seconds_behind()) > 1:
                 _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
+
+
+def _last_of_each(made: list[Made]) -> list[Made]:
+    """The last entry of each journal: what is still to be marked once all are known to be there."""
+    return list({entry.account_id: entry for entry in sorted(made)}.values())

@@ -21,6 +21,8 @@ EXPECTED = Path(__file__).with_suffix(".json")
 
 # What the ledger's statements cannot do without.
 _READ = ("table ", "column ")
+# What can do something else than the statements say, or nothing.
+_ACTING = ("trigger ", "rule ")
 _SHOWN = 5
 
 _SQLITE = """
@@ -71,27 +73,36 @@ def schema_faults(connection: Connection) -> list[str]:
 
 
 def require_schema(database: Database, *, to_read: bool = False) -> None:
-    """Refuse a database that lacks something which the migrations make.
+    """Refuse a database that lacks something which the migrations make, or whose triggers or rules are others.
 
-    A changed definition is left to ``verify``: a start rests on no words of the database's.
+    Columns, indexes and constraints that were changed or added are left to ``verify``: they make no statement do
+    something else without an error.
 
     Args:
-        to_read: look for tables and columns alone.
+        to_read: look for missing tables and columns alone.
 
     Raises:
         StartupRefused: it does.
         Unavailable: it does not answer.
     """
     with database.read() as connection:
-        missing = _missing(_expected(connection), present_schema(connection))
-    missing = [name for name in missing if not to_read or name.startswith(_READ)]
-    if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        expected, found = _expected(connection), present_schema(connection)
+    missing = [name for name in _missing(expected, found) if not to_read or name.startswith(_READ)]
+    acting = [name for name in sorted(found) if name.startswith(_ACTING) and found[name] != expected.get(name)]
+    faults = [f"lacks the {_named(missing)}"] if missing else []
+    if acting and not to_read:
+        faults.append(f"has, not as the ledger has it, the {_named(acting)}")
+    if faults:
         raise StartupRefused(
-            f"the database lacks the {', the '.join(missing[:_SHOWN])}{more}: somebody else changed it. Find out what"
-            " happened (python -m service verify may tell more); make again what is missing, as a new database has it,"
-            " or restore the newest sound copy"
+            f"the database {' and '.join(faults)}: somebody else changed it. Find out what happened (python -m service"
+            " verify may tell more); make it again as a new database has it, or restore the newest sound copy"
         )
+
+
+def _named(objects: list[str]) -> str:
+    """Name the first of them."""
+    more = f" and {len(objects) - _SHOWN} more" if len(objects) > _SHOWN else ""
+    return ", the ".join(objects[:_SHOWN]) + more
 
 
 def _missing(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from service.ledger.company import Made
 from service.ledger.database import Database
-from service.ledger.high_water import BrokenMark, HighWaterFile, last_entries, missing_entries, names_of, present_heads
+from service.ledger.high_water import (
+    BrokenMark,
+    HighWaterFile,
+    last_entries,
+    lost_entries,
+    missing_entries,
+    names_of,
+    present_heads,
+)
 from service.ledger.journal import BEFORE_FIRST, Head
 from service.ledger.secret import Secret
 from tests.ledger.charging import SECRET, account_of, charge, open_account
@@ -172,3 +181,6 @@ def test_more_journals_than_one_statement_takes(database: Database) -> None:
     with database.read() as connection:
         own = present_heads(connection, SECRET, last_entries(connection)).sound
         assert len(missing_entries(connection, heads | own, last_entries(connection))) == 1100
+        account = account_of(database)
+        made = [Made(account.id, seq, account.head.hash) for seq in range(1, 1100)]
+        assert [one.marked.seq for one in lost_entries(connection, made)] == list(range(2, 1100))

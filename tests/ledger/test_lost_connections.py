@@ -17,7 +17,8 @@ from sqlalchemy import Connection, make_url, text
 
 from service.errors import NotFound, Unavailable
 from service.ledger import jobs
-from service.ledger.database import Database, open_database, tally
+from service.ledger.company import Made
+from service.ledger.database import Database, note_entries, open_database, tally
 from tests.ledger.charging import asking
 from tests.relay import Break, Relay, before_postgresql
 
@@ -63,6 +64,7 @@ class Work:
         self.notes.append(note)
         connection.execute(text("INSERT INTO marks VALUES (:note)"), {"note": note})
         tally(connection, "marks")
+        note_entries(connection, [Made(1, 1, note)])
         return note
 
     def landed(self, connection: Connection, note: str) -> bool:
@@ -124,10 +126,12 @@ def test_a_job_is_cancelled_or_deleted_once_whatever_was_heard_of_it(
 
 def test_every_broken_commit_is_remembered(relayed: Database, relay: Relay, server: psycopg.Connection) -> None:
     work = Work()
+    relayed.remembers = True
     relay.breaks = [Break.BEFORE, Break.AFTER]
     assert [relayed.write(work, landed=work.landed)] == _marks(server) == work.notes[1:]
     assert relayed.counted() == {("marks", ""): 1}
     assert work.asked == [work.notes[0], *work.notes]
+    assert [entry.hash for entry in relayed.take_committed()] == work.notes[1:], "only what landed"
 
 
 def test_a_commit_that_is_still_going_on_is_waited_for(

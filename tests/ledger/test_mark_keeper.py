@@ -11,7 +11,8 @@ from sqlalchemy import Connection, text
 
 from service.errors import StartupRefused, Unavailable
 from service.ledger import clock, installation_journal
-from service.ledger.database import Database, note_journals
+from service.ledger.company import Made
+from service.ledger.database import Database, note_entries
 from service.ledger.high_water import HighWaterFile
 from service.ledger.installation_journal import Kind
 from service.ledger.journal import Head
@@ -39,9 +40,14 @@ def _marked(file: HighWaterFile) -> dict[str, Head]:
     return dict(mark.heads)
 
 
+def _made(database: Database) -> Made:
+    account = account_of(database)
+    return Made(account.id, account.head.seq, account.head.hash)
+
+
 def _unprotected(database: Database, table: str, *statements: str) -> None:
     """What somebody does who writes the database, whose triggers do not hold them up."""
-    names = ("no_delete", "no_replace", "fixed", "by_entry")
+    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry")
     drops = {
         "sqlite": [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names],
         "postgresql": ["SET LOCAL session_replication_role = replica"],
@@ -78,7 +84,7 @@ def test_it_follows_what_is_committed(database: Database, file: HighWaterFile) -
         "people": account_of(database).head,
         "places": account_of(database, "places").head,
     }
-    assert not database.has_changed_journals()
+    assert not database.has_committed()
     check_mark(database, file)
 
 
@@ -97,28 +103,32 @@ def test_it_is_written_within_a_second_and_once_more_at_the_end(database: Databa
 
 def test_what_was_rolled_back_is_not_noted(database: Database) -> None:
     open_account(database)
-    database.take_changed_journals()
+    assert not database.has_committed(), "without a keeper nothing is remembered"
+    database.remembers = True
 
     def work(connection: Connection) -> None:
-        note_journals(connection, [1])
+        note_entries(connection, [Made(1, 2, "hash")])
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         database.write(work, landed=lambda *_: False)
-    assert not database.has_changed_journals()
+    assert not database.has_committed()
     charge(database, PLAN)
-    assert database.take_changed_journals() == {account_of(database).id}
+    assert database.take_committed() == [_made(database)]
 
 
 def test_what_could_not_be_written_is_written_later(database: Database, file: HighWaterFile) -> None:
     open_account(database)
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
-    charge(database, PLAN)
+    charge(database, PLAN, PLAN)
     content = file.path.read_bytes()
     file.path.write_bytes(b"no database")
     with pytest.raises(StartupRefused):
         keeper.advance()
+    committed = database.take_committed()
+    assert committed == [_made(database)], "of those that were found the last is enough"
+    database.put_back_committed(committed)
     file.path.write_bytes(content)
     keeper.advance()
     assert _marked(file)["people"] == account_of(database).head
@@ -206,6 +216,85 @@ def test_the_installations_journal_cannot_be_rewritten_either(
         check_mark(database, file)
 
 
+def test_entries_that_are_taken_back_between_two_looks_stop_the_server(database: Database, file: HighWaterFile) -> None:
+    """Again and again, so that one request gets a fresh answer each time."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    for _ in range(3):
+        charge(database, PLAN)
+        _roll_back(database, 1)
+    charge(database, PLAN)
+    keeper.advance()
+    with pytest.raises(Unavailable, match="an entry of the ledger that was just committed is not there"):
+        charge(database, PLAN)
+    with pytest.raises(StartupRefused, match="the journal of 'people' has another entry 2 than it had"):
+        check_mark(database, file)
+
+
+def test_an_entry_that_is_put_back_between_others_for_a_look_is_not_taken_for_them(
+    database: Database, file: HighWaterFile
+) -> None:
+    """Every entry is looked for, and not only the last one of each transaction."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN)
+    first = account_of(database).head.hash
+    _roll_back(database, 1)
+    charge(database, PLAN, PLAN)
+    _unprotected(database, "journal", f"UPDATE journal SET hash = '{first}' WHERE seq = 2")
+    keeper.advance()
+    assert database.stopped is not None
+
+
+def test_entries_that_are_taken_back_during_a_look_stop_the_server(
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN)
+    plain = HighWaterFile.marked
+
+    def marked(self: HighWaterFile, journals: list[str]) -> dict[str, Head]:
+        _roll_back(database, 1)
+        return plain(self, journals)
+
+    monkeypatch.setattr(HighWaterFile, "marked", marked)
+    keeper.advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
+        check_mark(database, file)
+
+
+def test_an_account_that_is_gone_stops_the_server(database: Database, file: HighWaterFile) -> None:
+    MarkKeeper(database, file).advance(everything=True)
+    number = open_account(database).id
+    _unprotected(database, "journal", "DELETE FROM journal")
+    _unprotected(database, "accounts", "DELETE FROM accounts")
+    MarkKeeper(database, file).advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match=f"the journal of '#{number}' ends with entry 0 and had 1"):
+        check_mark(database, file)
+
+
+def test_an_entry_of_the_installations_journal_that_is_taken_back_stops_the_server(
+    database: Database, file: HighWaterFile, secret: Secret
+) -> None:
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    database.write(
+        lambda connection: installation_journal.append(connection, secret, "key_made", {}, actor=None, at=clock.now()),
+        landed=lambda *_: False,
+    )
+    _unprotected(database, "installation_journal", "DELETE FROM installation_journal")
+    keeper.advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the installation's journal ends with entry 0 and had 1"):
+        check_mark(database, file)
+
+
 @pytest.mark.parametrize("seq", [2**63 - 1, 2**53 + 1, 0, -1, 10])
 def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
     database: Database, file: HighWaterFile, seq: int
@@ -215,10 +304,10 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
     before = _marked(file)
-    people = account_of(database)
+    made = _made(database)
     charge(database, PLAN, name="places")
     _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq} WHERE name = 'people'")
-    database.put_back_changed_journals({people.id})
+    database.put_back_committed([made])
     for everything in (False, True):
         keeper.advance(everything=everything)
         assert _marked(file) == before | {"places": account_of(database, "places").head}
@@ -270,7 +359,7 @@ def test_another_process_that_was_faster_is_no_rollback(database: Database, file
     charge(database, PLAN)
     keeper.advance()
     file.advance({"people": slow}, clock.now())
-    database.put_back_changed_journals({account_of(database).id})
+    database.put_back_committed([_made(database)])
     keeper.advance()
     assert database.stopped is None
     assert _marked(file)["people"] == account_of(database).head
