@@ -1,0 +1,67 @@
+"""What of an answer must be the same: every letter, but for figures whose last digits are the processor's.
+
+Those of the tight analysis are formed in doubles by numpy, scipy and the C library, which choose their instructions by
+the processor; prices, totals and all other analyses are not. Where the arithmetic is the one that a version's figures
+were computed with, every letter is compared.
+"""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import fft, special  # type: ignore[import-untyped]
+
+ARITHMETIC = "arithmetic.txt"
+_NEAR = 1e-10  # relatively: what was seen differed by 2e-13 at the most
+_LOOSE_PATHS = ("/v1/calibrations/comparison", "/v1/empirical/loss")
+
+
+def arithmetic() -> str:
+    """Return a digest of what this processor and these libraries make of functions of doubles."""
+    x = np.linspace(0.001, 30, 5000)
+    y = np.concatenate([np.exp(-x), np.log(x), np.expm1(x), np.log1p(x), np.sin(x), np.cosh(x), x**2.5])
+    single = [math.exp(-v) + math.log(v) + math.expm1(v) + math.lgamma(v) for v in x[::10].tolist()]
+    summed = [float(x @ x), float(np.linalg.norm(x)), float(np.sum(np.sqrt(x)))]
+    whole = np.concatenate([y, special.log_ndtr(-x), special.erfc(x), fft.rfft(x).real, single, summed])
+    return hashlib.sha256(whole.astype("<f8").tobytes()).hexdigest()
+
+
+def loose_figures(version: Path) -> bool:
+    """Whether a version's figures were computed with another arithmetic than this machine's."""
+    return (version / ARITHMETIC).read_text().strip() != arithmetic()
+
+
+def agree(found: str, expected: str, path: str, *, everywhere: bool = False) -> bool:
+    """Whether two answers say the same, but for the last digits of tight figures, or of all; order does not matter."""
+    loose = everywhere or path.startswith(_LOOSE_PATHS)
+    try:
+        one, other = (json.loads(text, parse_int=str, parse_float=_Number) for text in (found, expected))
+    except ValueError:
+        return False
+    if path.endswith("/receipt"):  # what is signed has those figures, too
+        one, other = one | {"signature": ""}, other | {"signature": ""}
+    return _agree(one, other, loose)
+
+
+class _Number(str):
+    """A number that is not whole, as it is written."""
+
+
+def _agree(found: Any, expected: Any, loose: bool) -> bool:
+    match found, expected:
+        case dict(), dict():
+            tight = loose or "tight" in (expected.get("via"), expected.get("name"))
+            return found.keys() == expected.keys() and all(
+                _agree(found[name], expected[name], tight) for name in expected if not (loose and name == "alpha")
+            )
+        case list(), list():
+            return len(found) == len(expected) and all(
+                _agree(one, other, loose) for one, other in zip(found, expected, strict=True)
+            )
+        case _Number(), _Number() if loose:
+            return math.isclose(float(found), float(expected), rel_tol=_NEAR)
+        case _:
+            return bool(found == expected)

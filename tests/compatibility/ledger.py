@@ -1,0 +1,223 @@
+"""The ledger of the fixtures: every kind of entry, state, mechanism, node and budget, under both relations."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from service.api import priced
+from service.ledger import charges, clock
+from service.ledger.database import Database
+from service.ledger.recompute import recompute
+from service.ledger.retention import remove_noisy
+from service.privacy import pricing
+from service.privacy.pricing import Price
+from tests.api.calls import Answer, Client, charge, json_of, open_account, operators_key, problem_of, release
+from tests.ledger.ledgers import Clock, everything
+
+BUDGETS: tuple[dict[str, str], ...] = (
+    {"definition": "pure", "epsilon": "40", "delta": "1e-9"},
+    {"definition": "zcdp", "rho": "23/2", "delta": "1e-9"},
+    {"definition": "rdp", "alpha": "5/2", "epsilon": "31", "delta": "1e-9"},
+    {"definition": "approximate", "epsilon": "60", "delta": "1e-5", "declared_delta": "1e-9"},
+)
+RELATIONS = ("add_remove", "replace_one")
+_COUNTS = [54571, 182265, 27457, 22915, 0]
+_SEX_BY_AGE = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
+
+
+def mechanisms(relation: str) -> list[dict[str, Any]]:
+    """Each type of mechanism in the ways in which it can be stated."""
+    replaced = relation == "replace_one"
+    moved = {"cells": 3, "cells_added": 2} if replaced else {"cells": 3}
+    declared = {"type": "declared", "reference": "a proof, été"}
+    found: list[dict[str, Any]] = [
+        {"type": "geometric", "epsilon": "1/7"},
+        {"type": "geometric", "scale": "12.5", "sensitivity": "7/4", "granularity": "1/4", **moved},
+        {"type": "discrete_gaussian", "rho": "0.0123", "sensitivity": 2},
+        {"type": "discrete_gaussian", "sigma_squared": "1e3", "granularity": "0.5", **moved},
+        {"type": "laplace", "epsilon": "0.05", "sensitivity": "1/3"},
+        {"type": "laplace", "scale": "90", **moved},
+        {"type": "gaussian", "rho": "1/300"},
+        {"type": "gaussian", "sigma_squared": "55.5", "sensitivity": "0.75", **moved},
+        {"type": "osgt", "sigma_squared": "400", "m": "3", **moved},
+        {"type": "discrete_osgt", "sigma_squared": "900", "m": "12.5", "sensitivity": "0.5", "granularity": "0.5"},
+        declared | {"epsilon": "0.01", "delta": "1e-12"},
+        declared | {"rho": "0.002", "rdp": [{"alpha": "2", "epsilon": "0.003"}, {"alpha": "8", "epsilon": "0.02"}]},
+    ]
+    if replaced:
+        found.append({"type": "randomized_response", "epsilon": "0.2", "values": 5})
+        found.append(declared | {"epsilon": "0.02", "add_remove": {"epsilon": "0.01"}})
+    return [one | {"name": f"m{number}", "tags": ["m", one["type"]]} for number, one in enumerate(found)]
+
+
+def nodes(relation: str) -> list[dict[str, Any]]:
+    """Each type of node, some within others, with partitions by name, by number, and undeclared."""
+    one: dict[str, Any] = {"type": "geometric", "epsilon": "0.02"}
+    other: dict[str, Any] = {"type": "discrete_gaussian", "sigma_squared": "400"}
+    two = [one | {"name": "a"}, other | {"name": "b", "tags": ["été", "b"]}]
+    choice = {"type": "choice", "parts": [two[0], {"type": "sequence", "parts": [two[1], one | {"name": "c"}]}]}
+    return [
+        {"type": "sequence", "parts": two, "tags": ["s"]},
+        {"type": "parallel", "max_degree": 2, "parts": [*two, one | {"name": "c"}]},
+        {"type": "repeat", "count": 4, "part": choice, "partitions": ["01", "02", "été"]},
+        {"type": "group", "size": 3, "part": {"type": "sequence", "parts": two}},
+        {"type": "choice", "parts": [{"type": "repeat", "count": 2, "part": part} for part in two], "partitions": 3},
+        {"type": "sequence", "parts": [{"type": "group", "size": 2, "part": choice}, other | {"partitions": 7}]},
+    ]
+
+
+def fill(client: Client, database: Database, time: Clock) -> None:
+    """Fill an empty ledger; what was drawn in it before its last day has no noisy counts any more."""
+    everything(database, time)
+    for budget, relation in product(BUDGETS, RELATIONS):
+        _charge_all(client, budget, relation)
+    _settle(client, time)
+    _draw(client)
+    time.forward(24)
+    while remove_noisy(database, clock.now(), clock.now()):
+        pass
+    _draw_again(client)
+    _price_again(client, database)
+
+
+def _charge_all(client: Client, budget: dict[str, str], relation: str) -> None:
+    """Charge every plan to an account under another one; a budget refuses what is unbounded in its definition."""
+    name = f"{budget['definition']}-{relation}"
+    top = f"{relation}-{budget['definition']}".replace("_", "-")
+    open_account(client, top, {"definition": "approximate", "epsilon": 400, "delta": "1e-3", "declared_delta": "1e-6"}
+                 if budget["definition"] == "approximate" else budget, neighbouring=relation)  # fmt: skip
+    open_account(client, name, budget, neighbouring=relation, parent=top, description="of every plan")
+    statuses = set()
+    for number, plan in enumerate(mechanisms(relation) + nodes(relation)):
+        statuses.add(charge(client, plan, name, name=f"n°{number}", tags=["all"], delta="1e-9").status_code)
+    assert statuses <= {201, 409}
+    problem_of(charge(client, {"type": "geometric", "epsilon": "1000"}, name), "budget_exceeded")
+
+
+def _act(client: Client, account: str, of: Any, act: str, body: Any = None, **headers: str) -> Answer:
+    return client.post(f"/v1/accounts/{account}/releases/{of['id']}/{act}", json=body, headers=headers)
+
+
+def _settle(client: Client, time: Clock) -> None:
+    """Leave releases in every state, by every way to it."""
+    one = {"type": "geometric", "epsilon": "0.01", "tags": ["settled"]}
+    open_account(client, "region", {"definition": "pure", "epsilon": 9}, neighbouring="replace_one")
+    open_account(client, "states", {"definition": "zcdp", "rho": "1.5"}, neighbouring="replace_one", parent="region",
+                 approval_above="0.001")  # fmt: skip
+    second = operators_key(client, "steward", "the second")
+    body = {"releases": [{"name": f"held {n}", "plan": one, "reserve_for": "PT6H"} for n in range(4)]}
+    held = json_of(client.post("/v1/accounts/states/releases/batch", json=body), 201)["releases"]
+    json_of(_act(client, "states", held[0], "commit"))
+    json_of(_act(client, "states", held[1], "void", {"reason": "withdrawn, été"}))
+    large = one | {"epsilon": "0.3"}
+    proposed = [release(client, large, "states", reserve_for="P9D") for _ in range(2)]
+    proposed += [release(client, large, "states") for _ in range(2)]
+    for of in proposed[::2]:
+        json_of(_act(client, "states", of, "approve", **second))
+    for rho in ("7/4", "2"):  # the second change waits for somebody still
+        json_of(client.patch("/v1/accounts/states", json={"budget": {"definition": "zcdp", "rho": rho}}), 202)
+        if rho == "7/4":
+            wider = {"budget": {"definition": "zcdp", "rho": rho}}
+            json_of(client.patch("/v1/accounts/states", json=wider, headers=second))
+    json_of(client.patch("/v1/accounts/region", json={"state": "closed"}))
+    problem_of(charge(client, one, "states"), "account_closed")
+    json_of(client.patch("/v1/accounts/region", json={"state": "open"}))
+    json_of(client.patch("/v1/accounts/states", json={"approval_above": "1/5000"}))
+    time.forward(7)
+    release(client, one | {"epsilon": "1/1000"}, "states")  # which lets the others expire
+    open_account(client, "former", {"definition": "pure", "epsilon": 1})
+    release(client, one, "former", reserve_for="P30D")
+    json_of(client.patch("/v1/accounts/former", json={"state": "closed"}))
+
+
+def _draw(client: Client) -> None:
+    """Draw and tabulate, with choices, turns and partitions."""
+    open_account(client, "drawn", {"definition": "approximate", "epsilon": 400, "delta": "1e-6"})
+    total = {"type": "geometric", "name": "total", "epsilon": "0.4", "partitions": 3}
+    steps = [{"type": "geometric", "name": f"by age {n}", "scale": "5/2"} for n in range(2)]
+    choice = {"type": "choice", "parts": [total | {"name": "short"}, {"type": "sequence", "parts": steps}]}
+    plan = {"type": "sequence", "parts": [total, {"type": "repeat", "count": 3, "part": choice}]}
+    of = release(client, plan, "drawn", name="tables", tags=["drawn"])
+    for mechanism, partition, turn in (
+        *(("total", partition, 0) for partition in ("01", "02", "été")),
+        *(("short", partition, 0) for partition in ("01", "02")),
+        *((f"by age {n}", "01", 1) for n in range(2)),
+        ("by age 0", "02", 1),
+        ("short", "02", 2),
+        ("by age 1", "wholly another", 2),
+    ):
+        where = {"mechanism": mechanism, "partition": partition, "repetition": turn, "counts": _COUNTS}
+        json_of(_act(client, "drawn", of, "draws", where), 201)
+    taken = {"mechanism": "short", "partition": "01", "repetition": 1, "counts": _COUNTS}
+    problem_of(_act(client, "drawn", of, "draws", taken), "already_drawn")
+    whole = {"mechanism": {"type": "discrete_gaussian", "sigma_squared": "9.375"}, "counts": _COUNTS}
+    json_of(client.post("/v1/accounts/drawn/draws", json=whole | {"name": "whole", "tags": ["drawn"]}), 201)
+    _tabulate(client)
+
+
+def _tabulate(client: Client) -> None:
+    levels = [{"name": "Nation", "moe": 6}, {"name": "County", "moe": 40}]
+    question = {"mechanism": "geometric", "levels": levels, "stability": 2}
+    of = release(client, json_of(client.post("/v1/plans/safetab", json=question))["plan"], "drawn", name="SafeTab")
+    for level in ("Nation", "County"):
+        groups: list[dict[str, Any]] = [
+            {"group": f"{level}/{size}", "sex_by_age": [[size * count for count in row] for row in _SEX_BY_AGE]}
+            for size in (0, 1, 10, 40, 900)
+        ]
+        groups.append({"group": f"{level}/été", "total_only": True, "total": 17})
+        for some in (groups[:4], groups[4:]):
+            json_of(_act(client, "drawn", of, "tabulations", {"level": level, "groups": some}), 201)
+
+
+def _draw_again(client: Client) -> None:
+    """What is kept: draws of every law, on a lattice, as a histogram, and one of many equal counts."""
+    every: list[tuple[dict[str, Any], list[Any]]] = [
+        ({"type": "geometric", "epsilon": "0.5"}, _COUNTS),
+        ({"type": "geometric", "scale": "3", "sensitivity": "1.75", "granularity": "0.25"}, ["100.5", "7", "0.25"]),
+        ({"type": "discrete_gaussian", "sigma_squared": "1e6"}, _COUNTS),
+        ({"type": "discrete_osgt", "sigma_squared": "1600", "m": "18"}, _COUNTS),
+        ({"type": "geometric", "epsilon": "30"}, [0] * 500),
+    ]
+    for mechanism, counts in every:
+        body = {"name": "kept", "mechanism": mechanism, "counts": counts}
+        json_of(client.post("/v1/accounts/drawn/draws", json=body), 201)
+    histogram = {
+        "name": "a histogram",
+        "mechanism": {"type": "geometric", "epsilon": "0.5"},
+        "dimensions": [{"name": "county", "values": ["001", "003"]}, {"name": "sex", "values": ["f", "m"]}],
+        "counts": [512, 31, 498, 27],
+        "margins": [["county"], []],
+    }
+    json_of(client.post("/v1/accounts/drawn/histograms", json=histogram), 201)
+    _tabulate(client)
+    metadata = {"data_curators": ["Bureau", "Büro"], "intended_use": "Redistricting"}
+    json_of(client.patch("/v1/accounts/drawn", json={"metadata": metadata}))
+    json_of(client.patch("/v1/accounts/drawn", json={"metadata": {"intended_use": None, "notes": "été"}}))
+
+
+def _price_again(client: Client, database: Database) -> None:
+    """Have releases that were priced too low, committed and held, and price them right."""
+
+    def half(plan: Any, neighbouring: Any, orders: Any) -> Price:
+        right = pricing.price(plan, neighbouring, orders)
+        return Price(
+            None if right.epsilon is None else right.epsilon / 2,
+            None if right.rho is None else right.rho / 2,
+            right.delta / 2,
+            right.linear / 2,
+            tuple(None if quanta is None else quanta // 2 for quanta in right.quanta),
+        )
+
+    open_account(client, "older", {"definition": "rdp", "alpha": "3", "epsilon": 9}, neighbouring="replace_one")
+    open_account(client, "older-part", {"definition": "zcdp", "rho": 2}, neighbouring="replace_one", parent="older")
+    one = {"type": "discrete_gaussian", "rho": "0.01"}
+    with pytest.MonkeyPatch.context() as older:
+        older.setattr(priced, "price", half)
+        older.setattr(charges, "ACCOUNTANT", "0")
+        for fields in ({}, {"reserve_for": "P9D"}, {"reserve_for": "P9D"}):
+            of = release(client, one, "older-part", name="by an older accountant", **fields)
+    for name in ("older", "older-part"):
+        found = recompute(database, name, apply=True)
+        assert len(found.prices) == 3, found
+    json_of(_act(client, "older-part", of, "void", {"reason": "a mistake"}))
