@@ -11,40 +11,51 @@ from service.api.flatbuffer import Table, integer
 from service.errors import InvalidInput, TooLarge
 
 MARK = 0xFFFFFFFF  # before each message
-MOST_MESSAGES = 100_000
+MOST_MESSAGES = 20_000  # whatever rows they say they have: a GiB of counts in batches of Spark's has 13,422
+# Record batches: each is worked on by itself. Spark writes 10,000 rows in one, pyarrow 65,536 and more.
+FEW_BATCHES, ROWS_OF_MORE = 100, 1000
 MOST_FIELDS = 10_000
 MOST_SCHEMA = 1 << 24  # bytes
 
-_SCHEMA, _TIMESTAMP = 1, 10  # MessageHeader and Type of the format's flatbuffers
+_SCHEMA, _RECORD_BATCH, _TIMESTAMP = 1, 3, 10  # MessageHeader and Type of the format's flatbuffers
 
 
 def check_metadata(data: memoryview) -> None:
     """Follow a stream from message to message.
 
     Raises:
-        InvalidInput: it does not begin as one.
+        InvalidInput: it does not begin as one, or has too many record batches for its rows.
         TooLarge: it has more messages or columns than it may.
         struct.error: a message is not framed as the format says, or says something many times over.
     """
     if len(data) < 4 or integer(data, "<I", 0) != MARK:
         raise InvalidInput.at("", "expected an Arrow IPC stream, in the format since version 0.15")
-    at = number = 0
+    at = number = batches = rows = 0
     while len(data) - at >= 4 and (mark := integer(data, "<I", at)):
         size = integer(data, "<i", at + 4)
         if size == 0 and mark == MARK:
-            return
+            break
         if mark != MARK or not 0 < size <= len(data) - at - 8:
             raise struct.error("a message that is not framed as the format says")
         if number > MOST_MESSAGES:
             raise TooLarge(f"expected at most {MOST_MESSAGES} record batches and dictionaries")
-        at, number = at + 8 + size + _checked(data[at + 8 : at + 8 + size]), number + 1
+        body, held = _checked(data[at + 8 : at + 8 + size])
+        if held is not None:
+            batches, rows = batches + 1, rows + held
+        at, number = at + 8 + size + body, number + 1
+    if batches > (most := FEW_BATCHES + rows // ROWS_OF_MORE):
+        detail = f"expected at most {FEW_BATCHES} record batches and one more for every {ROWS_OF_MORE} rows"
+        raise InvalidInput.at("", f"{detail}: {most}, got {batches}")
 
 
-def _checked(metadata: memoryview) -> int:
-    """The length of a message's body; raises where its metadata say more than they are."""
+def _checked(metadata: memoryview) -> tuple[int, int | None]:
+    """The length of a message's body, and a record batch's rows; raises where its metadata say more than they are."""
     message = Table.root(metadata, 0)
     left = len(metadata) - _noted(message, 4)
-    if message.integer(1, "<B") == _SCHEMA:
+    kind, rows = message.integer(1, "<B"), None
+    if kind == _RECORD_BATCH:
+        rows = max(0, message.required_table(2).integer(0, "<q"))
+    elif kind == _SCHEMA:
         if len(metadata) > MOST_SCHEMA:
             raise TooLarge(f"expected a schema of at most {MOST_SCHEMA} bytes")
         schema = message.required_table(2)
@@ -52,7 +63,7 @@ def _checked(metadata: memoryview) -> int:
     body = message.integer(3, "<q")
     if left < 0 or body < 0:
         raise struct.error("texts that are said more than once")
-    return body
+    return body, rows
 
 
 def _named(schema: Table) -> int:

@@ -26,7 +26,7 @@ from service.ledger.keys import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
-_THREADS = 4  # in which refusals are put into words that take a while to find
+_THREADS = 4  # in which refusals are put into words that take a while to find, and as many for what has no meaning
 
 
 class Kind(NamedTuple):
@@ -53,9 +53,9 @@ KINDS: dict[str, Kind] = {
         "Nothing was charged. failures lists every cap that it does not fit, of the account and of those that it is"
         " under; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
         " probability where cap is a delta); noise_multiplier_that_fits is the factor on every noise scale with which"
-        " all would have fitted, null where there is none and where the plan is too large to search for it. Of accounts"
-        " above that the key does not reach there is one failure without an account and figures, and no"
-        " noise_multiplier_that_fits.",
+        " all would have fitted, null where there is none and where it would take long to find: with offset tails"
+        " (osgt, discrete_osgt), and with many unlike mechanisms. Of accounts above that the key does not reach there"
+        " is one failure without an account and figures, and no noise_multiplier_that_fits.",
     ),
     "already_drawn": Kind(
         409,
@@ -210,16 +210,18 @@ def install(app: FastAPI) -> None:
     Few wait for a thread, and for none of those that requests are worked on in: who is refused in hundreds would
     hold all others up.
     """
-    threads = CapacityLimiter(_THREADS)
+    searching, wording = CapacityLimiter(_THREADS), CapacityLimiter(_THREADS)
 
     async def refused(request: Request, error: Exception) -> Response:
         principal: Principal | None = getattr(request.state, "principal", None)
         if principal is not None and isinstance(error, errors.BudgetExceeded | errors.AccountClosed):
             error = error.told(principal.may_use)
         asked = cast(ServiceError, error), request.scope["path"]
-        if isinstance(error, errors.BudgetExceeded):  # which searches for the noise that fits
-            return await to_thread.run_sync(of_error, *asked, limiter=threads)
-        return of_error(*asked)
+        if principal is None or not isinstance(error, errors.BudgetExceeded):
+            return of_error(*asked)
+        # It searches for the noise that fits: another turn of the principal, as that of the request is over.
+        async with request.app.state.turns.place(principal.name, begun=True):
+            return await to_thread.run_sync(of_error, *asked, limiter=searching)
 
     async def meaningless(request: Request, error: Exception) -> Response:
         invalid = cast(RequestValidationError, error)
@@ -227,7 +229,7 @@ def install(app: FastAPI) -> None:
         def told() -> Problem:
             return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
 
-        return await to_thread.run_sync(told, limiter=threads)
+        return await to_thread.run_sync(told, limiter=wording)
 
     async def http(request: Request, error: Exception) -> Response:
         code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")

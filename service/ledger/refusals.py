@@ -14,11 +14,12 @@ from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.journal import Head, has_entry
+from service.privacy import effort
+from service.privacy.costs import Beyond
 from service.privacy.filter import add, charged, shortfalls
 from service.privacy.fitting import noise_multiplier
-from service.privacy.mechanisms import DiscreteOsgt, Osgt
 from service.privacy.numbers import double_up
-from service.privacy.plan import Plan, condense, leaves, mechanisms_of
+from service.privacy.plan import Plan
 from service.privacy.pricing import Price, estimate
 
 T = TypeVar("T")
@@ -71,20 +72,16 @@ def refused(
     return BudgetExceeded(failures, noise_multiplier=search, entry=entry)
 
 
-_LONG = 1 << 16  # characters of a plan, of which reading alone would hold others up
-_FEW_OFFSET_TAILS = 1  # of unlike noise; each takes up to half a second a step of the search
-_UNLIKE = 500  # mechanisms of unlike noise, whatever it is: two seconds of search
-_MECHANISMS = 5000  # in all, likewise
+_LONG = 1 << 14  # characters of a plan, of which reading alone would hold others up
 
 
 def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
     """The smallest factor on the plan's noise scales with which the release would have fitted every account.
 
-    None where there is none, and where the search would take far longer than the refusal that it explains.
+    None where there is none, and where the search would take far longer than the refusal that it explains: the
+    serving process searches, for anybody whose release is refused.
     """
-    unlike = set(leaves(condense(plan)))
-    tails = [one for one in unlike if isinstance(one, Osgt | DiscreteOsgt)]
-    if len(tails) > _FEW_OFFSET_TAILS or len(unlike) > _UNLIKE or sum(1 for _ in mechanisms_of(plan)) > _MECHANISMS:
+    if effort.of_search(plan, [account.weights.orders for account in line]) > effort.LIGHT:
         return None
 
     def fits(scaled: Plan) -> bool:
@@ -94,7 +91,10 @@ def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
         }
         return not any(_gaps(account, asked[account.weights.orders]) for account in line)
 
-    found = noise_multiplier(plan, fits)
+    try:
+        found = noise_multiplier(plan, fits)
+    except Beyond:  # the exact price would be found step by step, each of which takes as long as a charge
+        return None
     if found is None:
         return None
     nearest = float(found)  # of a decimal with six digits, whose text it then shows

@@ -16,12 +16,13 @@ from service.privacy.accuracy import excess_of, smallest
 from service.privacy.arithmetic import DOUBLES, Doubles, double
 from service.privacy.calibration import LARGEST_MARGIN, margin_to_scale, margin_to_sigma_squared, of_rank, rank_of
 from service.privacy.conversion import epsilon_to_rho_at
+from service.privacy.costs import Beyond
 from service.privacy.filter import Budget, Definition, Totals, Weights, add, charged, open_weights, spent
 from service.privacy.keyed import remembered
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.numbers import MAX_BITS, ball, floor as lower_bound
 from service.privacy.plan import Neighbouring, Plan, Sequence
-from service.privacy.pricing import estimate
+from service.privacy.pricing import estimate, price
 from service.privacy.zcdp import rho_curve_of
 
 Noise = Geometric | Laplace | DiscreteGaussian | Gaussian
@@ -127,8 +128,12 @@ class Account:
     def used(self, plan: Plan) -> Fraction | None:
         """What its filter would compare with the cap; a little more, never less. None is infinite."""
         totals = Totals()
-        price = estimate(plan, Neighbouring.ADD_REMOVE, self.weights.orders)
-        return spent(self.budget, self.weights, add(totals, charged(totals, price)))
+        asked = plan, Neighbouring.ADD_REMOVE, self.weights.orders
+        try:
+            amount = estimate(*asked)
+        except Beyond:
+            amount = price(*asked)
+        return spent(self.budget, self.weights, add(totals, charged(totals, amount)))
 
     def over(self, plan: Plan) -> float:
         """How far beyond the cap, in logarithms; not above 0 where it is admitted."""

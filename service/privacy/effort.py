@@ -3,8 +3,12 @@
 Rough, and of costly plans rather too much: it decides where something is computed and what is refused, never a figure.
 """
 
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Mechanism, Osgt
-from service.privacy.plan import Condensed, leaves
+from service.privacy.plan import Condensed, Plan, condense, leaves, mechanisms_of
 
 LIGHT = 50.0
 """What is done at once, wherever it is."""
@@ -14,6 +18,8 @@ _TIGHT, _MOST_TIGHT = 400.0, 10_000.0  # one tight figure, and all of them: ``ti
 _FOR_TIGHT = 8.0  # each mechanism of few
 _SUMMED = 10  # below this variance a discrete Gaussian's divergence is a sum
 _PROVEN = 500.0  # that rho of offset tails on the integers is what it is
+_STEPS = 25  # of most searches for the noise that fits
+_SCALED = 0.02  # a mechanism, at each step
 
 
 def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
@@ -28,6 +34,19 @@ def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
 def of_price(plan: Condensed, orders: int) -> float:
     """What a plan adds to an account's totals, in balls at so many orders."""
     return _READ * plan.size + orders * sum(map(_at_order, set(leaves(plan))))
+
+
+def of_search(plan: Plan, orders: Sequence[tuple[Fraction, ...]]) -> float:
+    """The search for the noise with which a plan fits accounts with these orders each; infinite for offset tails."""
+    condensed = condense(plan)
+    unlike = set(leaves(condensed))
+    if any(isinstance(one, Osgt | DiscreteOsgt) for one in unlike):
+        return math.inf
+    straight = sum(isinstance(one, Gaussian | DiscreteGaussian) for one in unlike)
+    curved = condensed.size - straight  # with the nodes, at which arrays are added up or compared
+    estimated = sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
+    compared = 0.001 * sum(map(len, orders))
+    return _STEPS * (_SCALED * sum(1 for _ in mechanisms_of(plan)) + estimated + compared)
 
 
 def _at_order(mechanism: Mechanism) -> float:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-import numpy as np
-
 from service.privacy.costs import Beyond
 from service.privacy.intervals import up
 from service.privacy.keyed import Figures
-from service.privacy.loss import INFINITE, Loss, largest as largest_loss, total as total_loss
+from service.privacy.loss import Loss, largest as largest_loss, total as total_loss
 from service.privacy.mechanisms import Mechanism
 from service.privacy.outline import Foldable, Notion, fold, outline
 from service.privacy.plan import Condensed, Neighbouring, Plan, Priced, condense
@@ -80,15 +78,17 @@ def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...
     """A price that is nowhere below ``price`` and above it by some 1e-13: to search with, never to charge.
 
     Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
-    themselves at most: far less than the unit by which each end is moved up here.
+    themselves at most: far less than the unit by which each end is moved up here. At one order it is the price.
+
+    Raises:
+        Beyond: doubles do not reach.
     """
-    outlined = outline(condense(plan), neighbouring)
-    try:
-        linear, rest = Renyi(outlined).parts(orders) if len(orders) > 1 else (INFINITE, np.zeros(0))
-    except Beyond:
-        linear = INFINITE
-    if linear.nats is None:
+    if len(orders) <= 1:
         return price(plan, neighbouring, orders)
+    outlined = outline(condense(plan), neighbouring)
+    linear, rest = Renyi(outlined).parts(orders)
+    if linear.nats is None:
+        raise Beyond
     quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
     return _priced(outlined, neighbouring, linear.nats, quanta if set(quanta) - {0} else ())
 

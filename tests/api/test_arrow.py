@@ -368,3 +368,23 @@ def test_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_counts(stream({"count": _ONE, "x": _ONE, "y": _ONE}), _MOST, _free).rows == 1
     with pytest.raises(TooLarge, match="3 columns"):
         read_counts(stream({"count": _ONE, "x": nested}), _MOST, _free)
+
+
+@pytest.mark.parametrize(("batches", "rows", "fits"), [(100, 1, True), (101, 1, False), (101, 10, True)])
+def test_a_stream_has_few_batches_for_its_rows(
+    monkeypatch: pytest.MonkeyPatch, batches: int, rows: int, fits: bool
+) -> None:
+    """Refused before Arrow reads any of them; batches without rows count, too."""
+    schema = pa.schema([("count", pa.int64())])
+    large = [pa.record_batch([pa.array(range(100 * rows), pa.int64())], schema=schema)]
+    small = [pa.record_batch([pa.array([], pa.int64())], schema=schema)] * (batches - 1)
+    content = written(schema, small + large)
+    if fits:
+        assert read_counts(content, _MOST, _free).rows == 100 * rows
+        return
+    monkeypatch.setattr(pa.ipc, "MessageReader", None)
+    with pytest.raises(InvalidInput) as refused:
+        read_counts(content, _MOST, _free)
+    assert [fault.detail for fault in refused.value.faults] == [
+        "expected at most 100 record batches and one more for every 1000 rows: 100, got 101"
+    ]

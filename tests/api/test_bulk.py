@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from service.api import arrow
 from service.api.context import Streamed, prefers
 from service.api.fair import Fair
 from service.ledger.database import open_database
@@ -377,3 +378,21 @@ def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
     assert let_go
     assert turns.busy == 0
     assert held.tb is not None
+
+
+@pytest.mark.parametrize("content", [counts([1]), counts([1] * 40_000)], ids=["small", "large"])
+def test_every_stream_is_read_in_a_turn_of_its_principal(
+    secret: Secret, database_url: str, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    app: FastAPI = application(open_database(database_url), secret)
+    read, busy = arrow.read_counts, list[int]()
+
+    def watched(*given: Any) -> arrow.CountStream:
+        busy.append(app.state.turns.busy)
+        return read(*given)
+
+    monkeypatch.setattr(arrow, "read_counts", watched)
+    with client_of(app) as client:
+        open_account(client, budget=_WIDE)
+        assert register(client, content).status_code == 201
+    assert (busy, app.state.turns.busy) == ([1], 0)

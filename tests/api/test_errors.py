@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
@@ -11,13 +13,14 @@ from fastapi.testclient import TestClient
 from service.api import lattice
 from service.api.exact import check_exact
 from service.api.problems import KINDS
-from service.ledger import accounts
+from service.ledger import accounts, refusals
 from service.ledger.database import open_database
 from service.ledger.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,
     application,
+    charge,
     client_of,
     json_of,
     open_account,
@@ -504,3 +507,30 @@ def test_answers_are_not_to_be_kept_or_guessed_at(still: Client) -> None:
     for path in ("/v1/accounts", "/v1/nothing"):
         headers = still.get(path).headers
         assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+
+
+def test_noise_that_fits_is_searched_for_in_a_turn_and_holds_up_no_other_answers(
+    secret: Secret, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = application(open_database(database_url), secret)
+    searching, over, busy = Semaphore(0), Event(), list[int]()
+
+    def search(*_: Any) -> None:
+        busy.append(app.state.turns.busy)
+        searching.release()
+        over.wait(60)
+
+    monkeypatch.setattr(refusals, "multiplier", search)
+    with client_of(app) as client, ThreadPoolExecutor(4) as threads:
+        open_account(client)
+        refused = [threads.submit(charge, client, pure(2)) for _ in range(4)]
+        try:
+            assert all(searching.acquire(timeout=60) for _ in range(4))  # all threads for searches are taken
+            assert problem_of(client.get("/v1/accounts?limit=99999999"), "validation")
+            assert problem_of(client.get("/v1/accounts/nowhere"), "not_found")
+        finally:
+            over.set()
+        for answer in refused:
+            problem_of(answer.result(), "budget_exceeded")
+    assert max(busy) == 4
+    assert app.state.turns.busy == 0

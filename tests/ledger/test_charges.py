@@ -13,11 +13,13 @@ from sqlalchemy import event, text
 from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
 from service.ledger import charges, opening, refusals
 from service.ledger.database import Database
+from service.privacy import pricing
 from service.privacy.filter import remaining
-from service.privacy.pricing import ACCOUNTANT
+from service.privacy.pricing import ACCOUNTANT, Price, estimate
 from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
 
 _TENTH = {"type": "gaussian", "rho": "0.1"}
+_APPROXIMATE = {"definition": "approximate", "epsilon": "1", "delta": "1e-9"}
 
 
 def _random_plan(random: Random, depth: int = 2) -> dict[str, Any]:
@@ -217,29 +219,59 @@ def _kind(statement: str) -> str:
     return " ".join(word for word in statement.split() if not any(map(str.isdigit, word)))
 
 
-def test_a_refusal_of_many_unlike_offset_tails_does_not_search_for_seconds(database: Database) -> None:
-    open_account(database, rho="1e-9", definition="zcdp")
-    parts = [{"type": "osgt", "sigma_squared": str(40 + number), "m": "3"} for number in range(4)]
-    for few, expected in ((parts[:1], True), (parts, False)):
-        with pytest.raises(BudgetExceeded) as refused:
-            charge(database, {"type": "sequence", "parts": few})
-        assert (refused.value.noise_multiplier() is not None) is expected
+def _geometric(scale: str) -> dict[str, Any]:
+    return {"type": "geometric", "scale": scale}
 
 
-def test_a_refusal_of_a_plan_that_is_large_does_not_search_at_all(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("budget", "parts", "steps"),
+    [
+        ({"definition": "pure", "epsilon": "1"}, [_geometric("1")] * 2, 30),
+        ({"definition": "pure", "epsilon": "1"}, [_geometric(f"0.{number}") for number in range(11, 19)], 30),
+        ({"definition": "zcdp", "rho": "1e-3"}, [{"type": "gaussian", "rho": f"0.{k}"} for k in range(11, 41)], 30),
+        ({"definition": "pure", "epsilon": "1"}, [_geometric(f"0.{number}") for number in range(11, 61)], 0),
+        ({"definition": "zcdp", "rho": "1e-3"}, [{"type": "gaussian", "rho": f"0.{k}"} for k in range(100, 500)], 0),
+        ({"definition": "zcdp", "rho": "1e-3"}, [{"type": "gaussian", "rho": "0.1"}] * 200, 0),
+        ({"definition": "zcdp", "rho": "1e-9"}, [{"type": "osgt", "sigma_squared": "40", "m": "3"}], 0),
+        ({"definition": "pure", "epsilon": "1"}, [{"type": "discrete_osgt", "sigma_squared": "1.5", "m": "0.001"}], 0),
+        (_APPROXIMATE, [_geometric("0.1"), {"type": "discrete_gaussian", "sigma_squared": "1"}], 40),
+        (_APPROXIMATE, [_geometric(f"0.{number}") for number in range(11, 31)], 0),
+    ],
+)
+def test_a_refusal_searches_for_noise_where_that_takes_few_and_light_steps(
+    database: Database, monkeypatch: pytest.MonkeyPatch, budget: dict[str, str], parts: list[Any], steps: int
 ) -> None:
-    """It would scale and price the plan some forty times, in a thread that answers others."""
-    monkeypatch.setattr(refusals, "_UNLIKE", 2)
-    monkeypatch.setattr(refusals, "_MECHANISMS", 3)
+    """The serving process searches: decided beforehand, not at all where it would take long."""
+    estimated: list[Price] = []
+
+    def counted(*asked: Any) -> Price:
+        estimated.append(estimate(*asked))
+        return estimated[-1]
+
+    monkeypatch.setattr(refusals, "estimate", counted)
+    open_account(database, **budget)
+    with pytest.raises(BudgetExceeded) as refused:
+        charge(database, {"type": "sequence", "parts": parts})
+    assert (refused.value.noise_multiplier() is not None) is (steps > 0)
+    assert len(estimated) <= steps
+    assert bool(estimated) is (steps > 0)
+
+
+@pytest.mark.parametrize("scale", ["1e-300", "1e300"])
+def test_no_refusal_searches_by_exact_prices_at_many_orders(
+    database: Database, monkeypatch: pytest.MonkeyPatch, scale: str
+) -> None:
+    open_account(database, **_APPROXIMATE)
+    with pytest.raises(BudgetExceeded) as refused:
+        charge(database, {"type": "sequence", "parts": [_geometric("0.1"), _geometric(scale)]})
+    monkeypatch.delattr(pricing, "_price")
+    assert refused.value.noise_multiplier() is None
+
+
+def test_a_refusal_of_a_long_plan_does_not_even_read_it(database: Database) -> None:
     open_account(database, rho="1e-3", definition="zcdp")
-    same, other, third = ({"type": "gaussian", "rho": rho} for rho in ("0.1", "0.2", "0.3"))
-    for parts, expected in (
-        ([same, other], True),
-        ([same] * 3, True),
-        ([same, other, third], False),
-        ([same] * 4, False),
-    ):
+    plan = {"type": "gaussian", "rho": "0.1"}
+    for tags, expected in (([], True), ([f"{number:0100}" for number in range(200)], False)):
         with pytest.raises(BudgetExceeded) as refused:
-            charge(database, {"type": "sequence", "parts": parts})
+            charge(database, plan | {"tags": tags})
         assert (refused.value.noise_multiplier() is not None) is expected

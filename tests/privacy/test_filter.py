@@ -9,9 +9,10 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, reject, settings, strategies as st
 
 from service.privacy.conversion import conversion, epsilon_to_rho_at
+from service.privacy.costs import Beyond
 from service.privacy.filter import (
     COARSE,
     COARSE_DELTA,
@@ -435,7 +436,11 @@ def test_mixed_plans_add_their_lines_as_lines_and_the_rest_by_orders() -> None:
 @given(plans(REPLACE, 6))
 def test_an_estimate_is_a_price_or_hardly_above(plan: Plan) -> None:
     orders = (Fraction("1.01"), Fraction(2), Fraction("7.3"), Fraction(500))
-    found, asked = estimate(plan, REPLACE, orders), price(plan, REPLACE, orders)
+    try:
+        found = estimate(plan, REPLACE, orders)
+    except Beyond:
+        reject()
+    asked = price(plan, REPLACE, orders)
     assert (found.epsilon, found.rho, found.delta) == (asked.epsilon, asked.rho, asked.delta)
     for k, order in enumerate(orders):
         near, exact = (
@@ -446,9 +451,16 @@ def test_an_estimate_is_a_price_or_hardly_above(plan: Plan) -> None:
 
 def test_an_estimate_is_the_price_where_there_are_no_orders_to_speak_of() -> None:
     plan = Sequence(parts=(Geometric(scale=Fraction(3)), Gaussian(sigma_squared=Fraction(2))))
+    for orders in ((), (Fraction(2),)):
+        assert estimate(plan, ADD, orders) == price(plan, ADD, orders)
+
+
+def test_there_is_no_estimate_where_doubles_do_not_reach() -> None:
     beyond = Sequence(parts=(Geometric(scale=Fraction(1, 10**400)), Laplace(scale=Fraction(1, 10**399))))
-    for one, orders in ((plan, ()), (plan, (Fraction(2),)), (beyond, (Fraction(2), Fraction(5, 2)))):
-        assert estimate(one, ADD, orders) == price(one, ADD, orders)
+    endless = Declared(guarantee=Declaration(epsilon=None, rho=None, rdp=((Fraction(2), Fraction(1)),)), reference="r")
+    for plan in (beyond, Sequence(parts=(beyond, endless))):
+        with pytest.raises(Beyond):
+            estimate(plan, ADD, (Fraction(2), Fraction(5, 2)))
 
 
 _rationals = st.fractions(Fraction(0), Fraction(10), max_denominator=10**6)
