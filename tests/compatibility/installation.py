@@ -50,7 +50,7 @@ class Installation:
         """Run a command in this process; return what it prints. It must succeed."""
         printed = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-            for name, value in environment(self.home, database_url=self.url, log_level="error").items():
+            for name, value in environment(self.home, database_url=self.url).items():
                 if name.startswith("SERVICE_"):
                     patch.setenv(name, value)
             patch.setattr(sys, "argv", ["service", *arguments])
