@@ -71,7 +71,7 @@ _NO_TELEMETRY: TelemetryConfig = {
     "auto_configure": False,
 }
 _THREADS = 40  # that anyio has for requests which only read
-_TURNS = 2  # requests of one principal that are worked on at once in this process while others ask
+_TURNS = 1  # request of one principal that is worked on at a time in this process while others ask
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
