@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from service.errors import Conflict, Unavailable
 from service.ledger import budgets, charges, clock, exports, journal, opening, settling
 from service.ledger.accounts import AccountRecord
-from service.ledger.budgets import read_budget
+from service.ledger.budgets import read_budget, read_price
 from service.ledger.database import Database
 from service.ledger.journal import Actor, BadEntry, Head
 from service.ledger.receipts import receipt_of
@@ -32,6 +32,7 @@ from tests.ledger.charging import (
     prepared,
     release_of,
     reserve,
+    seal,
     void,
 )
 from tests.ledger.ledgers import exported
@@ -344,3 +345,16 @@ def test_a_release_is_read_and_settled_as_it_was_stated(database: Database) -> N
         draw(database, release, plan)
     entries_of(database)
     entries_of(database, "agency")
+
+
+def test_a_hold_at_an_older_price_gives_back_no_more_than_there_is(database: Database) -> None:
+    """Its seal was right once: only ``verify`` and sums below nothing tell that it was priced again since."""
+    open_account(database, **_MORE)
+    (release,) = reserve(database, _PLAN)
+    price = {"epsilon": "7", "rho": "1", "delta": "0", "linear": "0", "quanta": list[str]()}
+    dear = json.dumps(budgets.write_price(read_price(price)))
+    _write(database, "UPDATE holds SET price = :price, seal = NULL", price=dear)
+    seal(database)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        void(database, release)
+    assert release_of(database, release).state == "reserved"
