@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
 
 from service.errors import Unavailable
-from service.ledger.database import secret_of
+from service.ledger.database import batch, secret_of
 from service.ledger.secret import Secret
 from service.ledger.tables import Hold
 
@@ -49,15 +49,19 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
     query = select(*COLUMNS).where(Hold.seal.is_(None), tuple_(Hold.release_id, Hold.account_id) > tuple_(*after))
     query = query.order_by(Hold.release_id, Hold.account_id).limit(limit)
     rows = connection.execute(query).all()
-    for row in rows:
-        save(connection, secret, row._mapping)
+    if rows:
+        connection.execute(_UPDATE, batch([_given(secret, row._mapping) for row in rows]))
     return [(row.release_id, row.account_id) for row in rows]
 
 
 def save(connection: Connection, secret: Secret, row: Mapping[Any, Any]) -> None:
     """Write the price of a hold that is there, with the row's new seal."""
+    connection.execute(_UPDATE, _given(secret, row))
+
+
+def _given(secret: Secret, row: Mapping[Any, Any]) -> dict[str, Any]:
     given = {"release": row["release_id"], "account": row["account_id"], "new": row["price"]}
-    connection.execute(_UPDATE, given | {"code": sealed(secret, row)["seal"]})
+    return given | {"code": sealed(secret, row)["seal"]}
 
 
 def _values(row: Mapping[Any, Any]) -> tuple[Any, ...]:

@@ -81,9 +81,19 @@ def require_valid(connection: Connection, secret: Secret, actor: Actor | None, a
         Forbidden: it is no steward's.
         Unavailable: the journal is not sound.
     """
-    if actor is None or actor.key is None:
+    if actor is not None and actor.key is not None:
+        require_known(sound_keys(connection, secret), actor, at)
+
+
+def require_known(known: Known, actor: Actor, at: str) -> None:
+    """Refuse a steward likewise, where the keys have been read.
+
+    Raises:
+        Unauthenticated, Forbidden: as ``require_valid``.
+    """
+    if actor.key is None:
         return
-    record = sound_keys(connection, secret).get(actor.key)
+    record = known.get(actor.key)
     if record is None or not record.sealed or record.name != actor.name or _ended(record, at) is not None:
         _log.warning("the installation's journal knows no such valid key", key=actor.key, principal=actor.name)
         raise Unauthenticated("the key is unknown, expired or revoked")

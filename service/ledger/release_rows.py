@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 
 from service.errors import Unavailable
 from service.ledger.database import batch, secret_of
-from service.ledger.secret import Secret
+from service.ledger.secret import Secret, encoded
 from service.ledger.tables import Entry, Release
 
 FIXED = (
@@ -52,10 +52,10 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], entry_hash:
 
 
 def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
-    """The same of a row's id and state alone.
+    """Refuse a row whose id and state the service did not write so.
 
     Raises:
-        Unavailable: they are not as the service wrote them.
+        Unavailable: this is one.
     """
     digest = str(row.seal)[:_DIGITS]
     secret = secret_of(connection)
@@ -97,12 +97,7 @@ def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> 
 
 
 def _digest(row: Mapping[Any, Any], entry_hash: str) -> str:
-    found = hashlib.sha256()
-    for value in (*(row[name] for name in _NAMES), entry_hash):
-        part = b"'" + value.encode() if isinstance(value, str) else repr(value).encode()
-        found.update(len(part).to_bytes(8, "big"))
-        found.update(part)
-    return found.hexdigest()
+    return hashlib.sha256(encoded(*(row[name] for name in _NAMES), entry_hash)).hexdigest()
 
 
 def _sealed(secret: Secret, digest: str, release_id: str, state: str) -> str:

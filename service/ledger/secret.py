@@ -39,7 +39,7 @@ class Secret:
 
     def seal(self, purpose: str, *values: object) -> str:
         """A code of a row's values, for one purpose: whoever writes the database cannot make it, nor change them."""
-        return self.hmac(purpose, b"".join(map(_part, values))).hex()
+        return self.hmac(purpose, encoded(*values)).hex()
 
     def is_seal(self, given: object, purpose: str, *values: object) -> bool:
         """Whether this is the code of these values."""
@@ -53,6 +53,11 @@ class Secret:
     def fingerprint(self) -> str:
         """Tells secrets apart and reveals nothing of them."""
         return self.hmac("fingerprint").hex()
+
+
+def encoded(*values: object) -> bytes:
+    """Return values as bytes, such that no two lists of values give the same."""
+    return b"".join(map(_part, values))
 
 
 def _part(value: object) -> bytes:

@@ -6,7 +6,7 @@ from service.errors import Forbidden
 from service.ledger import clock
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor
-from service.ledger.key_events import people_behind, require_valid, sound_keys
+from service.ledger.key_events import people_behind, require_known, sound_keys
 
 
 def require_other_person(connection: Connection, request: Request, proposer: Actor, what: str) -> None:
@@ -21,8 +21,8 @@ def require_other_person(connection: Connection, request: Request, proposer: Act
     """
     if proposer.name == request.principal:
         raise Forbidden(f"expected another principal than the one who proposed {what}")
-    require_valid(connection, request.secret, request.actor, clock.now())
     known = sound_keys(connection, request.secret)
+    require_known(known, request.actor, clock.now())
     if people_behind(known, proposer) & people_behind(known, request.actor):
         raise Forbidden(
             f"expected a key that nobody made who could have proposed {what}: whoever makes or rotates a key knows it."

@@ -10,9 +10,8 @@ from service.ledger import charges, clock
 from service.ledger.database import Database
 from service.ledger.recompute import recompute
 from service.ledger.retention import remove_noisy
-from service.privacy import pricing
-from service.privacy.pricing import Price
 from tests.api.calls import Answer, Client, charge, json_of, open_account, operators_key, problem_of, release
+from tests.ledger.charging import half_price
 from tests.ledger.ledgers import Clock, everything
 
 BUDGETS: tuple[dict[str, str], ...] = (
@@ -199,21 +198,11 @@ def _draw_again(client: Client) -> None:
 def _price_again(client: Client, database: Database) -> None:
     """Have releases that were priced too low, committed and held, and price them right."""
 
-    def half(plan: Any, neighbouring: Any, orders: Any) -> Price:
-        right = pricing.price(plan, neighbouring, orders)
-        return Price(
-            None if right.epsilon is None else right.epsilon / 2,
-            None if right.rho is None else right.rho / 2,
-            right.delta / 2,
-            right.linear / 2,
-            tuple(None if quanta is None else quanta // 2 for quanta in right.quanta),
-        )
-
     open_account(client, "older", {"definition": "rdp", "alpha": "3", "epsilon": 9}, neighbouring="replace_one")
     open_account(client, "older-part", {"definition": "zcdp", "rho": 2}, neighbouring="replace_one", parent="older")
     one = {"type": "discrete_gaussian", "rho": "0.01"}
     with pytest.MonkeyPatch.context() as older:
-        older.setattr(priced, "price", half)
+        older.setattr(priced, "price", half_price)
         older.setattr(charges, "ACCOUNTANT", "0")
         for fields in ({}, {"reserve_for": "P9D"}, {"reserve_for": "P9D"}):
             of = release(client, one, "older-part", name="by an older accountant", **fields)

@@ -36,9 +36,11 @@ from service.ledger.releases import ReleaseRecord
 from service.ledger.secret import Secret
 from service.ledger.settling import present
 from service.ledger.verify import Verdict, verify
+from service.privacy import pricing
 from service.privacy.filter import remaining
 from service.privacy.notation import read_plan
-from service.privacy.plan import Neighbouring, mechanisms_of
+from service.privacy.plan import Neighbouring, Plan, mechanisms_of
+from service.privacy.pricing import Price
 
 SECRET = Secret(bytes(range(32)))
 
@@ -107,6 +109,18 @@ def prepared(
         NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan", reserve_for) for plan in plans
     ]
     return charges.prepare(database, name, new)
+
+
+def half_price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    """Ask for half of what is right, as an accountant who was wrong."""
+    right = pricing.price(plan, neighbouring, orders)
+    return Price(
+        None if right.epsilon is None else right.epsilon / 2,
+        None if right.rho is None else right.rho / 2,
+        right.delta / 2,
+        right.linear / 2,
+        tuple(None if quanta is None else quanta // 2 for quanta in right.quanta),
+    )
 
 
 def charge(

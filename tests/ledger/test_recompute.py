@@ -18,7 +18,17 @@ from service.ledger.texts import amount_of, price_of
 from service.ledger.verify import verify
 from service.privacy import pricing
 from service.privacy.pricing import Price
-from tests.ledger.charging import account_of, charge, commit, entries_of, open_account, release_of, reserve, void
+from tests.ledger.charging import (
+    account_of,
+    charge,
+    commit,
+    entries_of,
+    half_price,
+    open_account,
+    release_of,
+    reserve,
+    void,
+)
 
 _A = {"type": "geometric", "epsilon": "1/10", "name": "a"}
 _B = {"type": "discrete_gaussian", "rho": "1/100", "name": "b"}
@@ -28,18 +38,8 @@ _B = {"type": "discrete_gaussian", "rho": "1/100", "name": "b"}
 def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """While it is in force, the accountant is an older one, which asks for half of what is right."""
 
-    def half(plan: object, neighbouring: object, orders: object) -> Price:
-        right = pricing.price(plan, neighbouring, orders)  # type: ignore[arg-type]
-        return Price(
-            None if right.epsilon is None else right.epsilon / 2,
-            None if right.rho is None else right.rho / 2,
-            right.delta / 2,
-            right.linear / 2,
-            tuple(None if quanta is None else quanta // 2 for quanta in right.quanta),
-        )
-
     with monkeypatch.context() as patch:
-        patch.setattr(charges, "price", half)
+        patch.setattr(charges, "price", half_price)
         patch.setattr(charges, "ACCOUNTANT", "0")
         yield patch
 
