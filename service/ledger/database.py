@@ -60,7 +60,8 @@ _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connection's present wait is noted
 _NOTHING = nullcontext()
-_BOUND = "bound"  # where a connection has the secret of its database
+_DATABASE = "database"  # where a connection has what it is a connection of
+_JOURNALS = 100_000  # of which a process remembers the newest entry that it committed
 
 
 def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int = 16) -> "Database":
@@ -118,6 +119,7 @@ class Database:
         self.stopped: str | None = None  # why nothing is written any more, where that is so
         self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
         self._done = Tally()
+        self._newest: dict[int, int] = {}  # the number of the last entry that it committed, by account
         self._counting = threading.Lock()
 
     @property
@@ -226,7 +228,7 @@ class Database:
                         if landed(connection, earlier):
                             return self._count(earlier, counts)
                     done = Tally()
-                    connection.info[TALLY], connection.info[_BOUND] = done, self.secret
+                    connection.info[TALLY], connection.info[_DATABASE] = done, self
                     value = work(connection)
                     self._require_transaction(connection)
                     if shared:
@@ -251,10 +253,24 @@ class Database:
                 break
         raise refusal(failure, self.place, unknown=bool(unknown))
 
+    def require_new(self, entries: Iterable[Made]) -> None:
+        """Refuse entries whose numbers this process has committed before: the ledger went back since then.
+
+        Raises:
+            Unavailable: there is one; from now on nothing is written any more.
+        """
+        if any(entry.seq <= self._newest.get(entry.account_id, 0) for entry in entries):
+            self.stopped = "the ledger went back: an entry that was committed is not there; nothing is written"
+            raise Unavailable(self.stopped, retry_after=60)
+
     def _count(self, value: T, done: Tally) -> T:
-        if not self.remembers:
-            done.entries = []
         with self._counting:
+            for entry in done.entries:
+                self._newest[entry.account_id] = max(entry.seq, self._newest.pop(entry.account_id, 0))
+            while len(self._newest) > _JOURNALS:
+                del self._newest[next(iter(self._newest))]
+            if not self.remembers:
+                done.entries = []
             self._done.add(done)
         return value
 
@@ -265,7 +281,7 @@ class Database:
             connection = self._reader.connect()
             try:
                 connection.exec_driver_sql(begin)
-                connection.info[_BOUND] = self.secret
+                connection.info[_DATABASE] = self
             except SQLAlchemyError:
                 connection.close()
                 raise
@@ -324,10 +340,10 @@ def secret_of(connection: Connection) -> Secret:
     Raises:
         RuntimeError: it was bound to none.
     """
-    secret: Secret | None = connection.info.get(_BOUND)
-    if secret is None:
+    database: Database | None = connection.info.get(_DATABASE)
+    if database is None or database.secret is None:
         raise RuntimeError("the database was bound to no secret, without which no account can be read")
-    return secret
+    return database.secret
 
 
 def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
@@ -337,10 +353,16 @@ def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> N
         done.counts[what, of] += number
 
 
-def note_entries(connection: Connection, entries: Iterable[Made]) -> None:
-    """Note what this write transaction adds to journals; it counts once that is committed."""
-    done: Tally | None = connection.info.get(TALLY)
-    if done is not None:
+def note_entries(connection: Connection, entries: Sequence[Made]) -> None:
+    """Note what this write transaction adds to journals; it counts once that is committed.
+
+    Raises:
+        Unavailable: this process has committed entries of these numbers before.
+    """
+    database: Database | None = connection.info.get(_DATABASE)
+    if database is not None:
+        database.require_new(entries)
+        done: Tally = connection.info[TALLY]
         done.entries += entries
 
 

@@ -5,6 +5,7 @@ only moment at which a client cannot know what happened.
 """
 
 import contextlib
+import itertools
 import threading
 import time
 import uuid
@@ -52,6 +53,9 @@ def relayed(line: tuple[Relay, str], server: psycopg.Connection) -> Iterator[Dat
     database.close()
 
 
+_numbers = itertools.count(1)
+
+
 class Work:
     """Writes a mark of its own each time that it runs."""
 
@@ -64,7 +68,7 @@ class Work:
         self.notes.append(note)
         connection.execute(text("INSERT INTO marks VALUES (:note)"), {"note": note})
         tally(connection, "marks")
-        note_entries(connection, [Made(1, 1, note)])
+        note_entries(connection, [Made(1, next(_numbers), note)])
         return note
 
     def landed(self, connection: Connection, note: str) -> bool:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, text
 from service.errors import StartupRefused, Unavailable
 from service.ledger import clock, installation_journal
 from service.ledger.company import Made
-from service.ledger.database import Database, note_entries
+from service.ledger.database import Database, note_entries, open_database
 from service.ledger.high_water import HighWaterFile
 from service.ledger.installation_journal import Kind
 from service.ledger.journal import Head
@@ -26,6 +27,15 @@ PLAN = {"type": "gaussian", "rho": "1/8"}
 @pytest.fixture
 def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
     return HighWaterFile(tmp_path / "service.high-water", secret)
+
+
+@pytest.fixture
+def replica(database: Database) -> Iterator[Database]:
+    """Another server of the same ledger."""
+    other = open_database(database.url)
+    other.secret = database.secret
+    yield other
+    other.close()
 
 
 @pytest.fixture(autouse=True)
@@ -145,20 +155,22 @@ def test_an_older_ledger_is_refused_at_the_start(database: Database, file: HighW
     assert "python -m service acknowledge --reason" in str(refused.value)
 
 
-def test_an_older_ledger_with_new_entries_is_refused_too(database: Database, file: HighWaterFile) -> None:
+def test_an_older_ledger_with_new_entries_is_refused_too(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
     open_account(database)
     for _ in range(3):
         charge(database, PLAN)
     MarkKeeper(database, file).advance(everything=True)
     _roll_back(database, 1)
     for _ in range(4):
-        charge(database, {"type": "gaussian", "rho": "1/16"})
+        charge(replica, {"type": "gaussian", "rho": "1/16"})
     with pytest.raises(StartupRefused, match="the journal of 'people' has another entry 4 than it had"):
         check_mark(database, file)
 
 
 def test_a_ledger_that_becomes_older_under_a_server_is_not_written_any_more(
-    database: Database, file: HighWaterFile
+    database: Database, replica: Database, file: HighWaterFile
 ) -> None:
     open_account(database)
     for _ in range(3):
@@ -166,16 +178,30 @@ def test_a_ledger_that_becomes_older_under_a_server_is_not_written_any_more(
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
     _roll_back(database, 1)
-    charge(database, PLAN)
-    keeper.advance()
+    charge(replica, PLAN)
+    keeper.advance(everything=True)
     with pytest.raises(Unavailable, match="entries of the ledger are missing"):
         charge(database, PLAN)
     assert _marked(file)["people"].seq == 4
 
 
+@pytest.mark.parametrize("seq", [0, 1, 2])
+def test_a_server_commits_no_number_twice(database: Database, file: HighWaterFile, seq: int) -> None:
+    """Before anybody looks: a request that is asked again gets no fresh answer."""
+    open_account(database)
+    for _ in range(3):
+        charge(database, PLAN)
+    _roll_back(database, seq + 1)
+    with pytest.raises(Unavailable, match="the ledger went back"):
+        charge(database, PLAN)
+    assert account_of(database).head.seq == seq + 1
+    with pytest.raises(Unavailable, match="the ledger went back"):
+        charge(database, PLAN)
+
+
 @pytest.mark.parametrize("further", [0, 5])
 def test_a_journal_that_is_rewritten_between_two_looks_stops_the_server(
-    database: Database, file: HighWaterFile, further: int
+    database: Database, replica: Database, file: HighWaterFile, further: int
 ) -> None:
     """However far it comes: what was marked of it is gone."""
     open_account(database)
@@ -186,45 +212,46 @@ def test_a_journal_that_is_rewritten_between_two_looks_stops_the_server(
     before = _marked(file)
     _roll_back(database, 1)
     for _ in range(3 + further):
-        charge(database, {"type": "gaussian", "rho": "1/32"})
-    keeper.advance()
+        charge(replica, {"type": "gaussian", "rho": "1/32"})
+    keeper.advance(everything=True)
     with pytest.raises(Unavailable, match="entries of the ledger are missing"):
         charge(database, PLAN)
     assert _marked(file) == before
 
 
 def test_the_installations_journal_cannot_be_rewritten_either(
-    database: Database, file: HighWaterFile, secret: Secret
+    database: Database, replica: Database, file: HighWaterFile, secret: Secret
 ) -> None:
-    def append(kind: Kind) -> None:
+    def append(server: Database, kind: Kind) -> None:
         at = clock.now()
-        database.write(
+        server.write(
             lambda connection: installation_journal.append(connection, secret, kind, {}, actor=None, at=at),
             landed=lambda *_: False,
         )
 
-    append("key_made")
-    append("key_revoked")
+    append(database, "key_made")
+    append(database, "key_revoked")
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
     _unprotected(database, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
-    append("key_rotated")
-    append("key_made")
-    keeper.advance()
+    append(replica, "key_rotated")
+    append(replica, "key_made")
+    keeper.advance(everything=True)
     assert database.stopped is not None
     with pytest.raises(StartupRefused, match="the installation's journal has another entry 2 than it had"):
         check_mark(database, file)
 
 
-def test_entries_that_are_taken_back_between_two_looks_stop_the_server(database: Database, file: HighWaterFile) -> None:
-    """Again and again, so that one request gets a fresh answer each time."""
+def test_entries_that_are_taken_back_between_two_looks_stop_the_server(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    """Others were committed in their place, by another server."""
     open_account(database)
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
-    for _ in range(3):
-        charge(database, PLAN)
-        _roll_back(database, 1)
     charge(database, PLAN)
+    _roll_back(database, 1)
+    charge(replica, PLAN)
     keeper.advance()
     with pytest.raises(Unavailable, match="an entry of the ledger that was just committed is not there"):
         charge(database, PLAN)
@@ -233,17 +260,17 @@ def test_entries_that_are_taken_back_between_two_looks_stop_the_server(database:
 
 
 def test_an_entry_that_is_put_back_between_others_for_a_look_is_not_taken_for_them(
-    database: Database, file: HighWaterFile
+    database: Database, replica: Database, file: HighWaterFile
 ) -> None:
     """Every entry is looked for, and not only the last one of each transaction."""
     open_account(database)
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
-    charge(database, PLAN)
-    first = account_of(database).head.hash
-    _roll_back(database, 1)
     charge(database, PLAN, PLAN)
-    _unprotected(database, "journal", f"UPDATE journal SET hash = '{first}' WHERE seq = 2")
+    last = account_of(database).head.hash
+    _roll_back(database, 1)
+    charge(replica, PLAN, PLAN)
+    _unprotected(database, "journal", f"UPDATE journal SET hash = '{last}' WHERE seq = 3")
     keeper.advance()
     assert database.stopped is not None
 

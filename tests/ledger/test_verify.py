@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def _unprotected(database_url: str) -> Iterator[Connection]:
         else:
             connection.execute(text("SET session_replication_role = replica"))
         connection.commit()
-        connection.info["bound"] = SECRET
+        connection.info["database"] = SimpleNamespace(secret=SECRET)
         yield connection
     engine.dispose()
 
