@@ -184,5 +184,21 @@ class Unavailable(ServiceError):
         self.retry_after, self.for_operator = retry_after, for_operator
 
 
+class Altered(Unavailable):
+    """A row of the ledger that is not as the service wrote it.
+
+    Attributes:
+        what: of what it is the row, for whoever asked, who may not be told whose it is.
+        row: it by name, for the operator.
+    """
+
+    def __init__(self, what: str, row: str, reason: str = "run verify") -> None:
+        super().__init__(
+            f"{what} is not as the service wrote it; nothing is done with it before an operator has looked",
+            retry_after=60,
+            for_operator=f"{row} is not as the service wrote it: {reason}",
+        )
+
+
 class StartupRefused(ServiceError):
     """The service must not start on this database: not migrated, or another installation's secret."""

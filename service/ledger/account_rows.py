@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import aliased
 
-from service.errors import Unavailable
+from service.errors import Altered
 from service.ledger.database import batch, require_written, secret_of
 from service.ledger.secret import Secret
 from service.ledger.tables import Account
@@ -82,7 +82,7 @@ def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
     """Make sure that accounts are as the service wrote them.
 
     Raises:
-        Unavailable: the row of one is not as the service wrote it.
+        Altered: the row of one is not as the service wrote it.
     """
     for first in range(0, len(account_ids), _AT_ONCE):
         query = select(*COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE]))
@@ -94,14 +94,10 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row that the service did not write.
 
     Raises:
-        Unavailable: this is one.
+        Altered: this is one.
     """
     if not is_sealed(secret_of(connection), row._mapping):
-        raise Unavailable(
-            "an account's row is not as the service wrote it; nothing is done with it before an operator has looked",
-            retry_after=60,
-            for_operator=f"account {row.name!r}: {unsealed(row.seal)}",
-        )
+        raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row.seal))
 
 
 def seal_old(connection: Connection, secret: Secret, after: int, limit: int) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, select
 
-from service.errors import AlreadyDrawn, Gone, NotFound, Unavailable
+from service.errors import AlreadyDrawn, Altered, Gone, NotFound
 from service.ledger import packing
 from service.ledger.branches import WHOLE
 from service.ledger.idempotency import StoredAnswer
@@ -70,7 +70,7 @@ def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawReco
     Raises:
         NotFound: the account has none with this id.
         Gone: its noisy counts are no longer kept.
-        Unavailable: its row is not what its entry says.
+        Altered: its row is not what its entry says.
     """
     row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
     if row is None:
@@ -214,7 +214,7 @@ def _checked(row: Row[*tuple[Any, ...]]) -> Layout | None:
     The sealed row of the account vouches for the entries up to its head, and nothing for rows of draws.
 
     Raises:
-        Unavailable: it is not what the entry says.
+        Altered: it is not what the entry says.
     """
     if row.seq > row.head_seq:
         raise _altered(row.id)
@@ -232,9 +232,5 @@ def _checked(row: Row[*tuple[Any, ...]]) -> Layout | None:
         raise _altered(row.id) from None
 
 
-def _altered(draw_id: str) -> Unavailable:
-    return Unavailable(
-        "the draw is not what the account's journal says; it is not shown before an operator has looked",
-        retry_after=60,
-        for_operator=f"the row of draw {draw_id!r} is not as the service wrote it: run verify",
-    )
+def _altered(draw_id: str) -> Altered:
+    return Altered("the draw", f"the row of draw {draw_id!r}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
 
-from service.errors import Unavailable
+from service.errors import Altered
 from service.ledger.database import batch, secret_of
 from service.ledger.secret import Secret
 from service.ledger.tables import Hold
@@ -29,19 +29,15 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row that the service did not write.
 
     Raises:
-        Unavailable: this is one.
+        Altered: this is one.
     """
     if not is_sealed(secret_of(connection), row):
         raise altered(row.release_id)
 
 
-def altered(release_id: str) -> Unavailable:
+def altered(release_id: str) -> Altered:
     """Return the refusal to settle a release whose hold is not as the service wrote it."""
-    return Unavailable(
-        "what a release holds is not as the service wrote it; nothing is done with it before an operator has looked",
-        retry_after=60,
-        for_operator=f"a row of holds, of release {release_id!r}, is not as the service wrote it: run verify",
-    )
+    return Altered("what the release holds", f"a row of holds, of release {release_id!r},")
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
-from service.errors import Unavailable
+from service.errors import Altered
 from service.ledger.database import batch, secret_of
 from service.ledger.secret import Secret, encoded
 from service.ledger.tables import Entry, Release
@@ -45,7 +45,7 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], entry_hash:
     """Refuse a row that the service did not write.
 
     Raises:
-        Unavailable: this is one.
+        Altered: this is one.
     """
     if not is_sealed(secret_of(connection), row, entry_hash):
         raise altered(row.id)
@@ -55,7 +55,7 @@ def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row whose id and state the service did not write so.
 
     Raises:
-        Unavailable: this is one.
+        Altered: this is one.
     """
     digest = str(row.seal)[:_DIGITS]
     secret = secret_of(connection)
@@ -74,7 +74,7 @@ def update_states(connection: Connection, release_ids: Sequence[str], state: str
     """Bring releases, whose states are checked, to another state.
 
     Raises:
-        Unavailable: the row of one is not as the service wrote it.
+        Altered: the row of one is not as the service wrote it.
     """
     secret, changed = secret_of(connection), []
     for row in connection.execute(_STATES.where(Release.id.in_(release_ids))).all():
@@ -104,13 +104,9 @@ def _sealed(secret: Secret, digest: str, release_id: str, state: str) -> str:
     return digest + secret.seal(_PURPOSE, digest, release_id, state)
 
 
-def altered(release_id: str) -> Unavailable:
+def altered(release_id: str) -> Altered:
     """Return the refusal to use a release whose row or entry is not as the service wrote it."""
-    return Unavailable(
-        "the release is not as the service wrote it; nothing is done with it before an operator has looked",
-        retry_after=60,
-        for_operator=f"the row of release {release_id!r} is not as the service wrote it: run verify",
-    )
+    return Altered("the release", f"the row of release {release_id!r}")
 
 
 _STATES = select(Release.id, Release.state, Release.seal)

@@ -223,7 +223,7 @@ def test_a_draw_that_is_not_as_its_entry_says_is_not_read(
             lambda: drawn.read_draw(connection, account.id, name),
             lambda: drawn.list_draws(connection, release, 0, 10, 10**6),
         ):
-            with pytest.raises(Unavailable, match="not what the account's journal says") as refused:
+            with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
                 read()
             assert repr(name) in str(refused.value.for_operator)
         if column != "noisy":
