@@ -121,12 +121,14 @@ def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
     return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
 
 
-def _noisy(counts: CountStream, granularity: str | None, law: Law, unit: Fraction) -> NDArray[np.int64]:
+def _noisy(
+    counts: CountStream, granularity: str | None, law: Law, unit: Fraction, keystream: Keystream
+) -> NDArray[np.int64]:
     """The column is of integers: with a granularity, of its units, which the caller must say that he knows."""
     if unit != 1 and granularity is None:
         detail = "expected the mechanism's granularity, of which the column then counts units"
         raise InvalidInput.at("/query/granularity", detail)
-    noisy, keystream, first = np.empty(counts.rows, np.int64), Keystream(), 0
+    noisy, first = np.empty(counts.rows, np.int64), 0
     for batch in counts.batches:
         part = noisy[first : first + batch.counts.size]
         add_noise(batch.counts, law, keystream, out=part)

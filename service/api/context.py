@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -23,6 +24,7 @@ from service.ledger.idempotency import request_digest
 from service.ledger.keys import Principal
 from service.ledger.once import Answer
 from service.ledger.secret import Secret
+from service.noise import Attempts, Keystream
 
 R = TypeVar("R")
 
@@ -34,6 +36,7 @@ IN_HELPERS = "in_helpers"  # of a handler that runs in a helper: for bodies of s
 FINISH = "finish"  # of one whose request a helper reads where it is long: what does the rest
 _HEAVY = 1 << 14  # bytes of a body of counts: fewer are read, drawn and answered within some milliseconds
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
+_ATTEMPTS = Attempts()
 
 
 async def _database(request: Request) -> Database:  # async, as FastAPI would give it a thread otherwise
@@ -76,6 +79,10 @@ class Change:
             return act(self.database, self.request, *arguments)
         result: R = self.remote(act, arguments)
         return result
+
+    def keystream(self) -> AbstractContextManager[Keystream]:
+        """Return a block with the keystream for the request's noise, to be committed within it."""
+        return _ATTEMPTS.keystream(self.request.identity)
 
     async def in_thread(self, work: Callable[[], R]) -> R:
         """Run work in the writers' threads, with what is bound to the request: its id for log lines, its trace."""

@@ -58,7 +58,7 @@ PAGE_OF_COUNTS = 1_000_000
 _MANY = 1 << 13  # counts: fewer are written as JSON in a millisecond
 _A_COUNT = 40  # bytes that one takes at most while it is read back and answered
 
-AddNoise = Callable[[Law, Fraction], NDArray[np.int64]]
+AddNoise = Callable[[Law, Fraction, Keystream], NDArray[np.int64]]
 """Noise of a law on counts, in units of a granularity."""
 
 
@@ -153,9 +153,11 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
     stated, mechanism = stated_mechanism(asked, below)
     delta = read_delta(asked.delta, f"{below}/delta")
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
-    drawn = _drawn(mechanism, noisy, below)  # first: counts that have no meaning are told before the account is asked
-    (ready,), _ = prepared(change, account, [new], costs=False)
-    return change.write(draws.register_and_draw, ready, drawn)
+    with change.keystream() as keystream:
+        # First: counts that have no meaning are told before the account is asked.
+        drawn = _drawn(mechanism, noisy, keystream, below)
+        (ready,), _ = prepared(change, account, [new], costs=False)
+        return change.write(draws.register_and_draw, ready, drawn)
 
 
 def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
@@ -179,8 +181,9 @@ def draw_of(
     names = [] if asked.partition is None else [asked.partition]
     at, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
-    drawn = _drawn(mechanism, noisy, below)
-    return change.write(draws.draw, account, release, plan, mechanism, turn, drawn, refusal)
+    with change.keystream() as keystream:
+        drawn = _drawn(mechanism, noisy, keystream, below)
+        return change.write(draws.draw, account, release, plan, mechanism, turn, drawn, refusal)
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)
@@ -261,14 +264,14 @@ def _leave_large(request: Request, size: int) -> None:
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
     """Noise on the counts of a JSON body."""
-    return lambda law, unit: add_noise(units_of(counts, unit, "/counts"), law, Keystream())
+    return lambda law, unit, keystream: add_noise(units_of(counts, unit, "/counts"), law, keystream)
 
 
-def _drawn(mechanism: MechanismValue, noisy: AddNoise, below: str) -> NDArray[np.int64]:
+def _drawn(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystream, below: str) -> NDArray[np.int64]:
     pointer = f"{below}/mechanism"
     law = law_of(mechanism, pointer)
     try:
-        return noisy(law, unit_of(mechanism))
+        return noisy(law, unit_of(mechanism), keystream)
     except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(pointer, str(error)) from None
 

@@ -23,7 +23,6 @@ from service.ledger import accounts, partitions, releases, tabulations
 from service.ledger.drawn import DrawRecord
 from service.ledger.layouts import Layout
 from service.ledger.once import Answer, Outcome
-from service.noise import Keystream
 from service.noise.tabulation import MOST_AGES, USUAL, Laws, Rules, tabulate
 from service.privacy.accuracy import margin_of_error
 from service.privacy.levels import Level, find_level, laws_of
@@ -117,22 +116,23 @@ def _tabulate(
         raise InvalidInput.at(
             f"{below}/level", "expected the name of one level of the release's plan, with noise of whole counts"
         )
-    try:
-        details, noisy = tabulate(given.counts, rules, Laws(*laws), Keystream())
-    except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
-        raise InvalidInput.at(f"{below}/level", str(error)) from None
-    total, _, step_2 = laws
-    margins = {
-        "confidence": float(CONFIDENCE),
-        "total_only": margin_of_error(total, CONFIDENCE),
-        "step_2": margin_of_error(step_2, CONFIDENCE),
-    }
-    digits = (details + ord("0")).astype("u1").tobytes().decode()
-    mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
-    terms = terms_of(rules, mechanisms, level.count, margins)
-    layout = Layout(level.name, terms, given.names, digits)
-    refusal = _refusal(level, given, change.require_partitions)
-    return change.write(tabulations.tabulate, account, release, plan, level, layout, noisy, refusal)
+    with change.keystream() as keystream:
+        try:
+            details, noisy = tabulate(given.counts, rules, Laws(*laws), keystream)
+        except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
+            raise InvalidInput.at(f"{below}/level", str(error)) from None
+        total, _, step_2 = laws
+        margins = {
+            "confidence": float(CONFIDENCE),
+            "total_only": margin_of_error(total, CONFIDENCE),
+            "step_2": margin_of_error(step_2, CONFIDENCE),
+        }
+        digits = (details + ord("0")).astype("u1").tobytes().decode()
+        mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
+        terms = terms_of(rules, mechanisms, level.count, margins)
+        layout = Layout(level.name, terms, given.names, digits)
+        refusal = _refusal(level, given, change.require_partitions)
+        return change.write(tabulations.tabulate, account, release, plan, level, layout, noisy, refusal)
 
 
 def _refusal(level: Level, given: NamedGroups, required: bool) -> ServiceError | None:

@@ -33,6 +33,11 @@ class Request:
     key_id: str | None = None  # of the principal's API key, for the journal
 
     @property
+    def identity(self) -> str | None:
+        """What it has in common with the same request sent again; None where that cannot be told."""
+        return None if self.key is None else f"{self.digest} {self.principal} {self.key}"
+
+    @property
     def actor(self) -> Actor:
         """Who asks."""
         return Actor(self.principal, self.key_id)

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-_KEY_BYTES, _COUNTER_BYTES = 32, 16
+KEY_BYTES, _COUNTER_BYTES = 32, 16
 
 
 class Keystream:
@@ -20,8 +20,8 @@ class Keystream:
     some 2^60 blocks are read.
 
     Args:
-        key: 32 bytes; fresh ones from the operating system, as is the first counter, unless given. A fixed key, whose
-            first counter is 0, is for tests alone: who knows it knows the noise.
+        key: 32 bytes; fresh ones from the operating system, as is the first counter, unless given. A key that is
+            given, whose first counter is 0, is from ``attempts`` or for tests: who knows it knows the noise.
 
     Raises:
         ValueError: a key of another length.
@@ -29,9 +29,9 @@ class Keystream:
 
     def __init__(self, key: bytes | None = None) -> None:
         counter = bytes(_COUNTER_BYTES) if key is not None else secrets.token_bytes(_COUNTER_BYTES)
-        key = secrets.token_bytes(_KEY_BYTES) if key is None else key
-        if len(key) != _KEY_BYTES:
-            raise ValueError(f"expected a key of {_KEY_BYTES} bytes, got {len(key)}")
+        key = secrets.token_bytes(KEY_BYTES) if key is None else key
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"expected a key of {KEY_BYTES} bytes, got {len(key)}")
         self._encrypt = Cipher(AES256(key), CTR(counter)).encryptor().update
 
     def read(self, count: int) -> bytes:

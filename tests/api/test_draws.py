@@ -7,8 +7,12 @@ from typing import Any
 
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 import pytest
+from sqlalchemy import Connection
 
 from service.api import draws as draws_api
+from service.errors import Unavailable
+from service.ledger import draws
+from service.ledger.draws import Sealed
 from tests.api.calls import (
     Answer,
     Client,
@@ -75,6 +79,47 @@ def test_every_draw_is_fresh(embedded: Client) -> None:
     open_account(embedded, budget=_WIDE)
     draws = [json_of(_register_and_draw(embedded, pure("0.001"), [0] * 50), 201)["noisy"] for _ in range(3)]
     assert len({tuple(noisy) for noisy in draws}) == 3
+
+
+@pytest.mark.parametrize("of_release", [True, False])
+def test_attempts_that_are_not_committed_have_one_noise(
+    alone: Client, monkeypatch: pytest.MonkeyPatch, of_release: bool
+) -> None:
+    """Else a database that lets commits fail sees fresh noise of the same counts each time."""
+    open_account(alone, budget=_WIDE)
+    path = "/v1/accounts/people/draws"
+    body: dict[str, Any] = {"counts": [7] * 20}
+    if of_release:
+        path = f"/v1/accounts/people/releases/{release(alone, pure('0.1', name='m'))['id']}/draws"
+        body |= {"mechanism": "m"}
+    else:
+        body |= {"name": "counts", "mechanism": pure("0.1")}
+    store, seen, fails = draws.store, [], [True]
+
+    def watched(connection: Connection, account: Any, release_id: str, sealed: Sealed, *more: Any) -> Any:
+        seen.append(sealed.noisy.tolist())
+        found = store(connection, account, release_id, sealed, *more)
+        if fails[0]:
+            raise Unavailable("the database failed")
+        return found
+
+    def ask(body: Any, key: str | None) -> Answer:
+        return alone.post(path, json=body, headers={} if key is None else {"Idempotency-Key": key})
+
+    monkeypatch.setattr(draws, "store", watched)
+    for _ in range(3):
+        problem_of(ask(body, "one"), "unavailable")
+    problem_of(ask(body | {"counts": [8] * 20}, "one"), "unavailable")
+    problem_of(ask(body, "two"), "unavailable")
+    problem_of(ask(body, None), "unavailable")
+    first, *others = seen
+    assert others[:2] == [first, first]
+    unlike = [first, *others[2:]]
+    assert len({tuple(noisy) for noisy in unlike}) == 4
+    assert [count - 1 for count in others[2]] != first, "other counts have other noise"
+    fails[0] = False
+    assert json_of(ask(body, "one"), 201)["noisy"] == first
+    assert json_of(ask(body, "one"), 201)["noisy"] == first  # replayed
 
 
 @pytest.mark.parametrize("scale", ["0.1", "1", "2.18865443911", "10", "1000.5"])
