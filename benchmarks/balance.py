@@ -15,6 +15,7 @@ from sqlalchemy import Connection, insert, text
 from benchmarks.servers import KEY, open_account, opened, plain, postgresql_database, service_server, sqlite_database
 from service.ledger import accounts, spending
 from service.ledger.journal import Head
+from service.ledger.spending_rows import Charged
 from service.ledger.tables import Release
 from service.privacy.notation import read_plan
 from tests.postgres_server import postgres_server
@@ -67,10 +68,10 @@ def _fill(url: str, account: str, documents: list[dict[str, Any]]) -> None:
             text("SELECT id FROM accounts WHERE name = :name"), {"name": account}
         ).scalar_one()
         every = _RELEASES // _DISTINCT
-        spending.record(connection, [account_id], Counter(dict.fromkeys(subplans, every)), Counter())
         empty = accounts.read_account(connection, account)
         head = Head(_RELEASES + 1, empty.head.hash)
-        accounts.save(connection, [replace(empty, releases=_RELEASES, head=head)])
+        spent = Charged(Counter(dict.fromkeys(subplans, every)), Counter())
+        accounts.save(connection, [replace(empty, releases=_RELEASES, head=head)], spent)
         return account_id
 
     account_id = database.write(count, landed=lambda *_: False)

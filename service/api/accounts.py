@@ -40,7 +40,7 @@ from service.ledger.budgets import read_budget, usual_delta
 from service.ledger.opening import NewAccount
 from service.ledger.paging import CHARACTERS, first_of
 from service.ledger.settling import present
-from service.ledger.spending import Subplans
+from service.ledger.spending_rows import Subplans
 from service.privacy import effort
 from service.privacy.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean, spent
 from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
@@ -348,7 +348,7 @@ def read_balance(
         found = accounts.read_account(connection, account)
         if as_of is not None and as_of > found.head.seq:
             raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
-        _where(request, connection, found.id, quick=kind is None and as_of is None, deltas=max(1, len(asked)))
+        _where(request, connection, found, quick=kind is None and as_of is None, deltas=max(1, len(asked)))
         if kind is not None and picture == "spending":
             seen = found if as_of is None else history.replay(connection, found, as_of).account
             return spending_picture(history_body(connection, seen), kind)
@@ -360,7 +360,7 @@ def read_balance(
             deltas = asked or (usual_delta(found.budget),)
             question = Question(request, found, tag, sorted(expired.items()), *deltas)
             kept = question.known(connection)
-            spent, reserved = (Counter[str](),) * 2 if kept and kind is None else spending.counts(connection, found.id)
+            spent, reserved = (Counter[str](),) * 2 if kept and kind is None else spending.counts(connection, found)
         else:
             then = history.replay(connection, found, as_of)
             found, spent, reserved, drawn = then.account, then.committed, then.reserved, None
@@ -398,7 +398,7 @@ def _figures(
     }
 
 
-def _where(request: Request, connection: Connection, account_id: int, *, quick: bool, deltas: int) -> None:
+def _where(request: Request, connection: Connection, account: AccountRecord, *, quick: bool, deltas: int) -> None:
     """Leave a balance that takes long to a helper.
 
     Raises:
@@ -406,7 +406,7 @@ def _where(request: Request, connection: Connection, account_id: int, *, quick: 
     """
     if request.app.state.helpers is None:
         return
-    few = spending.few(connection, account_id) if quick else None
+    few = spending.few(connection, account) if quick else None
     if few is None or effort.of_guarantee(condense(spending.composed(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
         raise Elsewhere
 

@@ -46,7 +46,7 @@ class Question:
         digest = hashlib.sha256(json.dumps([str(one) for one in asked]).encode()).hexdigest()
         # One of sixteen rows, so that an account has no more of them however many questions are asked about it.
         self._subject = f"balance {account.id} {digest[0]}"
-        self._state = f"{known.FOUND_BY} {account.head.hash} {digest}"
+        self._state = f"{known.FOUND_BY} {account.head.hash} {account.spending_sum} {digest}"
 
     def known(self, connection: Connection) -> dict[str, Any] | None:
         """The answer, where it was kept."""

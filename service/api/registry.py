@@ -221,7 +221,7 @@ def read_account_entry(
     asked = read_delta(delta, "/query/delta")
     with database.read() as connection:
         found = accounts.read_account(connection, account)
-        committed, held = spending.counts(connection, found.id)
+        committed, held = spending.counts(connection, found)
         now = present(connection, found, clock.now())
         largest = largest_budget(connection, now.account)
         drawn = count_draws(connection, found.id, None)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import aliased
 from service.errors import Altered
 from service.ledger.database import batch, require_written, secret_of
 from service.ledger.secret import Secret
+from service.ledger.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.tables import Account
 
 _parents = aliased(Account)
@@ -35,9 +36,11 @@ COLUMNS = (
     Account.releases,
     Account.partitions_drawn,
     Account.partitions_undeclared,
+    Account.spending_sum,
     Account.seal,
 )
 _SEALED = tuple(column.key for column in COLUMNS if column.key != "seal")
+_WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # what 0.4.0 sealed
 _PURPOSE = "account"
 _AT_ONCE = 500
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
@@ -71,10 +74,12 @@ def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
     return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
 
 
-def unsealed(seal: object) -> str:
+def unsealed(row: Row[*tuple[Any, ...]]) -> str:
     """Return what is wrong with a row that has not its seal, in words."""
-    if seal is None:
+    if row.seal is None:
         return "its row has no seal; a server that starts seals what an older version wrote, once"
+    if row.spending_sum is None:
+        return "its row has no sum of its spending; a server that starts adds up what an older version wrote, once"
     return "its row, or the last entry of its journal, was not written by the service"
 
 
@@ -97,14 +102,35 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
         Altered: this is one.
     """
     if not is_sealed(secret_of(connection), row._mapping):
-        raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row.seal))
+        raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row))
 
 
-def seal_old(connection: Connection, secret: Secret, after: int, limit: int) -> list[int]:
-    """Seal some accounts that are older than seals; which they are."""
-    query = select(*COLUMNS).where(Account.seal.is_(None), Account.id > after).order_by(Account.id).limit(limit)
-    rows = connection.execute(query.with_for_update()).all()
-    if rows:
-        sealed = [{"account": row.id, "seal": _seal(secret, row._mapping)} for row in rows]
-        connection.execute(_UPDATE, batch(sealed))
-    return [row.id for row in rows]
+def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, without_seal: bool = True) -> list[int]:
+    """Add up the spending of some accounts that are older than its sums, and seal them; which they are.
+
+    One that 0.4.0 sealed must have that seal; one without a seal is older still, and sealed as it is where
+    ``without_seal`` says that there can be such. What the rows of spending say is not checked.
+    """
+    old = Account.spending_sum.is_(None) | Account.seal.is_(None)
+    query = select(*COLUMNS).where(old).order_by(Account.id).limit(limit).with_for_update()
+    while rows := connection.execute(query.where(Account.id > after)).all():
+        sealed = [given for row in rows if (given := _sealed_old(connection, secret, row, without_seal=without_seal))]
+        if sealed:
+            connection.execute(_UPDATE, batch(sealed))
+            return [row["account"] for row in sealed]
+        after = rows[-1].id
+    return []
+
+
+def _sealed_old(
+    connection: Connection, secret: Secret, row: Row[*tuple[Any, ...]], *, without_seal: bool
+) -> dict[str, Any] | None:
+    if row.seal is None:
+        known = without_seal
+    else:
+        known = secret.is_seal(row.seal, _PURPOSE, *(row._mapping[column] for column in _WITHOUT_SUM))
+    found = read_rows(connection, row.id) if known else None
+    if found is None:
+        return None  # it stays without, and is refused
+    added = {"spending_sum": stored_sum(secret, row.id, sum_of(secret, *found))}
+    return {"account": row.id, **added, "seal": _seal(secret, {**row._mapping, **added})}

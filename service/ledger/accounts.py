@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -11,12 +11,13 @@ from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, 
 from sqlalchemy.orm import aliased
 
 from service.errors import Conflict, NotFound, Overrun
-from service.ledger import account_rows, budgets
+from service.ledger import account_rows, budgets, spending_rows
 from service.ledger.account_rows import COLUMNS
-from service.ledger.database import Database
+from service.ledger.database import Database, secret_of
 from service.ledger.journal import AccountHead, Actor, Head
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.spending_rows import NOTHING, Change
 from service.ledger.tables import Account, Description, Entry
 from service.privacy.filter import Budget, Definition, Totals, Weights
 from service.privacy.numbers import double_down, double_up, exact_text
@@ -61,6 +62,7 @@ class AccountRecord:
         partitions_drawn: how many partitions the mechanisms of its own releases were drawn for, those of each
             mechanism and repetition by themselves.
         partitions_undeclared: those of them whose plans declare none.
+        spending_sum: of its rows of spending, as it is stored; of an account that is not saved yet, none.
         metadata: what people say of it, as it was read; not looked up where an account is locked, as no charge asks.
         proposed: the change that waits for a second steward; likewise.
     """
@@ -83,6 +85,7 @@ class AccountRecord:
     releases: int = 0
     partitions_drawn: int = 0
     partitions_undeclared: int = 0
+    spending_sum: str | None = None
     metadata: Metadata = field(default_factory=dict)
     proposed: ProposedChange | None = None
 
@@ -256,9 +259,21 @@ def insert_row(connection: Connection, account: AccountRecord, parent_id: int | 
     return found
 
 
-def save(connection: Connection, line: Sequence[AccountRecord]) -> None:
-    """Write the rows of accounts after new entries, sealed: one statement whatever was charged before."""
-    account_rows.update_rows(connection, [(_fixed(account), _changing(account)) for account in line])
+def save(connection: Connection, line: Sequence[AccountRecord], change: Change = NOTHING) -> list[AccountRecord]:
+    """Write the rows of locked accounts after new entries, sealed: one statement whatever was charged before.
+
+    A change of what each of them has spent is written here and nowhere else, so that their sums move with it. Whoever
+    goes on in the same transaction does so with the accounts that are returned.
+    """
+    added, secret = change.write(connection, [account.id for account in line]), secret_of(connection)
+    after = [
+        replace(account, spending_sum=spending_rows.moved(secret, account.id, account.spending_sum, added))
+        if added or account.spending_sum is None
+        else account
+        for account in line
+    ]
+    account_rows.update_rows(connection, [(_fixed(account), _changing(account)) for account in after])
+    return after
 
 
 def _fixed(account: AccountRecord) -> dict[str, object]:
@@ -286,6 +301,7 @@ def _changing(account: AccountRecord) -> dict[str, object]:
         "releases": account.releases,
         "partitions_drawn": account.partitions_drawn,
         "partitions_undeclared": account.partitions_undeclared,
+        "spending_sum": account.spending_sum,
     }
 
 
@@ -371,6 +387,7 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> AccountRecord
         releases=row.releases,
         partitions_drawn=row.partitions_drawn,
         partitions_undeclared=row.partitions_undeclared,
+        spending_sum=row.spending_sum,
         metadata=read_metadata(row._mapping.get("metadata")),
         proposed=_proposed(row._mapping.get("proposed")),
     )

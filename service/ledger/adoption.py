@@ -9,6 +9,7 @@ only the holder of the secret can write.
 import hashlib
 import hmac
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -129,15 +130,19 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
 def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: bool) -> None:
     """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
 
-    Accounts, releases and holds got seals later than the others. What their rows say is not checked here: ``verify``
-    does that, and a row that was wrong before it was sealed is wrong afterwards.
+    Accounts, releases and holds got seals later than the others, and the spending of accounts its sum later still. What
+    their rows say is not checked here: ``verify`` does that, and a row that was wrong before it was sealed is wrong
+    afterwards.
     """
     numbers: dict[str, object] = {}
     if "answers" not in sealed:
         numbers["answers"] = 0 if begun else _in_batches(database, secret, idempotency.seal_old, ("", ""))
         numbers["jobs"] = 0 if begun else _in_batches(database, secret, jobs.seal_old, "")
+    if "spending" not in sealed:
+        seal = partial(account_rows.seal_old, without_seal="accounts" not in sealed)
+        numbers["spending"] = _in_batches(database, secret, seal, 0)
     if "accounts" not in sealed:
-        numbers["accounts"] = _in_batches(database, secret, account_rows.seal_old, 0, _MANY)
+        numbers["accounts"] = numbers["spending"]
         numbers["releases"] = _in_batches(database, secret, release_rows.seal_old, "", _MANY)
         numbers["holds"] = _in_batches(database, secret, hold_rows.seal_old, ("", 0), _MANY)
     if not numbers:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert
 from service.errors import AccountClosed, InvalidInput
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
-from service.ledger.database import Database, batch, secret_of, tally
+from service.ledger.database import Database, batch, bound_secret, secret_of, tally
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.once import Answer, once
@@ -22,7 +22,7 @@ from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
 from service.ledger.secret import Secret
 from service.ledger.settling import present
-from service.ledger.spending import Many, Subplans
+from service.ledger.spending_rows import Charged, Many, Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
 from service.privacy.filter import Definition, Totals, add, charged, shortfalls, stand_alone
 from service.privacy.notation import check_relation, read_plan, walk
@@ -128,12 +128,13 @@ def prepare(
     _require_few(line, releases)
     if deltas is None:
         deltas = deltas_of(database, line, releases)
+    secret = bound_secret(database)
     known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: in a batch equal ones are one object
     prepared: list[Prepared] = []
     for release, delta in zip(releases, deltas, strict=True):
         key = id(release.plan), release.tags, release.reserve_for is None
         if key not in known:
-            known[key] = _prepared(line, release, delta, prices)
+            known[key] = _prepared(secret, line, release, delta, prices)
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
     return prepared
 
@@ -165,7 +166,7 @@ def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) ->
 
 
 def _prepared(
-    line: Line, release: NewRelease, delta: Fraction, prices: Mapping[int, tuple[Price, ...]] | None
+    secret: Secret, line: Line, release: NewRelease, delta: Fraction, prices: Mapping[int, tuple[Price, ...]] | None
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
@@ -175,7 +176,7 @@ def _prepared(
         if prices is None
         else (prices[id(release.plan)])
     )
-    many = Many.of(subplans)
+    many = Many.of(secret, subplans)
     return Prepared(
         name=release.name,
         document=json.dumps(release.document, ensure_ascii=False),
@@ -249,8 +250,9 @@ def charge(
         heads = rows.add(registered, line, admitted.amounts, actor)
         line = _after(line, admitted, heads, registered)
         done.append(replace(registered, account=line[-1]))
-    rows.write(connection, [account.id for account in line])
-    accounts.save(connection, line)
+    rows.write(connection)
+    line = accounts.save(connection, line, rows.charged)
+    done[-1] = replace(done[-1], account=line[-1])  # from which a draw of it goes on
     return done
 
 
@@ -339,9 +341,7 @@ class _Rows:
         self._entries: list[journal.Row] = []
         self._tags: list[dict[str, Any]] = []
         self._holds: list[dict[str, Any]] = []
-        self._committed: Subplans = Counter()
-        self._held: Subplans = Counter()
-        self._many: list[tuple[Many, bool]] = []  # and whether they are held
+        self.charged = Charged(Counter(), Counter())
 
     def add(
         self,
@@ -370,9 +370,9 @@ class _Rows:
             "expires_at": registered.expires_at,
         }
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
-        (self._held if held else self._committed).update(release.subplans)
+        (self.charged.held if held else self.charged.committed).update(release.subplans)
         if release.many is not None:
-            self._many.append((release.many, held))
+            self.charged.many.append((release.many, held))
         said: dict[str, object] = {"name": release.name, "tags": tags, "delta": delta, "accountant": ACCOUNTANT}
         if held:
             said["expires_at"] = registered.expires_at
@@ -399,8 +399,8 @@ class _Rows:
         self._releases.append(stated | {"seal": release_rows.seal_of(self._secret, stated, heads[-1].hash)})
         return heads
 
-    def write(self, connection: Connection, account_ids: Sequence[int]) -> None:
-        """Insert all of it."""
+    def write(self, connection: Connection) -> None:
+        """Insert all of it but what it charged, which is saved with the accounts."""
         connection.execute(_INSERT_RELEASE, batch(self._releases))
         for state, number in Counter(release["state"] for release in self._releases).items():
             tally(connection, "releases", state, number)
@@ -409,6 +409,3 @@ class _Rows:
         journal.write(connection, self._entries)
         if self._holds:
             connection.execute(_INSERT_HOLD, [hold_rows.sealed(self._secret, hold) for hold in self._holds])
-        spending.record(connection, account_ids, self._committed, self._held)
-        for many, held in self._many:
-            many.record(connection, account_ids, held=held)

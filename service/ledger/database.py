@@ -340,7 +340,15 @@ def secret_of(connection: Connection) -> Secret:
     Raises:
         RuntimeError: it was bound to none.
     """
-    database: Database | None = connection.info.get(_DATABASE)
+    return bound_secret(connection.info.get(_DATABASE))
+
+
+def bound_secret(database: Database | None) -> Secret:
+    """Return the secret that a database is bound to.
+
+    Raises:
+        RuntimeError: it was bound to none.
+    """
     if database is None or database.secret is None:
         raise RuntimeError("the database was bound to no secret, without which no account can be read")
     return database.secret

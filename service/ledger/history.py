@@ -20,7 +20,7 @@ from service.ledger.accounts import AccountRecord, ProposedChange
 from service.ledger.journal import BEFORE_FIRST, Broken, Head, JournalEntry
 from service.ledger.metadata import Metadata, check_metadata
 from service.ledger.releases import expires
-from service.ledger.spending import Subplans
+from service.ledger.spending_rows import Subplans
 from service.ledger.streams import stream
 from service.ledger.tables import Entry
 from service.ledger.texts import (

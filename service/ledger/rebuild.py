@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import accounts, branches, budgets, draws, hold_rows, partitions, release_rows, spending
+from service.ledger import accounts, branches, budgets, draws, hold_rows, partitions, release_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database, secret_of
@@ -18,6 +18,7 @@ from service.ledger.history import Chain, Said, as_left, ends_by_itself
 from service.ledger.installation import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.metadata import write_metadata
+from service.ledger.spending_rows import Charged
 from service.ledger.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
 from service.ledger.tabulations import tabulated, write_layout
 from service.ledger.texts import Amount, amount_of, read_amount, read_text, tags_of
@@ -225,12 +226,9 @@ class _Writer:
         ]
         if holds:
             self._connection.execute(insert(Hold), [hold_rows.sealed(secret, hold) for hold in holds])
-        spent, reserved = chain.spent, chain.reserved
-        if spent or reserved:
-            spending.record(self._connection, [account.id], spent, reserved)
         drawn, undeclared = partitions.own_total(self._connection, account.id)
         after = replace(as_left(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
-        accounts.save(self._connection, [after])
+        accounts.save(self._connection, [after], Charged(chain.spent, chain.reserved))
 
 
 def _price_text(amount: Amount) -> str:

@@ -18,7 +18,7 @@ from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch
 from service.ledger.journal import Actor, has_entry
 from service.ledger.releases import HELD, ReleaseRecord, State, read_release
-from service.ledger.spending import Subplans
+from service.ledger.spending_rows import NOTHING, Change, Settled, Subplans
 from service.ledger.tables import Account, Hold, Release
 from service.privacy.filter import Totals, add_all
 from service.privacy.notation import read_plan
@@ -55,6 +55,7 @@ def settle(
 ) -> list[AccountRecord]:
     """Take held releases of a locked line's account to another state, with an entry in each chain of the line."""
     ids, account_ids = [held.id for held in settled], [account.id for account in line]
+    change: Change = NOTHING
     gone = state in ("voided", "expired")
     prices = _prices(connection, ids)
     missing = next(
@@ -81,11 +82,10 @@ def settle(
         counted: Subplans = Counter()
         for held in settled:
             counted.update(held.subplans)
-        spending.settle(connection, account_ids, counted, committed=state == "committed")
+        change = Settled(counted, committed=state == "committed")
         connection.execute(_FORGET, batch([{"release": release_id} for release_id in ids]))
         after = [_with_next_expiry(connection, account, settled) for account in after]
-    accounts.save(connection, after)
-    return after
+    return accounts.save(connection, after, change)
 
 
 def _without(totals: Totals, prices: Counter[str]) -> Totals:

@@ -4,110 +4,25 @@ Balances at any order, tag or delta are computed from this and not from the rele
 there may be millions.
 """
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
-from sqlalchemy import Connection, bindparam, delete, func, select, text, update
+from sqlalchemy import Connection, func, select
 
+from service.errors import Altered
+from service.ledger.accounts import AccountRecord
+from service.ledger.database import secret_of
 from service.ledger.journal import canonical
+from service.ledger.spending_rows import FEW, Subplans, is_sum, read_rows
 from service.ledger.tables import Spending
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan, write_plan
 from service.privacy.plan import Plan, Repeat, Sequence, parts_of, restrict, with_parts
 
-_COUNT = text(
-    "INSERT INTO spending (account_id, digest, subplan, occurrences, reserved)"
-    " VALUES (:account, :digest, :subplan, :occurrences, :reserved)"
-    " ON CONFLICT (account_id, digest) DO UPDATE SET occurrences = spending.occurrences + excluded.occurrences,"
-    " reserved = spending.reserved + excluded.reserved"
-)
-_COUNT_MANY = {
-    "sqlite": text(
-        "INSERT INTO spending (account_id, digest, subplan, occurrences, reserved)"
-        " SELECT :account, json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
-        " json_extract(value, '$[2]') * :committed, json_extract(value, '$[2]') * :held FROM json_each(:rows)"
-        " WHERE true ON CONFLICT (account_id, digest) DO UPDATE SET"
-        " occurrences = spending.occurrences + excluded.occurrences, reserved = spending.reserved + excluded.reserved"
-    ),
-    "postgresql": text(
-        "INSERT INTO spending (account_id, digest, subplan, occurrences, reserved)"
-        " SELECT :account, value ->> 0, value ->> 1,"
-        " CAST(value ->> 2 AS bigint) * :committed, CAST(value ->> 2 AS bigint) * :held"
-        " FROM json_array_elements(CAST(:rows AS json)) AS value ON CONFLICT (account_id, digest) DO UPDATE SET"
-        " occurrences = spending.occurrences + excluded.occurrences, reserved = spending.reserved + excluded.reserved"
-    ),
-}
-_HERE = (Spending.account_id == bindparam("account"), Spending.digest == bindparam("at"))
-_LEFT = Spending.reserved - bindparam("count")
-_COMMIT = update(Spending).where(*_HERE).values(reserved=_LEFT, occurrences=Spending.occurrences + bindparam("count"))
-_FORGET = delete(Spending).where(*_HERE, Spending.occurrences == 0, Spending.reserved == bindparam("count"))
-_RELEASE = update(Spending).where(*_HERE).values(reserved=_LEFT)
-
-_FEW, _SHORT = 64, 1 << 16  # rows, and characters in them, that are read in a moment
-
-Subplans = Counter[str]
-"""Summands of plans as canonical JSON, with how often each occurs."""
-
-
-def record(connection: Connection, account_ids: Iterable[int], committed: Subplans, held: Subplans) -> None:
-    """Count the subplans of new releases; rows are touched in one order, so that no two charges deadlock."""
-    rows = [
-        {
-            "account": account_id,
-            "digest": _digest(subplan),
-            "subplan": subplan,
-            "occurrences": committed[subplan],
-            "reserved": held[subplan],
-        }
-        for account_id in account_ids
-        for subplan in sorted(committed.keys() | held.keys())
-    ]
-    if rows:
-        connection.execute(_COUNT, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Many:
-    """Subplans that are many, as the text of rows: written where nobody waits, and counted by one statement."""
-
-    rows: str
-
-    @classmethod
-    def of(cls, subplans: Subplans) -> "Many | None":
-        """None where they are few: a statement a row takes less then."""
-        if len(subplans) <= _FEW:
-            return None
-        return cls(json.dumps([[_digest(subplan), subplan, count] for subplan, count in sorted(subplans.items())]))
-
-    def record(self, connection: Connection, account_ids: Iterable[int], *, held: bool) -> None:
-        """Count them."""
-        given = {"rows": self.rows, "committed": int(not held), "held": int(held)}
-        for account_id in account_ids:
-            connection.execute(_COUNT_MANY[connection.dialect.name], given | {"account": account_id})
-
-
-def settle(connection: Connection, account_ids: Iterable[int], subplans: Subplans, *, committed: bool) -> None:
-    """Count what was held as committed, or no longer; what is not counted at all has no row."""
-    rows = [
-        {"account": account_id, "at": _digest(subplan), "count": count}
-        for account_id in account_ids
-        for subplan, count in sorted(subplans.items())
-    ]
-    if not rows:
-        return
-    if committed:
-        connection.execute(_COMMIT, rows)
-    else:
-        connection.execute(_FORGET, rows)
-        connection.execute(_RELEASE, rows)
-
-
-def _digest(subplan: str) -> str:
-    return hashlib.sha256(subplan.encode()).hexdigest()
+_SHORT = 1 << 16  # characters in rows that are read in a moment
 
 
 def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
@@ -124,26 +39,33 @@ def _mechanism_text(mechanism: Mechanism) -> str:
     return canonical(write_plan(mechanism))
 
 
-def counts(connection: Connection, account_id: int) -> tuple[Subplans, Subplans]:
-    """What an account has committed and what it holds, with the accounts under it.
+def counts(connection: Connection, account: AccountRecord) -> tuple[Subplans, Subplans]:
+    """What an account, read in the same transaction, has committed and what it holds, with the accounts under it.
 
     Each row is a distinct subplan that somebody charged, so that this is as long as the account's
     plans are unlike, and not as its releases are many.
+
+    Raises:
+        Altered: the rows are not as the service wrote them: they have not the sum that the account's row holds.
     """
-    query = select(Spending.subplan, Spending.occurrences, Spending.reserved).where(Spending.account_id == account_id)
-    rows = connection.execute(query).all()
-    committed = Counter({row.subplan: row.occurrences for row in rows if row.occurrences})
-    return committed, Counter({row.subplan: row.reserved for row in rows if row.reserved})
+    found, secret = read_rows(connection, account.id), secret_of(connection)
+    if found is None or not is_sum(secret, account.id, account.spending_sum, *found):
+        raise Altered("what the account has spent", f"a row of spending, of account {account.name!r},")
+    return found
 
 
-def few(connection: Connection, account_id: int) -> Subplans | None:
-    """What an account has committed and holds, together, where that is little; None where it is more."""
+def few(connection: Connection, account: AccountRecord) -> Subplans | None:
+    """What an account has committed and holds, together, where that is little; None where it is more.
+
+    Raises:
+        Altered: as ``counts``.
+    """
     length = func.length(Spending.subplan)
-    query = select(length).where(Spending.account_id == account_id).limit(_FEW + 1)
+    query = select(length).where(Spending.account_id == account.id).limit(FEW + 1)
     lengths = connection.execute(query).scalars().all()
-    if len(lengths) > _FEW or sum(lengths) > _SHORT:
+    if len(lengths) > FEW or sum(lengths) > _SHORT:
         return None
-    committed, held = counts(connection, account_id)
+    committed, held = counts(connection, account)
     return committed + held
 
 

@@ -104,6 +104,7 @@ class Account(Base):
     partitions_drawn: Mapped[int] = mapped_column(server_default=text("0"))  # of its own releases
     partitions_undeclared: Mapped[int] = mapped_column(server_default=text("0"))  # those whose plans declare none
     seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: older, and not sealed yet
+    spending_sum: Mapped[str | None]  # of its rows of spending, keyed and masked; null: older, not added up yet
     __table_args__ = (
         CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),

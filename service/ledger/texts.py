@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from service.ledger import budgets, spending
-from service.ledger.spending import Subplans
+from service.ledger.spending_rows import Subplans
 from service.privacy.notation import read_plan, walk
 from service.privacy.plan import Plan
 from service.privacy.pricing import Price

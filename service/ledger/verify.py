@@ -22,6 +22,7 @@ from service.ledger.database import secret_of
 from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
 from service.ledger.rows import OwnRows
+from service.ledger.spending_rows import is_sum
 from service.ledger.streams import Bad, stream
 from service.ledger.tables import Account, Entry, Hold, Spending
 from service.ledger.texts import amount_in
@@ -77,7 +78,7 @@ def _hold_against(
     rows.check_end()
     _check_account(connection, chain, account)
     _check_holds(connection, chain, account, cursors)
-    _check_spending(connection, chain, account.id, cursors)
+    _check_spending(connection, chain, account, cursors)
 
 
 def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Collection[Head]) -> None:
@@ -126,7 +127,7 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
             if stored != journalled:
                 raise Bad(seq, f"the account's {column} is not what the journal makes it")
     if not account_rows.is_sealed(secret_of(connection), account._mapping):
-        raise Bad(chain.head.seq, account_rows.unsealed(account.seal))
+        raise Bad(chain.head.seq, account_rows.unsealed(account))
 
 
 def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
@@ -144,11 +145,11 @@ def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursor
         raise Bad(chain.head.seq, "a release that is held has no row in holds")
 
 
-def _check_spending(connection: Connection, chain: Chain, account_id: int, cursors: ExitStack) -> None:
+def _check_spending(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
     """How often each distinct subplan occurs: exactly as often as the entries say, under its own digest."""
     query = select(Spending.digest, Spending.subplan, Spending.occurrences, Spending.reserved)
     spent, reserved = Counter(chain.spent), chain.reserved
-    for row in stream(connection, query.where(Spending.account_id == account_id), cursors):
+    for row in stream(connection, query.where(Spending.account_id == account.id), cursors):
         counted = (
             hashlib.sha256(row.subplan.encode()).hexdigest(),
             spent.pop(row.subplan, 0),
@@ -158,3 +159,5 @@ def _check_spending(connection: Connection, chain: Chain, account_id: int, curso
             raise Bad(chain.head.seq, "a row of spending is not what the journal makes it")
     if +spent or +reserved:
         raise Bad(chain.head.seq, "what was spent has no row in spending")
+    if not is_sum(secret_of(connection), account.id, account.spending_sum, chain.spent, chain.reserved):
+        raise Bad(chain.head.seq, "the account's sum of its spending is not what the journal makes it")

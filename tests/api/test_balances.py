@@ -5,7 +5,9 @@ from typing import Any
 
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 import pytest
+from sqlalchemy import Connection, text
 
+from service.ledger.database import Database
 from tests.api.calls import (
     Client,
     charge,
@@ -76,6 +78,50 @@ def test_how_many_more_releases_fit_is_said_of_epsilon_delta_budgets_alone(clien
     release(client, concentrated("0.01"))
     assert _balance(client)["equal_more"] == 0
     assert problem_of(charge(client, concentrated("0.01")), "budget_exceeded")["failures"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "DELETE FROM spending",
+        "UPDATE spending SET occurrences = 1 WHERE occurrences = 2",
+        "UPDATE spending SET occurrences = occurrences + reserved, reserved = 0",
+        "UPDATE spending SET subplan = replace(subplan, '0', '1')",
+    ],
+)
+def test_spending_that_somebody_changed_is_shown_nowhere(client: Client, database: Database, edit: str) -> None:
+    open_account(client)
+    release(client, concentrated("0.1"))
+    release(client, {"type": "sequence", "parts": [concentrated("0.1"), concentrated("0.2")]})
+    release(client, concentrated("0.05"), reserve_for="P1D")
+    queries = (
+        "balance",
+        "balance?tag=t&delta=1e-7",
+        "balance?picture=profile",
+        "balance?picture=rdp",
+        "registry-entry",
+    )
+    history = json_of(client.get("/v1/accounts/people/history"))
+    before = _balance(client)
+
+    def run(*statements: str) -> None:
+        def work(connection: Connection) -> None:
+            for statement in statements:
+                connection.execute(text(statement))
+
+        database.write(work, landed=lambda *_: False)
+
+    run("CREATE TABLE before AS SELECT * FROM spending", edit)
+    for query in queries:
+        kind = {"Accept": "image/svg+xml"} if "picture" in query else {}
+        problem = problem_of(client.get(f"/v1/accounts/people/{query}", headers=kind), "unavailable")
+        assert "what the account has spent is not as the service wrote it" in problem["detail"]
+    assert json_of(client.get("/v1/accounts/people/history")) == history, "which the journal tells"
+    assert _balance(client, f"?as_of={before['head']['seq']}")["spent"] == before["spent"]
+    assert json_of(client.get("/v1/accounts/people/verify"))["valid"] is False
+    run("DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
+    assert _balance(client) == before
+    assert json_of(client.get("/v1/accounts/people/verify"))["valid"] is True
 
 
 def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) -> None:

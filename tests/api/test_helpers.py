@@ -251,6 +251,27 @@ def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: 
     assert after["spent"]["zcdp"]["rho"] > first[1]["spent"]["zcdp"]["rho"]
 
 
+def test_no_figure_is_kept_of_spending_that_somebody_changed(client: TestClient, database: Database) -> None:
+    open_account(client, budget={"definition": "zcdp", "rho": 100})
+    release(client, _LARGE)
+
+    def run(*statements: str) -> None:
+        def work(connection: Any) -> None:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+        database.write(work, landed=lambda _, __: False)
+
+    run("CREATE TABLE before AS SELECT * FROM spending", "UPDATE spending SET subplan = replace(subplan, '1', '2')")
+    for query in ("", "?delta=1e-7"):
+        problem_of(client.get(f"/v1/accounts/people/balance{query}"), "unavailable")
+    assert _known(database) == []
+    run("DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
+    balance = json_of(client.get("/v1/accounts/people/balance"))
+    assert balance["spent"]["zcdp"]["rho_exact"] == "1.9194"
+    _until(lambda: len(_known(database)) == 1)
+
+
 def _known(database: Database) -> list[Any]:
     with database.read() as connection:
         return list(connection.exec_driver_sql("SELECT subject FROM known_costs").scalars())

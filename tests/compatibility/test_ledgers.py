@@ -51,8 +51,8 @@ def test_a_ledger_answers_as_when_it_was_exported(
 ) -> None:
     """To the last digit, and to the signatures of heads and receipts.
 
-    What is spent is added up in the order in which the database gives its rows: SQLite in that of their digests,
-    PostgreSQL as they lie in its file, where an import answers otherwise in the last digits.
+    What is spent is added up in the order of the digests of its rows. On PostgreSQL 0.4.0 did so as they lay in its
+    file, and answered otherwise in the last digits.
     """
     file, time = version / f"{written_on}.export.jsonl", Clock(monkeypatch)
     with file.open(encoding="utf-8") as opened:
@@ -60,7 +60,7 @@ def test_a_ledger_answers_as_when_it_was_exported(
     installation = Installation(tmp_path, database_url)
     installation.run("import", str(file))
     loose = loose_figures(version)
-    ordered = written_on == "sqlite" and database_url.startswith("sqlite")
+    ordered = written_on == "sqlite" or version.name != "0.4.0"
     with installation.client() as client:
         for question, answer in read_answers(version / f"{written_on}.answers.tsv.gz"):
             found, added_up = question.asked(client) or REFUSED, "/balance" in question.path and not ordered

@@ -72,7 +72,7 @@ def open_account(
 
 
 def unseal(database: Database) -> None:
-    """Take the seals of accounts away, as a version had it that knew of none."""
+    """Take the seals of accounts, and the sums of their spending, away, as a version had it that knew of none."""
 
     def work(connection: Connection) -> None:
         for table in ("holds", "releases"):
@@ -81,11 +81,11 @@ def unseal(database: Database) -> None:
             found = text("SELECT sql FROM sqlite_master WHERE name = 'accounts_by_entry'")
             trigger = connection.execute(found).scalar_one()
             connection.execute(text("DROP TRIGGER accounts_by_entry"))
-            connection.execute(text("UPDATE accounts SET seal = NULL"))
+            connection.execute(text("UPDATE accounts SET seal = NULL, spending_sum = NULL"))
             connection.execute(text(trigger))
         else:
             connection.execute(text("SET LOCAL session_replication_role = replica"))
-            connection.execute(text("UPDATE accounts SET seal = NULL"))
+            connection.execute(text("UPDATE accounts SET seal = NULL, spending_sum = NULL"))
 
     database.write(work, landed=lambda *_: False)
 
@@ -206,6 +206,6 @@ def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:
         found = journal.entries(connection, account.id, 0, 10**6, until=account.head.seq)
         then = replay(connection, account, account.head.seq)
         assert then.account == account
-        assert (then.committed, then.reserved) == spending.counts(connection, account.id)
+        assert (then.committed, then.reserved) == spending.counts(connection, account)
         assert verify(connection, name) == Verdict(len(found))
     return found

@@ -244,7 +244,7 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
         assert jobs.checked(SECRET, jobs.read_job(connection, "succeeded")).result == {"found": 1}
         assert jobs.checked(SECRET, jobs.read_job(connection, "queued")).state == "queued"
         (said,) = (said for said in read(connection, SECRET) if said["kind"] == "rows_sealed")
-    assert said["content"] == {"answers": 120, "jobs": 1, "accounts": 0, "releases": 0, "holds": 0}
+    assert said["content"] == {"answers": 120, "jobs": 1, "spending": 0, "accounts": 0, "releases": 0, "holds": 0}
 
     _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
     _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
@@ -282,7 +282,7 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
     assert void(database, ids[7], names[0]).state == "voided"
     with database.read() as connection:
         contents = [said["content"] for said in read(connection, SECRET) if said["kind"] == "rows_sealed"]
-    numbers = {"accounts": 120, "releases": 60, "holds": 60}
+    numbers = {"spending": 120, "accounts": 120, "releases": 60, "holds": 60}
     assert contents == ([{"answers": 0, "jobs": 0}, numbers] if begun else [{"answers": 0, "jobs": 0} | numbers])
 
     unseal(database)

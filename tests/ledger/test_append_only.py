@@ -25,6 +25,7 @@ _MAY_CHANGE = {
         "partitions_drawn",
         "partitions_undeclared",
         "seal",
+        "spending_sum",
     },
     "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),
@@ -128,7 +129,9 @@ def test_nothing_is_replaced_by_its_other_key(database: Database, table: str) ->
 
 def test_an_account_changes_only_with_an_entry(database: Database) -> None:
     _ledger(database)
-    for change in ("totals = '{}'", "state = 'closed'", "head_seq = 1", "head_seq = head_seq", "seal = NULL"):
+    changes = ("totals = '{}'", "state = 'closed'", "head_seq = 1", "head_seq = head_seq", "spending_sum = 'another'")
+    taken_away = ("seal = NULL", "spending_sum = NULL")
+    for change in (*changes, *taken_away, *(f"{column}, head_seq = head_seq + 1" for column in taken_away)):
         _refused(database, f"UPDATE accounts SET {change}")
     _run(database, "UPDATE accounts SET releases = 7, head_seq = head_seq + 1")
     with database.read() as connection:
@@ -143,6 +146,10 @@ def test_only_a_row_without_a_seal_is_sealed_without_an_entry(database: Database
         account_of(database)
     _run(database, "UPDATE accounts SET seal = 'another'")
     _refused(database, "UPDATE accounts SET seal = 'a third'")
+    for change in ("head_seq = head_seq - 1", "seal = NULL"):
+        _refused(database, f"UPDATE accounts SET spending_sum = 'one', {change}")
+    _run(database, "UPDATE accounts SET seal = 'a third', spending_sum = 'one'")
+    _refused(database, "UPDATE accounts SET seal = 'a fourth', spending_sum = 'another'")
 
 
 @pytest.mark.parametrize("state", ["proposed", "reserved", "committed", "voided", "expired", "draft", ""])

@@ -115,13 +115,13 @@ def test_a_reservation_counts_until_it_is_committed_and_then_as_spent(database: 
     assert (found.state, found.expires_at) == ("reserved", "2030-01-01T01:00:00.000000Z")
     account = account_of(database)
     with database.read() as connection:
-        committed, held = spending.counts(connection, account.id)
+        committed, held = spending.counts(connection, account)
     assert (committed, sum(held.values()), account.releases) == (Counter(), 1, 1)
     assert left(database) == Fraction(9, 10)
     assert commit(database, release).state == "committed"
-    with database.read() as connection:
-        assert spending.counts(connection, account.id) == (held, Counter())
     after = account_of(database)
+    with database.read() as connection:
+        assert spending.counts(connection, after) == (held, Counter())
     assert (after.totals, after.releases, after.next_expiry) == (account.totals, 1, None)
     assert _content(database) == {}
     time.forward(2)

@@ -67,7 +67,7 @@ def test_a_charge_is_in_every_account_of_its_line_and_in_no_other(database: Data
         assert content["origin"] == {"account": "product", "seq": 2}
         assert (content["price"]["epsilon"], content["price"]["quanta"]) == ("1/10", [])
         with database.read() as connection:
-            assert sum(spending.counts(connection, account.id)[0].values()) == 1
+            assert sum(spending.counts(connection, account)[0].values()) == 1
     own = json.loads(entries_of(database, "product")[-1].body)["content"]
     assert "origin" not in own
     assert len(own["price"]["quanta"]) == 250  # each account's price is in what its own definition needs
@@ -220,7 +220,7 @@ def _execute(database: Database, statement: str) -> None:
 def test_the_database_itself_refuses_a_line_that_cannot_be(database: Database) -> None:
     names = _line(database, MAX_DEPTH)
     row = "INSERT INTO accounts SELECT 99, 'new', {unit}, {relation}, '', budget, admission, totals, state, created_at,"
-    row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0, NULL FROM accounts WHERE name = '{name}'"
+    row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0, NULL, NULL FROM accounts WHERE name = '{name}'"
     like = {"unit": "unit", "relation": "neighbouring", "parent": "id", "name": names[0]}
     wrong: list[dict[str, str]] = [
         {"name": names[-1]},

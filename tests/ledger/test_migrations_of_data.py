@@ -84,7 +84,7 @@ def test_a_ledger_of_the_first_version_survives(database: Database) -> None:
     rows = _rows(database)
     accounts = {name: account_of(database, name) for name in ("people", "others")}
     with database.read() as connection:
-        spent = {name: spending.counts(connection, account.id) for name, account in accounts.items()}
+        spent = {name: spending.counts(connection, account) for name, account in accounts.items()}
     unseal(database)
     downgrade(database, "base")
     migrate(database)
@@ -99,7 +99,7 @@ def test_a_ledger_of_the_first_version_survives(database: Database) -> None:
         assert account_of(database, name) == account
         entries_of(database, name)
         with database.read() as connection:
-            assert spending.counts(connection, account.id) == spent[name]
+            assert spending.counts(connection, account) == spent[name]
     unseal(database)
     downgrade(database, "0001")
     assert _rows(database) == rows

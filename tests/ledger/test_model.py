@@ -421,7 +421,7 @@ class _Ledger(RuleBasedStateMachine):
             assert len(entries_of(self.database, name)) == model.entries
             account = account_of(self.database, name)
             with self.database.read() as connection:
-                parts = counts(connection, account.id)
+                parts = counts(connection, account)
             price = (plan_epsilon, plan_rho)[model.family]
             for subplans, states in zip(parts, (("committed",), ("proposed", "reserved")), strict=True):
                 found = [

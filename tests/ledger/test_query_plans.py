@@ -119,7 +119,7 @@ def _read(database: Database, release: str) -> None:
     with database.read() as connection:
         account = account_of(database)
         present(connection, account, now)
-        spending.counts(connection, account.id)
+        spending.counts(connection, account)
         partitions.total(connection, account.id)
         partitions.drawn_for(connection, [release, "another"])
         accounts.list_accounts(connection, "", 10, None)

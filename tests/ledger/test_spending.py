@@ -75,7 +75,7 @@ def test_equal_spending_is_one_row_however_often(database: Database) -> None:
     with database.read() as connection:
         rows = connection.execute(text("SELECT occurrences FROM spending")).scalars().all()
         assert sorted(rows) == [7, 10]
-        committed, held = counts(connection, account_of(database).id)
+        committed, held = counts(connection, account_of(database))
         assert (_rho(composed(committed)), held) == (Fraction(24, 100), Counter())
 
 
@@ -88,7 +88,7 @@ def test_spending_by_tag_and_its_replay_from_the_journal(database: Database) -> 
     entries = entries_of(database)
     with database.read() as connection:
         for tag, rho in ((None, "0.06"), ("t", "0.04"), ("u", "0.04"), ("v", "0")):
-            spent, _ = counts(connection, account.id)
+            spent, _ = counts(connection, account)
             assert _rho(composed(spent, tag)) == Fraction(rho)
             moment = replay(connection, account, account.head.seq)
             assert _rho(composed(moment.committed, tag)) == Fraction(rho)
