@@ -24,7 +24,7 @@ from service.errors import Fault, InvalidInput
 from service.ledger.drawn import DrawRecord
 from service.ledger.once import Outcome
 from service.noise import Keystream, add_noise
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -121,7 +121,7 @@ def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
     return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
 
 
-def _noisy(counts: CountStream, granularity: str | None, law: Law, unit: Fraction) -> NDArray[np.int64]:
+def _noisy(counts: CountStream, granularity: str | None, law: NoiseLaw, unit: Fraction) -> NDArray[np.int64]:
     """The column is of integers: with a granularity, of its units, which the caller must say that he knows."""
     if unit != 1 and granularity is None:
         detail = "expected the mechanism's granularity, of which the column then counts units"

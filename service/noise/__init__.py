@@ -2,6 +2,6 @@
 
 from service.noise.keystream import Keystream
 from service.noise.sampler import add_noise, sample
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 
-__all__ = ["Keystream", "Law", "add_noise", "sample"]
+__all__ = ["Keystream", "NoiseLaw", "add_noise", "sample"]

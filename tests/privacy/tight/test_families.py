@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.privacy.loss_laws import Ladder
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt
 from service.privacy.tight.atoms import atoms_of
 from service.privacy.tight.contour import UNIT
 from service.privacy.tight.families import Family, Ladders, Laplaces
-from service.privacy.tight.laws import Ladder
 from service.privacy.tight.noise import DiscreteGaussians, Osgts, Table
 from tests.privacy.reference import mp, oracle
 from tests.privacy.tight import exact
