@@ -86,6 +86,8 @@ class Declared(Mechanism):
         return replace(self, guarantee=self.add_remove), 1
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
+        if size == 1:
+            return self, 1
         one_sided = None if self.add_remove is None else _grouped(self.add_remove, size)
         return replace(self, guarantee=_grouped(self.guarantee, size), add_remove=one_sided), 1
 

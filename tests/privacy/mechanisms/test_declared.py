@@ -9,6 +9,8 @@ from tests.privacy.mechanisms.contract import MechanismContract
 from tests.privacy.mechanisms.test_randomized_response import answers
 from tests.privacy.reference import mp
 
+CURVE = tuple((Fraction(order), Fraction(order) / 5) for order in (2, 4, 512))
+
 
 class TestDeclared(MechanismContract):
     EXACT = False
@@ -16,6 +18,7 @@ class TestDeclared(MechanismContract):
         Declared(name="a", guarantee=Declaration(epsilon=Fraction("0.5")), reference="a test"),
         Declared(name="b", guarantee=Declaration(rho=Fraction("0.2")), reference="a test"),
         Declared(name="c", guarantee=Declaration(epsilon=Fraction(2), rho=Fraction("0.3")), reference="a test"),
+        Declared(name="d", guarantee=Declaration(rdp=CURVE, delta=Fraction(1, 10**9)), reference="a test"),
     )
 
     def tau(self, mechanism: Any, alpha: Fraction, times: int = 1) -> Any:
@@ -24,6 +27,10 @@ class TestDeclared(MechanismContract):
         bounds = []
         if stated.epsilon is not None:
             bounds.append(mp.log(mp.fsum(p**a * q ** (1 - a) for p, q in answers(stated.epsilon * times, 2))) / (a - 1))
+        if stated.rdp:
+            bounds.append(
+                a / 5 if times == 1 else mp.inf
+            )  # a chord between points of a line through (1, 0) is above it
         if stated.rho is not None:
             bounds.append(number(stated.rho) * a * times**2)
         return min(bounds)
