@@ -12,7 +12,6 @@ from service.privacy.loss import Loss
 from service.privacy.mechanisms import Mechanism
 from service.privacy.outline import Outline
 from service.privacy.rdp import mechanism_tau
-from service.privacy.tables import Curve
 
 
 class Renyi:
@@ -20,26 +19,23 @@ class Renyi:
 
     Attributes:
         whole: what of it is c*alpha at least at whole orders; there the discrete Gaussian attains its slope.
+        is_convex: whether (alpha-1) tau(alpha) is known to be convex: mechanisms' cumulants are, their sums and maxima.
     """
 
     def __init__(self, plan: Outline) -> None:
-        self._plan = plan
         bounds = [mechanism.rdp() for mechanism in plan.mechanisms]
         slopes = [None if one.sole_slope is None else Loss(one.sole_slope) for one in bounds]
         straight = [None if of.curve else one for one, of in zip(slopes, bounds, strict=True)]
+        curves = [None if one.is_mixed else one.curve for one in bounds]
+        self.is_convex = not any(one.is_mixed for one in bounds)
         self.whole = Straight(plan, slopes)
-        self._costs = Costs(self.whole if straight == slopes else Straight(plan, straight), _formula, mechanism_tau)
-        self._at_whole_orders = self._costs if straight == slopes else Costs(self.whole, _formula, mechanism_tau)
+        self._costs = Costs(self.whole if straight == slopes else Straight(plan, straight), curves, mechanism_tau)
+        self._at_whole_orders = self._costs if straight == slopes else Costs(self.whole, curves, mechanism_tau)
 
     @property
     def is_straight(self) -> bool:
         """Whether tau(alpha) is c*alpha at every order, so that RDP says exactly what zCDP says."""
         return self._costs.is_straight
-
-    @property
-    def is_convex(self) -> bool:
-        """Whether (alpha-1) tau(alpha) is known to be convex: mechanisms' cumulants are, their sums and maxima."""
-        return not any(mechanism.rdp().is_mixed for mechanism in self._plan.mechanisms)
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
         """Upper bounds at the orders, less than 1e-11 of themselves above the truth."""
@@ -62,11 +58,6 @@ class Renyi:
     def rough(self, alphas: Doubles) -> Doubles:
         """tau at many orders in doubles: to choose an order by, never to report."""
         return self._costs.rough(alphas, _rough)
-
-
-def _formula(mechanism: Mechanism) -> Curve | None:
-    bounds = mechanism.rdp()
-    return None if bounds.is_mixed else bounds.curve
 
 
 def _rough(mechanism: Mechanism, alphas: Doubles) -> Doubles:

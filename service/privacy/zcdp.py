@@ -26,7 +26,6 @@ def certified_rho(plan: Straight) -> Loss:
 
     ``plan``: with the mechanisms whose rho is rational.
     """
-    costs = Costs(
-        plan, lambda mechanism: mechanism.rho_curve(), lambda mechanism, _: mechanism_rho(mechanism), orders=False
-    )
+    curves = [mechanism.rho_curve() for mechanism in plan.plan.mechanisms]
+    costs = Costs(plan, curves, lambda mechanism, _: mechanism_rho(mechanism), orders=False)
     return costs.bounds([Fraction(1)])[0]

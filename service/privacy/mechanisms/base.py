@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
 from service.privacy.arithmetic import BALLS
@@ -31,8 +31,7 @@ from service.privacy.tables import Curve
 MAX_SENSITIVITY = 2**53  # in units of granularity
 
 
-@dataclass(frozen=True, slots=True)
-class RdpBounds:
+class RdpBounds(NamedTuple):
     """Upper bounds on tau(alpha), nats, of one cell moved by the sensitivity: the least of them holds.
 
     Pure epsilon bounds tau(alpha) too, and is not repeated here.
@@ -62,8 +61,7 @@ class RdpBounds:
         return bool(self.points) or (self.curve is not None and self.slope is not None and self.attained_at is None)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """How long a mechanism's figures take, in about milliseconds of one core.
 
     Attributes:
