@@ -8,6 +8,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if examples is None:
         return
     if "mechanism" in metafunc.fixturenames:
-        metafunc.parametrize("mechanism", examples, ids=str)
+        metafunc.parametrize("mechanism", examples, ids=[one.name for one in examples])
     if "with_law" in metafunc.fixturenames:
-        metafunc.parametrize("with_law", [one for one in examples if one.loss_law() is not None], ids=str)
+        with_law = [one for one in examples if one.loss_law() is not None]
+        metafunc.parametrize("with_law", with_law, ids=[one.name for one in with_law])

@@ -12,7 +12,7 @@ class TestGeometric(IntegerContract):
     EXAMPLES = (
         Geometric(name="a", scale=Fraction(2)),
         Geometric(name="b", scale=Fraction("0.7"), sensitivity=2),
-        Geometric(name="c", scale=Fraction(11), sensitivity=3, granularity=Fraction(5), tags=("race",)),
+        Geometric(name="c", scale=Fraction(4), sensitivity=3, granularity=Fraction(5), tags=("race",)),
     )
 
     def log_mass(self, mechanism: Any) -> Any:
