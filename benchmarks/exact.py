@@ -6,10 +6,10 @@ import math
 import secrets
 from fractions import Fraction
 
-from service.noise import Law
+from service.noise import NoiseLaw
 
 
-def sample(law: Law, size: int) -> list[int]:
+def sample(law: NoiseLaw, size: int) -> list[int]:
     """``size`` independent values of ``law``, exact."""
     if law.sigma_squared is None:
         return [_geometric(law.linear.denominator, law.linear.numerator) for _ in range(size)]

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks import exact
-from service.noise import Keystream, Law, sample, sampler
+from service.noise import Keystream, NoiseLaw, sample, sampler
 
 _ROUNDS = 5
 _OURS, _NUMPY, _PYTHON, _OPENDP = 2_000_000, 500_000, 2_000, 10_000  # values a round
@@ -46,7 +46,7 @@ def run() -> None:
     for size in _SCALES:
         _line(
             f"geometric, scale {float(size):g}",
-            Law(scale=size),
+            NoiseLaw(scale=size),
             _two_sided(generator, float(size)),
             _opendp("make_laplace", "l1", float(size)),
         )
@@ -54,12 +54,12 @@ def run() -> None:
         name = f"discrete Gaussian, sigma {float(size):g}"
         _line(
             name,
-            Law(sigma_squared=size * size),
+            NoiseLaw(sigma_squared=size * size),
             _rounded(generator, float(size)),
             _opendp("make_gaussian", "l2", float(size)),
         )
     for size in _SCALES[1:]:
-        _line(f"discrete OSGT, both {float(size):g}", Law(sigma_squared=size * size, scale=size), None, None)
+        _line(f"discrete OSGT, both {float(size):g}", NoiseLaw(sigma_squared=size * size, scale=size), None, None)
 
 
 def _two_sided(generator: np.random.Generator, scale: float) -> Callable[[], object]:
@@ -83,7 +83,7 @@ def _opendp(maker: str, metric: str, scale: float) -> Callable[[], object] | Non
     return lambda: measurement(zeros)
 
 
-def _line(name: str, law: Law, inexact: Callable[[], object] | None, opendp: Callable[[], object] | None) -> None:
+def _line(name: str, law: NoiseLaw, inexact: Callable[[], object] | None, opendp: Callable[[], object] | None) -> None:
     sampler._prepared.cache_clear()
     built = _seconds(lambda: sampler._prepared(law))
     keystream, repeated = Keystream(), _Repeated()

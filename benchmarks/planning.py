@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.pricing import memos
 from service.api.safetab import SafetabTarget, plan_safetab
 from service.postprocess.published import Published, blocks_of, project, rake
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.sums import Sum
 
 _ROUNDS = 7
@@ -29,12 +29,15 @@ def run() -> None:
         target = SafetabTarget.model_validate({"mechanism": mechanism, "levels": levels})
         print(f"  {mechanism:<40}{_milliseconds(plan_safetab, target, None):9.1f} ms")
     print(f"The margin of a sum of {_CELLS:,} cells (target: {_SUM_TARGET} ms)")
-    for name, law in (("geometric", Law(scale=Fraction(5, 2))), ("discrete_gaussian", Law(sigma_squared=Fraction(9)))):
+    for name, law in (
+        ("geometric", NoiseLaw(scale=Fraction(5, 2))),
+        ("discrete_gaussian", NoiseLaw(sigma_squared=Fraction(9))),
+    ):
         print(f"  {name:<40}{_milliseconds(_margin, law):9.1f} ms")
     _totals()
 
 
-def _margin(law: Law) -> None:
+def _margin(law: NoiseLaw) -> None:
     Sum.of(law, _CELLS, Fraction(5, 100)).margin(Fraction(95, 100))
 
 

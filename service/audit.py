@@ -19,7 +19,7 @@ from service.empirical.bounds import (
     of_residuals,
     pure_epsilon_of_shift,
 )
-from service.noise import Keystream, Law, add_noise, sample
+from service.noise import Keystream, NoiseLaw, add_noise, sample
 from service.privacy.guarantee import deltas_at, guarantee
 from service.privacy.loss import Loss, least
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism
@@ -115,27 +115,29 @@ def own_noise(new_keystream: Callable[[], Keystream] = Keystream) -> list[Subjec
         for shift in (1, max(2, round(scale))):
             mechanism = Geometric(scale=scale, sensitivity=shift)
             subjects.append(
-                _of_law(f"geometric, scale {float(scale):g}", mechanism, Law(scale=scale), shift, new_keystream)
+                _of_law(f"geometric, scale {float(scale):g}", mechanism, NoiseLaw(scale=scale), shift, new_keystream)
             )
     for variance in map(Fraction, ("0.3", "1.21", "9.375", "100", "90000", "10000000000")):
         for shift in (1, max(2, round(float(variance) ** 0.5))):
             gaussian = DiscreteGaussian(sigma_squared=variance, sensitivity=shift)
             name = f"discrete Gaussian, variance {float(variance):g}"
-            subjects.append(_of_law(name, gaussian, Law(sigma_squared=variance), shift, new_keystream))
+            subjects.append(_of_law(name, gaussian, NoiseLaw(sigma_squared=variance), shift, new_keystream))
     for variance, m, shift in (
         (Fraction(4), Fraction(1, 2), 1),
         (Fraction(40), Fraction(3), 4),
         (_WIDE, Fraction(200), 250),
     ):
         osgt = DiscreteOsgt(sigma_squared=variance, m=m, sensitivity=shift)
-        law = Law(sigma_squared=variance, scale=variance / m)
+        law = NoiseLaw(sigma_squared=variance, scale=variance / m)
         subjects.append(
             _of_law(f"discrete OSGT, {float(variance):g} and {float(m):g}", osgt, law, shift, new_keystream)
         )
     return [*subjects, _noisy_counts(Fraction(2), new_keystream)]
 
 
-def _of_law(name: str, mechanism: Mechanism, law: Law, shift: int, new_keystream: Callable[[], Keystream]) -> Subject:
+def _of_law(
+    name: str, mechanism: Mechanism, law: NoiseLaw, shift: int, new_keystream: Callable[[], Keystream]
+) -> Subject:
     return Subject(f"{name}, shift {shift}", mechanism, lambda size: sample(law, size, new_keystream()), shift)
 
 
@@ -143,7 +145,7 @@ def _noisy_counts(scale: Fraction, new_keystream: Callable[[], Keystream]) -> Su
     """Counts on their way out, with one record more or less: as runs, the way any mechanism can be tested."""
 
     def draw(size: int) -> Runs:
-        less, more = (add_noise([count] * size, Law(scale=scale), new_keystream()) for count in (41, 42))
+        less, more = (add_noise([count] * size, NoiseLaw(scale=scale), new_keystream()) for count in (41, 42))
         return less.astype(np.float64), more.astype(np.float64)
 
     return Subject(f"noisy counts, geometric, scale {float(scale):g}", Geometric(scale=scale), draw)

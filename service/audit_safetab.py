@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.audit import Runs, Subject
-from service.noise import Keystream, Law
+from service.noise import Keystream, NoiseLaw
 from service.noise.tabulation import SIZES, Counts, Groups, Laws, Rules, tabulate
 from service.privacy.levels import laws_of, levels_of
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
@@ -97,14 +97,14 @@ def _tabulated(case: Case, laws: Laws, tabulating: Tabulate, more: int, number: 
     return _of_detail(case.size, laws.step_1)[details] + _of_count(noisy[firsts], case.size, laws.step_2)
 
 
-def _of_count(noisy: Counts, true: int, law: Law) -> Losses:
+def _of_count(noisy: Counts, true: int, law: NoiseLaw) -> Losses:
     """The loss of a noisy count."""
     before, after = (np.abs((noisy - true - more).astype(np.float64)) for more in (0, 1))
     losses: Losses = float(law.linear) * (before - after) + float(law.quadratic) * (before**2 - after**2)
     return losses
 
 
-def _of_detail(true: int, law: Law) -> Losses:
+def _of_detail(true: int, law: NoiseLaw) -> Losses:
     """The loss of each detail: what the hidden total shows by the thresholds between which it came."""
     reach = math.ceil(_WIDTHS * _width(law)) + max(_RULES.thresholds) + true
     places = np.arange(-reach, reach + 1)
@@ -119,7 +119,7 @@ def _of_detail(true: int, law: Law) -> Losses:
     return np.concatenate([[0.0], losses])  # 0 of TOTAL_ONLY, which no unmarked group has
 
 
-def _width(law: Law) -> float:
+def _width(law: NoiseLaw) -> float:
     return float(law.scale) if law.scale is not None else math.sqrt(law.sigma_squared or 1)
 
 

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from service import audit as auditing, audit_safetab, reproduce
 from service.__main__ import app
 from service.audit import Finding, Runs, Subject, audit, own_noise, report
-from service.noise import Keystream, Law, sample
+from service.noise import Keystream, NoiseLaw, sample
 from service.privacy.mechanisms import DiscreteGaussian, Geometric, Laplace, Mechanism
 
 _SIZE = 200_000
 _KEY = bytes(range(32))
 
 
-def _noise(law: Law, size: int) -> NDArray[np.int64]:
+def _noise(law: NoiseLaw, size: int) -> NDArray[np.int64]:
     return sample(law, size, Keystream(_KEY))
 
 
@@ -46,7 +46,7 @@ def test_our_own_noise_loses_no_more_than_is_claimed_and_hardly_less() -> None:
 
 
 def _scale_too_small(size: int) -> NDArray[np.int64]:
-    return _noise(Law(scale=Fraction("2.1")), size)  # a tenth below the 2.336 that is claimed
+    return _noise(NoiseLaw(scale=Fraction("2.1")), size)  # a tenth below the 2.336 that is claimed
 
 
 def _zero_twice(size: int) -> NDArray[np.int64]:
@@ -57,12 +57,12 @@ def _zero_twice(size: int) -> NDArray[np.int64]:
 
 
 def _never_zero(size: int) -> NDArray[np.int64]:
-    noise = _noise(Law(scale=Fraction("2.336")), size)
+    noise = _noise(NoiseLaw(scale=Fraction("2.336")), size)
     return noise + (noise >= 0)
 
 
 def _cut_off(size: int) -> NDArray[np.int64]:
-    return np.clip(_noise(Law(scale=Fraction("2.336")), size), -9, 9)
+    return np.clip(_noise(NoiseLaw(scale=Fraction("2.336")), size), -9, 9)
 
 
 def _floored(size: int) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ def _floored(size: int) -> NDArray[np.int64]:
 
 
 def _even(size: int) -> NDArray[np.int64]:
-    return 2 * _noise(Law(scale=Fraction("1.168")), size)
+    return 2 * _noise(NoiseLaw(scale=Fraction("1.168")), size)
 
 
 _GEOMETRIC = Geometric(scale=Fraction("2.336"))
@@ -89,13 +89,13 @@ _BROKEN: dict[str, Callable[[int], NDArray[np.int64]]] = {
 def test_broken_geometric_noise_is_caught(fault: str) -> None:
     findings = _findings(Subject(fault, _GEOMETRIC, _BROKEN[fault]))
     assert any(finding.violated for finding in findings), findings
-    sound = _findings(Subject("sound", _GEOMETRIC, lambda size: _noise(Law(scale=Fraction("2.336")), size)))
+    sound = _findings(Subject("sound", _GEOMETRIC, lambda size: _noise(NoiseLaw(scale=Fraction("2.336")), size)))
     assert not any(finding.violated for finding in sound)
 
 
 @pytest.mark.parametrize(("variance", "caught"), [("9.375", False), ("8.4", True)])
 def test_gaussian_noise_of_a_variance_a_tenth_too_small_is_caught(variance: str, caught: bool) -> None:
-    law = Law(sigma_squared=Fraction(variance))
+    law = NoiseLaw(sigma_squared=Fraction(variance))
     claimed = DiscreteGaussian(sigma_squared=Fraction("9.375"))
     findings = _findings(Subject("x", claimed, lambda size: _noise(law, size)), size=1_000_000)
     assert any(finding.violated for finding in findings) == caught
@@ -103,7 +103,7 @@ def test_gaussian_noise_of_a_variance_a_tenth_too_small_is_caught(variance: str,
 
 def test_a_claim_that_is_too_small_is_caught() -> None:
     """The accountant may be wrong too: sensitivity 1 accounted, 2 true."""
-    subject = Subject("x", _GEOMETRIC, lambda size: _noise(Law(scale=Fraction("2.336")), size))
+    subject = Subject("x", _GEOMETRIC, lambda size: _noise(NoiseLaw(scale=Fraction("2.336")), size))
     assert not any(finding.violated for finding in _findings(subject))
     assert any(finding.violated for finding in _findings(replace(subject, shift=2)))
 
@@ -111,14 +111,14 @@ def test_a_claim_that_is_too_small_is_caught() -> None:
 def test_any_mechanism_can_be_audited_by_its_runs() -> None:
     """Post-processed outputs on neighbouring inputs: the larger of 0 and a noisy count, of no records and of one."""
 
-    def runs(law: Law) -> Callable[[int], Runs]:
+    def runs(law: NoiseLaw) -> Callable[[int], Runs]:
         def draw(size: int) -> Runs:
             noise = _noise(law, 2 * size).astype(np.float64)
             return np.maximum(noise[:size], 0), np.maximum(1 + noise[size:], 0)
 
         return draw
 
-    sound, broken = (runs(Law(scale=Fraction(scale))) for scale in ("2.336", "1.9"))
+    sound, broken = (runs(NoiseLaw(scale=Fraction(scale))) for scale in ("2.336", "1.9"))
     findings = _findings(Subject("sound", _GEOMETRIC, sound))
     assert not any(finding.violated for finding in findings)
     assert max(finding.bound for finding in findings if finding.statement == "epsilon") > 0.35

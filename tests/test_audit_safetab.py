@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from service.audit import Finding, Subject, audit
 from service.audit_safetab import CASES, Case, Tabulate, own_safetab, subject_of
-from service.noise import Keystream, Law
+from service.noise import Keystream, NoiseLaw
 from service.noise.tabulation import Counts, Groups, Laws, Rules, tabulate
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 
@@ -61,16 +61,16 @@ def _half_the_noise(groups: Groups, rules: Rules, laws: Laws, keystream: Keystre
     return tabulate(groups, rules, replace(laws, step_2=_halved(laws.step_2), total=_halved(laws.total)), keystream)
 
 
-def _halved(law: Law) -> Law:
+def _halved(law: NoiseLaw) -> NoiseLaw:
     if law.scale is not None:
-        return Law(scale=law.scale / 2)
-    return Law(sigma_squared=(law.sigma_squared or Fraction(0)) / 4)
+        return NoiseLaw(scale=law.scale / 2)
+    return NoiseLaw(sigma_squared=(law.sigma_squared or Fraction(0)) / 4)
 
 
 def _true_count_decides(
     groups: Groups, rules: Rules, laws: Laws, keystream: Keystream
 ) -> tuple[NDArray[np.int8], Counts]:
-    return tabulate(groups, rules, replace(laws, step_1=Law(scale=Fraction(1, 10_000))), keystream)
+    return tabulate(groups, rules, replace(laws, step_1=NoiseLaw(scale=Fraction(1, 10_000))), keystream)
 
 
 def _budget_spent_twice(

@@ -16,8 +16,7 @@ from service.api.plans import Mechanism, law_of, mechanism_of
 from service.errors import InvalidInput
 from service.privacy.accuracy import excess_of
 from service.privacy.continuous import ContinuousSum
-from service.privacy.law import Law
-from service.privacy.mechanisms import Gaussian, Laplace, Osgt, simplest
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import parse_exact
 from service.privacy.sums import Sum
 
@@ -67,10 +66,11 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     2^200, of discrete_osgt 2^100, continuous noise parameters between 1e-100 and 1e100.
     """
     stated_as = mechanism_of(body.mechanism, "/mechanism")
-    mechanism, unit = simplest(stated_as), unit_of(stated_as)
+    mechanism, unit = stated_as.simplest(), unit_of(stated_as)
     confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
-    if isinstance(mechanism, Laplace | Gaussian | Osgt):
-        found: ContinuousSum | Sum = _continuous(mechanism, body.summed_cells)
+    law = mechanism.noise_law()
+    if law is not None and not mechanism.DRAWN:
+        found: ContinuousSum | Sum = _continuous(law, body.summed_cells)
     else:
         found = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
     return ok(
@@ -92,14 +92,14 @@ def _confidence(text: str, pointer: str) -> Fraction:
     return confidence
 
 
-def _continuous(mechanism: Laplace | Gaussian | Osgt, cells: int) -> ContinuousSum:
+def _continuous(law: NoiseLaw, cells: int) -> ContinuousSum:
     try:
-        return ContinuousSum(mechanism, cells)
+        return ContinuousSum(law, cells)
     except ValueError as error:
         raise InvalidInput.at("/mechanism" if cells == 1 else "/summed_cells", str(error)) from None
 
 
-def _discrete(law: Law, cells: int, excess: Fraction) -> Sum:
+def _discrete(law: NoiseLaw, cells: int, excess: Fraction) -> Sum:
     try:
         return Sum.of(law, cells, excess)
     except ValueError as error:

@@ -151,7 +151,7 @@ def _queries(body: AllocationTarget, kind: Kind) -> list[Query]:
             faults.append(Fault(f"{at}/name", "expected a name that no other query has"))
         if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
             faults.append(Fault(f"{at}/weight", "expected a number of at least 0.000001 and at most 1000000"))
-        if not _WEIGHTS[0] <= s <= _WEIGHTS[1] or (kind in (Geometric, DiscreteGaussian) and s.denominator != 1):
+        if not _WEIGHTS[0] <= s <= _WEIGHTS[1] or (kind.DRAWN and s.denominator != 1):
             detail = "expected a number of at least 0.000001 and at most 1000000, whole for a discrete mechanism"
             faults.append(Fault(f"{at}/sensitivity", detail))
         names.add(query.name)
@@ -196,9 +196,9 @@ def _within_budget(body: AllocationTarget, budget: Budget, kind: Kind, queries: 
 
 
 def _query(noise: Noise, amount: Fraction, whole: Fraction | int, confidence: Fraction, at: str) -> dict[str, Any]:
-    if isinstance(noise, Laplace | Gaussian):
+    if not noise.DRAWN:
         try:
-            moe: int | float | None = number_up(ContinuousSum(noise, 1).margin(confidence)[0])
+            moe: int | float | None = number_up(ContinuousSum(noise.noise_law(), 1).margin(confidence)[0])
         except ValueError as error:  # noise beyond the limits
             raise InvalidInput.at(at, str(error)) from None
     else:

@@ -20,7 +20,8 @@ from service.privacy import effort
 from service.privacy.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
 from service.privacy.guarantee import USUAL_ORDERS, AtEpsilon, deltas_at
 from service.privacy.mechanisms import Declared
-from service.privacy.notation import check_relation, read_declaration
+from service.privacy.mechanisms.declared import read_declaration
+from service.privacy.notation import check_relation
 from service.privacy.numbers import parse_exact
 from service.privacy.plan import Neighbouring, Plan, condense
 from service.privacy.tight.gaussian import gaussian_rho_at

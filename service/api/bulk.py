@@ -24,7 +24,7 @@ from service.errors import Fault, InvalidInput
 from service.ledger.drawn import DrawRecord
 from service.ledger.once import Outcome
 from service.noise import Keystream, add_noise
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -122,7 +122,7 @@ def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
 
 
 def _noisy(
-    counts: CountStream, granularity: str | None, law: Law, unit: Fraction, keystream: Keystream
+    counts: CountStream, granularity: str | None, law: NoiseLaw, unit: Fraction, keystream: Keystream
 ) -> NDArray[np.int64]:
     """The column is of integers: with a granularity, of its units, which the caller must say that he knows."""
     if unit != 1 and granularity is None:

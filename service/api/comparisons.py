@@ -19,8 +19,7 @@ from service.privacy import comparison
 from service.privacy.comparison import Pair
 from service.privacy.guarantee import USUAL_ORDERS
 from service.privacy.least_noise import NoSuchNoise
-from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Osgt as OsgtValue
-from service.privacy.osgt import OffsetTails
+from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, OffsetTails, Osgt as OsgtValue
 
 router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 

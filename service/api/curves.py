@@ -16,7 +16,7 @@ from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_d
 from service.api.pictures import Caption
 from service.errors import InvalidInput
 from service.noise import Keystream, sample
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import parse_exact
 
 router = APIRouter(prefix="/v1/accuracy", route_class=StrictRoute)
@@ -102,7 +102,7 @@ def _epsilon(text: str, pointer: str) -> Fraction:
 
 def _point(scale: Fraction, cells: int, whole: float, norm: float, pointer: str) -> dict[str, Any]:
     try:
-        noise = sample(Law(scale=scale), cells, Keystream()).astype(float)
+        noise = sample(NoiseLaw(scale=scale), cells, Keystream()).astype(float)
     except ValueError as error:  # too wide for 64-bit results
         raise InvalidInput.at(pointer, str(error)) from None
     rate = float(1 / scale)

@@ -42,8 +42,8 @@ from service.ledger.charges import NewRelease
 from service.ledger.drawn import DrawRecord, Turn
 from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
-from service.privacy.law import Law
 from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.noise_law import NoiseLaw
 
 
 class DrawRoute(StrictRoute):
@@ -58,7 +58,7 @@ PAGE_OF_COUNTS = 1_000_000
 _MANY = 1 << 13  # counts: fewer are written as JSON in a millisecond
 _A_COUNT = 40  # bytes that one takes at most while it is read back and answered
 
-AddNoise = Callable[[Law, Fraction, Keystream], NDArray[np.int64]]
+AddNoise = Callable[[NoiseLaw, Fraction, Keystream], NDArray[np.int64]]
 """Noise of a law on counts, in units of a granularity."""
 
 

@@ -27,7 +27,7 @@ from service.errors import Fault, InvalidInput
 from service.ledger.drawn import DrawRecord
 from service.ledger.once import Answer
 from service.postprocess.published import Blocks, Crossed, Published, blocks_of, project, rake
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.notation import write_plan
 from service.privacy.sums import Sum
 
@@ -222,7 +222,7 @@ def _published(body: Histogram, unit: Fraction) -> list[Published]:
     return found
 
 
-def _margin_of_error(law: Law, cells: int) -> int:
+def _margin_of_error(law: NoiseLaw, cells: int) -> int:
     try:
         margin, _ = Sum.of(law, cells, 1 - CONFIDENCE).margin(CONFIDENCE)
     except ValueError as error:

@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 
 from service.api.exact import EXACT_SCHEMA, LARGEST_INTEGER, Exact, Strict, check_exact
 from service.errors import InvalidInput
-from service.privacy.mechanisms import Discrete, Mechanism as MechanismValue
+from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.numbers import exact_text, parse_exact
 
 _EXPECTED = "expected an integer within 2^53 of 0, or with a granularity an exact number"
@@ -74,10 +74,9 @@ def unit_of(mechanism: MechanismValue, granularity: str | None = None, below: st
     Raises:
         InvalidInput: it is another one; the fault is at ``granularity``.
     """
-    own = mechanism.granularity if isinstance(mechanism, Discrete) else Fraction(1)
     if granularity is not None:
-        _require_same(own, granularity, below)
-    return own
+        _require_same(mechanism.unit, granularity, below)
+    return mechanism.unit
 
 
 def _require_same(own: Fraction, stated: str, below: str) -> None:

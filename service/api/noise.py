@@ -16,8 +16,7 @@ from service.api.exact import Exact, Positive, Strict, number_up
 from service.api.guarantees import GuaranteeBody, cost_of
 from service.api.plans import Mechanism
 from service.errors import InvalidInput
-from service.privacy.continuous import ContinuousSum
-from service.privacy.law import Law
+from service.privacy.comparison import variance_of
 from service.privacy.least_noise import (
     DELTAS,
     EPSILONS,
@@ -33,7 +32,6 @@ from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian,
 from service.privacy.notation import write_plan
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Neighbouring
-from service.privacy.sums import variance_of_cell
 
 router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
@@ -90,7 +88,7 @@ def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
         body.sub_gaussian,
     )
     sensitivity = _within(body.sensitivity, SENSITIVITIES, "/sensitivity")
-    if kind in (DiscreteGaussian, DiscreteOsgt) and sensitivity.denominator != 1:
+    if kind.DRAWN and sensitivity.denominator != 1:
         raise InvalidInput.at("/sensitivity", "expected a whole number for a discrete mechanism")
     if body.cells > MOST_CELLS[kind]:
         raise InvalidInput.at("/cells", f"expected at most {MOST_CELLS[kind]} for {body.mechanism}")
@@ -100,7 +98,7 @@ def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
     return ok(
         {
             "mechanism": write_plan(found),
-            "variance": number_up(_variance(found)),
+            "variance": number_up(variance_of(found)),
             "cost": cost_of(found, Neighbouring.ADD_REMOVE, (target.delta,)),
         }
     )
@@ -122,13 +120,3 @@ def _least(kind: type[Noise], sensitivity: Fraction, target: Target) -> Noise:
         return least_osgt(Osgt if kind is Osgt else DiscreteOsgt, sensitivity, target)
     except NoSuchNoise as error:
         raise InvalidInput.at("", str(error)) from None
-
-
-def _variance(mechanism: Noise) -> Fraction:
-    match mechanism:
-        case DiscreteGaussian(sigma_squared=v):
-            return variance_of_cell(Law(sigma_squared=v))
-        case DiscreteOsgt(sigma_squared=v, m=m):
-            return variance_of_cell(Law(sigma_squared=v, scale=v / m if m else None))
-        case _:
-            return ContinuousSum(mechanism, 1).variance()

@@ -10,8 +10,8 @@ from typing_extensions import TypeAliasType
 
 from service.api.exact import Exact, Label, Positive, Strict, Tags, WholeOrExact
 from service.errors import InvalidInput
-from service.privacy.law import Law, noise_law
-from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, Mechanism as MechanismValue, Osgt as OsgtValue
+from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, read_plan
 from service.privacy.partitions import LONGEST, MOST, MOST_NAMES
 from service.privacy.plan import Plan as PlanValue, condense, leaves, mechanisms_of
@@ -342,7 +342,7 @@ def plan_of_document(document: dict[str, Any], pointer: str) -> PlanValue:
         InvalidInput: it has no meaning, or takes too long to price.
     """
     plan = read_plan(document, pointer)
-    if any(isinstance(one, OsgtValue | DiscreteOsgtValue) for one in mechanisms_of(plan)):
+    if not all(one.work().in_arrays for one in mechanisms_of(plan)):
         _check_osgt(plan, pointer)
     return plan
 
@@ -350,7 +350,7 @@ def plan_of_document(document: dict[str, Any], pointer: str) -> PlanValue:
 def _check_osgt(plan: PlanValue, pointer: str) -> None:
     """Each distinct one takes tens of milliseconds, and on an (epsilon, delta) account up to half a second."""
     most = plan_limits.get().osgt
-    some = (one for one in leaves(condense(plan)) if isinstance(one, OsgtValue | DiscreteOsgtValue))
+    some = (one for one in leaves(condense(plan)) if not one.work().in_arrays)
     if len({replace(one, cells=None, cells_added=None) for one in some}) > most:
         detail = f"expected at most {most} osgt and discrete_osgt mechanisms of unlike noise or sensitivity"
         raise InvalidInput.at(pointer, detail)
@@ -370,14 +370,14 @@ def declared_partitions(mechanism: MechanismValue) -> int | None:
     return None if mechanism.partitions is None else mechanism.partitions.most
 
 
-def law_of(mechanism: MechanismValue, pointer: str) -> Law:
+def law_of(mechanism: MechanismValue, pointer: str) -> NoiseLaw:
     """The law of a mechanism's noise.
 
     Raises:
         InvalidInput: it is continuous or declared, which this service accounts for and never draws.
     """
-    law = noise_law(mechanism)
-    if law is None:
+    law = mechanism.noise_law()
+    if law is None or not mechanism.DRAWN:
         raise InvalidInput.at(
             pointer,
             "expected a mechanism with integer noise: geometric, discrete_gaussian or discrete_osgt; others are"

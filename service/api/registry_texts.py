@@ -14,7 +14,6 @@ from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import write_budget
 from service.ledger.releases import ReleaseRecord
 from service.privacy.filter import Budget, Definition
-from service.privacy.law import noise_law
 from service.privacy.mechanisms import Declaration, Declared, Mechanism
 from service.privacy.notation import write_plan
 from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence as Composed, parts_of
@@ -200,7 +199,7 @@ def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
     counted: dict[str, tuple[list[str], int, list[str]]] = {}
     drawable = False
     for mechanism, times in _mechanisms(plan, 1):
-        drawable = drawable or noise_law(mechanism) is not None
+        drawable = drawable or mechanism.DRAWN
         cells = _row(mechanism, neighbouring)
         row, before, names = counted.setdefault(" ".join(cells), (cells, 0, []))
         if mechanism.name is not None and len(names) < _MOST_NAMES:
@@ -225,7 +224,7 @@ def _mechanisms(plan: Plan, times: int) -> Iterator[tuple[Mechanism, int]]:
 def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:
     stated = write_plan(replace(mechanism, name=None, tags=()))
     kind, sensitivity = stated.pop("type"), stated.pop("sensitivity", "")
-    default = "" if kind in ("declared", "randomized_response") else 1 if neighbouring is Neighbouring.ADD_REMOVE else 2
+    default = "" if not mechanism.ADDITIVE else 1 if neighbouring is Neighbouring.ADD_REMOVE else 2
     cells = stated.pop("cells", default)
     reference = stated.pop("reference", None)
     said = ", ".join(f"{name} = {_figure(value)}" for name, value in stated.items())

@@ -13,7 +13,6 @@ from service.ledger.journal import Head
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Description, Entry, Hold, Release, ReleaseTag
-from service.privacy.law import noise_law
 from service.privacy.notation import read_plan
 from service.privacy.plan import Plan, mechanisms_of
 
@@ -56,7 +55,7 @@ class ReleaseRecord:
 
 def expires(plan: Plan) -> bool:
     """Whether a reservation ends by itself: not where something could be published without the service drawing it."""
-    return all(noise_law(mechanism) is not None for mechanism in mechanisms_of(plan))
+    return all(mechanism.DRAWN for mechanism in mechanisms_of(plan))
 
 
 def read_release(connection: Connection, account_id: int, release_id: str) -> ReleaseRecord:

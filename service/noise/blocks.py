@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from service.noise.keystream import Keystream
 from service.noise.table import CHUNK, Table, chunks
 from service.noise.uniform import WORD, Uniform
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ball
 
 _SQUEEZE_BITS = 8
@@ -40,11 +40,11 @@ class Blocks:
             places are kept, of narrower ones the table is long.
     """
 
-    def __init__(self, law: Law, shift: int) -> None:
+    def __init__(self, law: NoiseLaw, shift: int) -> None:
         self._law, self._shift = law, shift
         width = 1 << shift
         self._table = Table(
-            Law(
+            NoiseLaw(
                 sigma_squared=None if law.sigma_squared is None else law.sigma_squared / width**2,
                 scale=None if law.scale is None else law.scale / width,
             ),
@@ -118,11 +118,11 @@ class Blocks:
         return Uniform(word, keystream).below(lambda: (-ball(t)).exp())
 
 
-def _exponent(law: Law, size: int) -> Fraction:
+def _exponent(law: NoiseLaw, size: int) -> Fraction:
     return law.quadratic * size * size + law.linear * size
 
 
-def _squeeze(law: Law, width: int) -> NDArray[np.uint8]:
+def _squeeze(law: NoiseLaw, width: int) -> NDArray[np.uint8]:
     """For each block the bytes below which a place is kept without looking at it; 0 for all after the last.
 
     Within a block t is at most its value T at the far end |x| = jB + B. Below floor(2^8 (1 - T)) a first byte means

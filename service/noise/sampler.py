@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from service.noise.blocks import Blocks
 from service.noise.keystream import Keystream
 from service.noise.table import CHUNK, Table, chunks
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 
 # At these limits |X| > 2^63 - 1 has probability below exp(-8190).
 MAX_SCALE = 2**50
@@ -29,7 +29,7 @@ _BLOCK_LAW = 5  # bits: the block law's width is 2^5 to 2^6
 _KEPT_LAWS = 64  # with 0.2 to 0.5 MB each
 
 
-def sample(law: Law, size: int, keystream: Keystream) -> NDArray[np.int64]:
+def sample(law: NoiseLaw, size: int, keystream: Keystream) -> NDArray[np.int64]:
     """``size`` independent values of ``law``, exact.
 
     Raises:
@@ -45,7 +45,7 @@ def sample(law: Law, size: int, keystream: Keystream) -> NDArray[np.int64]:
 
 def add_noise(
     counts: Sequence[int] | NDArray[np.int64],
-    law: Law,
+    law: NoiseLaw,
     keystream: Keystream,
     out: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
@@ -83,7 +83,7 @@ def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
 
 
 @lru_cache(maxsize=_KEPT_LAWS)
-def _prepared(law: Law) -> Table | Blocks:
+def _prepared(law: NoiseLaw) -> Table | Blocks:
     """The tables of a law. They are never changed, so threads share them."""
     scale_fits = law.scale is not None and law.scale <= MAX_SCALE
     sigma_fits = law.sigma_squared is not None and law.sigma_squared <= MAX_SIGMA_SQUARED
@@ -98,7 +98,7 @@ def _prepared(law: Law) -> Table | Blocks:
     return Table(law) if bits < narrow else Blocks(law, bits - _BLOCK_LAW)
 
 
-def _width_bits(law: Law) -> int:
+def _width_bits(law: NoiseLaw) -> int:
     """floor(log2) of the smaller of sigma and scale, -1 where that is below 1."""
     squares = [law.sigma_squared, None if law.scale is None else law.scale**2]
     square = min(value for value in squares if value is not None)

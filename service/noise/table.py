@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from service.noise.keystream import Keystream
 from service.noise.uniform import WORD, Uniform
 from service.privacy.accuracy import smallest, tail
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ball, precision
 
 _GUIDE_BITS = 16
@@ -54,7 +54,7 @@ class Table:
             of their own.
     """
 
-    def __init__(self, law: Law, *, one_sided: bool = False, largest: int = 2**63 - 1) -> None:
+    def __init__(self, law: NoiseLaw, *, one_sided: bool = False, largest: int = 2**63 - 1) -> None:
         self._law, self._one_sided, self._largest = law, one_sided, largest
         upper = _upper_tails(law, one_sided=one_sided)  # of k = 1, 2, ...
         self._first = 0 if one_sided else -len(upper)
@@ -118,7 +118,7 @@ class Table:
         return 1 - tail(self._law, k) / 2 if k >= 0 else tail(self._law, -k - 1) / 2
 
 
-def _upper_tails(law: Law, *, one_sided: bool) -> list[tuple[int, int]]:
+def _upper_tails(law: NoiseLaw, *, one_sided: bool) -> list[tuple[int, int]]:
     """Bounds of 2^96 P(X >= k) for k = 1, 2, ... while it may be 2^-64 or more.
 
     Weights exp(-g(k)), g(k) = quadratic k² + linear k, have ratios exp(-quadratic (2k+1) - linear), which fall by

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from service.noise.keystream import Keystream
 from service.noise.sampler import add_noise
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 
 Counts = NDArray[np.int64]
 
@@ -66,9 +66,9 @@ SIZES = (1, 1, *(SEXES * bins for bins in BINS))
 class Laws:
     """The noise of a level: of a marked group's total, of the total that decides, and of what is published then."""
 
-    total: Law
-    step_1: Law
-    step_2: Law
+    total: NoiseLaw
+    step_1: NoiseLaw
+    step_2: NoiseLaw
 
 
 @dataclass(frozen=True)

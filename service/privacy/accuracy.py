@@ -10,14 +10,14 @@ from fractions import Fraction
 from flint import arb, ctx
 
 from service.privacy.halfline import half_line
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ball, double_down, floor as lower_bound, precision
 
 SMALLEST_EXCESS = Fraction(1, 10**30)  # of 1 - confidence
 _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)  # bits
 
 
-def tail(law: Law, margin: int) -> arb:
+def tail(law: NoiseLaw, margin: int) -> arb:
     """A ball that contains P(|X| > margin), about as narrow as the precision in force, absolutely.
 
     Raises:
@@ -43,7 +43,7 @@ def excess_of(confidence: Fraction) -> Fraction:
     return 1 - confidence
 
 
-def within(law: Law, margin: int, excess: Fraction) -> bool:
+def within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
     """Whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not."""
     for bits in _PRECISIONS:
         with precision(bits):
@@ -55,7 +55,7 @@ def within(law: Law, margin: int, excess: Fraction) -> bool:
     return False
 
 
-def margin_of_error(law: Law, confidence: Fraction) -> int:
+def margin_of_error(law: NoiseLaw, confidence: Fraction) -> int:
     """The margin of error in counts: the smallest integer m with P(|X| > m) <= 1 - confidence.
 
     Where balls cannot decide between m and m + 1 it is the larger.
@@ -67,7 +67,7 @@ def margin_of_error(law: Law, confidence: Fraction) -> int:
     return smallest(lambda margin: margin >= 0 and within(law, margin, excess), _likely_margin(law, excess))
 
 
-def coverage(law: Law, margin: int) -> float:
+def coverage(law: NoiseLaw, margin: int) -> float:
     """P(|X| <= margin), rounded down to a double; so it is below 1.
 
     Raises:
@@ -101,7 +101,7 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
     return high
 
 
-def _likely_margin(law: Law, excess: Fraction) -> int:
+def _likely_margin(law: NoiseLaw, excess: Fraction) -> int:
     """The margin of error but for rounding: the geometric tail solved for m, or the normal quantile beyond the offset.
 
     Of a joint law the geometric margin is above the true one, and near it where the offset is large beside sigma.
@@ -126,7 +126,7 @@ def _geometric_tail(rate: Fraction, first: int) -> arb:
     return 2 * (-ball(rate * first)).exp() / (1 + (-ball(rate)).exp())
 
 
-def _gaussian_tail(law: Law, sigma_squared: Fraction, first: int) -> arb:
+def _gaussian_tail(law: NoiseLaw, sigma_squared: Fraction, first: int) -> arb:
     """P(|X| >= first) for mass proportional to exp(-c x² - |x|/b), first >= 1.
 
     Completing the square about -m, m = sigma²/b, makes both sides half-lines: with g(y) =

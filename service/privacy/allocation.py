@@ -23,7 +23,6 @@ from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, La
 from service.privacy.numbers import MAX_BITS, ball, floor as lower_bound
 from service.privacy.plan import Neighbouring, Plan, Sequence
 from service.privacy.pricing import estimate, price
-from service.privacy.zcdp import rho_curve_of
 
 Noise = Geometric | Laplace | DiscreteGaussian | Gaussian
 Kind = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian]
@@ -73,7 +72,7 @@ def with_margin(kind: Kind, query: Query, margin: Fraction, confidence: Fraction
     Raises:
         ValueError: a margin or a confidence out of range.
     """
-    whole = kind in (Geometric, DiscreteGaussian)
+    whole = kind.DRAWN
     reached = Fraction(int(margin)) if whole else margin
     return _with_parameter(kind, query, _calibrated(kind, reached, confidence))
 
@@ -204,7 +203,7 @@ def least_largest_error(account: Account, kind: Kind, queries: Listed[Query], co
     Raises:
         NoAllocation: no noise keeps the budget, or none within reach.
     """
-    whole = kind in (Geometric, DiscreteGaussian)
+    whole = kind.DRAWN
 
     def noise(error: Fraction) -> list[Noise]:
         margins = [min(error / query.weight, Fraction(LARGEST_MARGIN)) for query in queries]
@@ -304,10 +303,7 @@ def _loss(kind: Kind, unit: Doubles, s: Doubles, in_rho: bool) -> Doubles:
     if not in_rho:
         return np.asarray(s / unit)
     example = Geometric(scale=Fraction(1)) if kind is Geometric else Laplace(scale=Fraction(1))
-    curve = rho_curve_of(example)
-    if curve is None:
-        raise TypeError("expected a mechanism whose rho has a formula")
-    return np.asarray(curve.formula(unit, s, DOUBLES))
+    return np.asarray(example.rho_curve().formula(unit, s, DOUBLES))
 
 
 def _variance(kind: Kind, unit: Doubles) -> Doubles:

@@ -18,7 +18,7 @@ from fractions import Fraction
 from flint import arb
 
 from service.privacy.accuracy import excess_of, smallest, tail, within
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ball, floor as lower_bound, precision
 
 LARGEST_MARGIN = 2**53  # counts
@@ -38,7 +38,7 @@ def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
     excess = _checked(margin, confidence)
     # As b grows the tail comes near exp(-(m + 1/2)/b).
     guess = lower_bound(lambda: (margin + arb(0.5)) / -ball(excess).log())
-    return _largest(lambda scale: Law(scale=scale), margin, excess, guess)
+    return _largest(lambda scale: NoiseLaw(scale=scale), margin, excess, guess)
 
 
 def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
@@ -50,7 +50,7 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
     excess = _checked(margin, confidence)
     # As sigma grows the tail comes near that of the normal law beyond m + 1/2.
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2 / 2)
-    return _largest(lambda square: Law(sigma_squared=square), margin, excess, guess)
+    return _largest(lambda square: NoiseLaw(sigma_squared=square), margin, excess, guess)
 
 
 def safetab_scale(margin: int) -> Fraction:
@@ -91,13 +91,13 @@ def _checked(margin: int, confidence: Fraction) -> Fraction:
     return excess_of(confidence)
 
 
-def _largest(law: Callable[[Fraction], Law], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+def _largest(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
     """The largest 12-digit parameter that meets a target, which all smaller ones meet too."""
     near = rank_of(_solved(law, margin, excess, guess))
     return of_rank(smallest(lambda rank: not within(law(of_rank(rank)), margin, excess), near) - 1)
 
 
-def _solved(law: Callable[[Fraction], Law], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+def _solved(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
     """The parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
 
     log(-log P) is nearly a straight line in the parameter's logarithm, of slope -1. So four or five tails give all

@@ -11,7 +11,7 @@ from fractions import Fraction
 from flint import acb, arb, ctx, fmpq
 
 from service.privacy.halfline import half_line, terms
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ball
 
 _DUAL_FROM = Fraction(1, 2)  # sigma²: from here on a few terms of the dual sum do
@@ -21,7 +21,7 @@ _SMALL = 256  # sigma²: below it Cauchy's estimate is too coarse
 _ORDERS = range(16, 400, 8)
 
 
-def characteristic(law: Law, j: int, period: int) -> arb:
+def characteristic(law: NoiseLaw, j: int, period: int) -> arb:
     """E[cos(2 pi j X/period)] for 0 <= 2j <= period, at the precision in force."""
     if law.sigma_squared is None:
         side = sine(j, period) / (ball(law.linear) / 2).sinh()
@@ -33,7 +33,7 @@ def characteristic(law: Law, j: int, period: int) -> arb:
     return _half_line_at(acb(ball(offset), x), law.sigma_squared).real / whole
 
 
-def characteristics(law: Law, period: int) -> list[arb] | None:
+def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
     """The same at j = 1, ..., period/2 all at once, of a joint law; None where one by one is better.
 
     The mass is folded onto one period; what lies beyond half of it must be negligible, and is added as a radius.

@@ -9,11 +9,9 @@ from flint import arb
 from service.privacy.accuracy import tail
 from service.privacy.calibration import of_rank, rank_of
 from service.privacy.continuous import ContinuousSum
-from service.privacy.law import Law
-from service.privacy.least_noise import NoSuchNoise, Target, delta_of, least_gaussian
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt
+from service.privacy.least_noise import Noise, NoSuchNoise, Target, delta_of, least_gaussian
+from service.privacy.mechanisms import DiscreteGaussian, Gaussian, OffsetTails, Osgt
 from service.privacy.numbers import ball, ceiling, precision
-from service.privacy.osgt import OffsetTails
 from service.privacy.plan import Neighbouring
 from service.privacy.rdp import mechanism_tau
 from service.privacy.sums import finite, variance_of_cell
@@ -29,11 +27,10 @@ class Pair:
     gaussian: Fraction
 
 
-def variance_of(mechanism: OffsetTails) -> Fraction:
-    """The variance of its noise, rounded up."""
-    if isinstance(mechanism, Osgt):
-        return ContinuousSum(mechanism, 1).variance()
-    return variance_of_cell(_law(mechanism))
+def variance_of(mechanism: Noise) -> Fraction:
+    """Return the variance of a mechanism's noise, rounded up."""
+    law = mechanism.noise_law()
+    return variance_of_cell(law) if mechanism.DRAWN else ContinuousSum(law, 1).variance()
 
 
 def gaussian_beside(mechanism: OffsetTails) -> Gaussian | DiscreteGaussian:
@@ -93,12 +90,8 @@ def tail_bound(mechanism: OffsetTails, x: Fraction) -> Fraction:
     return finite(ceiling(lambda: 2 * (-ball(x * x / (2 * mechanism.sigma_squared))).exp()))
 
 
-def _beyond(mechanism: OffsetTails | Gaussian | DiscreteGaussian, x: Fraction) -> Fraction:
-    if isinstance(mechanism, Osgt | Gaussian):
-        return finite(ceiling(lambda: ContinuousSum(mechanism, 1).beyond(x)))
-    return finite(ceiling(lambda: tail(_law(mechanism), int(x))))
-
-
-def _law(mechanism: DiscreteOsgt | DiscreteGaussian) -> Law:
-    m = mechanism.m if isinstance(mechanism, DiscreteOsgt) else Fraction(0)
-    return Law(sigma_squared=mechanism.sigma_squared, scale=mechanism.sigma_squared / m if m else None)
+def _beyond(mechanism: Noise, x: Fraction) -> Fraction:
+    law = mechanism.noise_law()
+    if mechanism.DRAWN:
+        return finite(ceiling(lambda: tail(law, int(x))))
+    return finite(ceiling(lambda: ContinuousSum(law, 1).beyond(x)))

@@ -19,7 +19,7 @@ from scipy.special import erfcinv, gammaincc  # type: ignore[import-untyped]
 from service.privacy.accuracy import excess_of
 from service.privacy.arithmetic import DOUBLES
 from service.privacy.halfline import half_line
-from service.privacy.mechanisms import Gaussian, Laplace, Osgt
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ball, ceiling, double_down, floor as lower_bound, precision
 from service.privacy.sums import finite
 
@@ -29,7 +29,6 @@ LARGEST, SMALLEST = Fraction(10) ** 100, Fraction(1, 10**100)
 """Parameters between which margins are searched in doubles."""
 _FLAT = Fraction(1, 10**6)
 """A confidence below which 1 - confidence says too little in doubles."""
-Continuous = Laplace | Gaussian | Osgt
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +39,16 @@ class ContinuousSum:
         ValueError: a sum that has no closed form, or noise beyond the limits.
     """
 
-    mechanism: Continuous
+    law: NoiseLaw
     cells: int
 
     def __post_init__(self) -> None:
-        match self.mechanism:
-            case Osgt() if self.cells > 1:
-                raise ValueError(
-                    "expected 1 for osgt, whose sums have no closed form; those of discrete_osgt are exact"
-                )
-            case Laplace() if self.cells > MOST_LAPLACE:
-                raise ValueError(f"expected at most {MOST_LAPLACE} for laplace")
-        figures = [self._size, getattr(self.mechanism, "m", None) or self._size]
+        if self._has_offset and self.cells > 1:
+            raise ValueError("expected 1 for osgt, whose sums have no closed form; those of discrete_osgt are exact")
+        if self.law.sigma_squared is None and self.cells > MOST_LAPLACE:
+            raise ValueError(f"expected at most {MOST_LAPLACE} for laplace")
+        figures = [self.law.sigma_squared or self.law.scale or Fraction(0)]
+        figures += [self.law.offset] if self._has_offset else []
         if not all(SMALLEST <= figure <= LARGEST for figure in figures):
             raise ValueError("expected continuous noise with parameters between 1e-100 and 1e100")
 
@@ -61,28 +58,28 @@ class ContinuousSum:
         return "closed form"
 
     @property
-    def _size(self) -> Fraction:
-        return self.mechanism.scale if isinstance(self.mechanism, Laplace) else self.mechanism.sigma_squared
+    def _has_offset(self) -> bool:
+        return self.law.sigma_squared is not None and self.law.scale is not None
 
     def variance(self) -> Fraction:
         """Var S, rounded up."""
-        match self.mechanism:
-            case Laplace(scale=b):
+        match self.law:
+            case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return 2 * b * b * self.cells
-            case Gaussian(sigma_squared=v):
+            case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
                 return v * self.cells
-            case Osgt():
+            case _:
                 return finite(ceiling(lambda: self._moment(2)))
 
     def mean_size(self) -> Fraction:
         """E|S|, rounded up. Of Laplace noise 2 b n C(2n, n)/4^n."""
         n = self.cells
-        match self.mechanism:
-            case Laplace(scale=b):
+        match self.law:
+            case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return 2 * b * n * Fraction(math.comb(2 * n, n), 4**n)
-            case Gaussian(sigma_squared=v):
+            case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
                 return finite(ceiling(lambda: (2 * n * ball(v) / arb.pi()).sqrt()))
-            case Osgt():
+            case _:
                 return finite(ceiling(lambda: self._moment(1)))
 
     def margin(self, confidence: Fraction) -> tuple[Fraction, float]:
@@ -102,31 +99,37 @@ class ContinuousSum:
         return margin, double_down(lower_bound(lambda: covered))
 
     def _moment(self, power: int) -> arb:
-        if not isinstance(self.mechanism, Osgt):
-            raise TypeError("expected offset tails")
-        m, v = ball(self.mechanism.m), self.mechanism.sigma_squared
-        moments = half_line(m, v, power + 1, lattice=False)
+        """E|X|^power of one variable with offset tails."""
+        moments = half_line(ball(self.law.offset), _variance(self.law), power + 1, lattice=False)
         return moments[power] / moments[0]
 
     def beyond(self, x: Fraction) -> arb:
         """P(|S| > x)."""
-        match self.mechanism:
-            case Laplace(scale=b):
+        match self.law:
+            case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return _laplace_tail(ball(x / b), self.cells)
-            case Gaussian(sigma_squared=v):
+            case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
                 return (ball(x) / (2 * self.cells * ball(v)).sqrt()).erfc()
-            case Osgt(sigma_squared=v, m=m):
+            case _:
+                v, m = _variance(self.law), self.law.offset
                 near, far = (half_line(ball(at), v, 1, lattice=False)[0] for at in (m, m + x))
                 return (-ball(x * (x + 2 * m) / (2 * v))).exp() * far / near
 
     def _guess(self, excess: float) -> float:
-        match self.mechanism:
-            case Laplace(scale=b):
+        match self.law:
+            case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return float(b) * _laplace_quantile(excess, self.cells)
-            case Gaussian(sigma_squared=v):
+            case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
                 return float(math.sqrt(2 * self.cells * float(v)) * erfcinv(excess))
-            case Osgt(sigma_squared=v, m=m):
+            case _:
+                v, m = _variance(self.law), self.law.offset
                 return _osgt_quantile(excess, float(m) / math.sqrt(v)) * math.sqrt(v)
+
+
+def _variance(law: NoiseLaw) -> Fraction:
+    if law.sigma_squared is None:
+        raise ValueError("expected a Gaussian part")
+    return law.sigma_squared
 
 
 def _laplace_tail(x: arb, n: int) -> arb:

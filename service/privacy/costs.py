@@ -89,8 +89,8 @@ class Costs:
 
     Args:
         plan: what is exact of it.
-        formula: of a mechanism that has more to it than c*alpha, in alpha - 1 where there are orders; None where
-            ``exact`` is to be asked.
+        curves: of the plan's mechanisms, the formulas in alpha - 1 where there are orders; None where ``exact`` is to
+            be asked.
         exact: a mechanism's cost at an order, rounded up from balls.
         orders: False where the cost has no order; then the order 1 stands for it.
     """
@@ -98,14 +98,14 @@ class Costs:
     def __init__(
         self,
         plan: "Straight",
-        formula: Callable[[Mechanism], Curve | None],
+        curves: Sequence[Curve | None],
         exact: Callable[[Mechanism, Fraction], Loss],
         *,
         orders: bool = True,
     ) -> None:
         self._plan, self._slopes, self._steps = plan.plan, plan.slopes, plan.steps
         self._exact, self._orders = exact, orders
-        found = [(place, formula(plan.plan.mechanisms[place])) for place in plan.curved]
+        found = [(place, curves[place]) for place in plan.curved]
         in_table = [(place, one) for place, one in found if one is not None and one.in_arrays]
         self._in_table = np.array([place for place, _ in in_table], dtype=np.intp)
         self._table = Table([one for _, one in in_table])

@@ -1,20 +1,9 @@
 """By how much the noise of a refused plan must grow for it to fit."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 
-from service.privacy.mechanisms import (
-    Declared,
-    DiscreteGaussian,
-    DiscreteOsgt,
-    Gaussian,
-    Geometric,
-    Laplace,
-    Mechanism,
-    Osgt,
-    RandomizedResponse,
-)
+from service.privacy.mechanisms import Mechanism
 from service.privacy.plan import Plan, mechanisms_of, parts_of, with_parts
 
 _FINEST = 10**6  # the answer is a multiple of its inverse
@@ -23,17 +12,9 @@ _LARGEST = 10**12
 
 def scaled(plan: Plan, multiplier: Fraction) -> Plan:
     """The plan with every noise scale (sigma, b) multiplied; that of offset tails is sigma with m."""
-    match plan:
-        case Geometric() | Laplace():
-            return replace(plan, scale=plan.scale * multiplier)
-        case DiscreteGaussian() | Gaussian():
-            return replace(plan, sigma_squared=plan.sigma_squared * multiplier**2)
-        case DiscreteOsgt() | Osgt():
-            return replace(plan, sigma_squared=plan.sigma_squared * multiplier**2, m=plan.m * multiplier)
-        case Mechanism():
-            return plan
-        case _:
-            return with_parts(plan, (scaled(part, multiplier) for part in parts_of(plan)))
+    if isinstance(plan, Mechanism):
+        return plan.scaled(multiplier)
+    return with_parts(plan, (scaled(part, multiplier) for part in parts_of(plan)))
 
 
 def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | None:
@@ -42,7 +23,7 @@ def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | Non
     None where growing noise does not help: the plan holds a guarantee without a noise scale, or there
     is next to nothing left. ``fits`` must be monotone, which it is: more noise never costs more.
     """
-    if any(isinstance(mechanism, Declared | RandomizedResponse) for mechanism in mechanisms_of(plan)):
+    if not all(mechanism.ADDITIVE for mechanism in mechanisms_of(plan)):
         return None
     high = 2 * _FINEST
     while not fits(scaled(plan, Fraction(high, _FINEST))):

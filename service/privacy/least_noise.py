@@ -17,8 +17,7 @@ from service.privacy.arithmetic import DOUBLES
 from service.privacy.calibration import of_rank, rank_of
 from service.privacy.conversion import epsilon_to_rho_analytic
 from service.privacy.halfline import half_line
-from service.privacy.law import Law
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt, simplest
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt
 from service.privacy.narrow import LARGEST_SENSITIVITY, narrowest
 from service.privacy.numbers import ball, precision
 from service.privacy.one_cell import integer_delta, osgt_delta, rough_osgt_delta
@@ -77,7 +76,7 @@ def delta_of(mechanism: Noise, cells: int, epsilon: Fraction, negligible: Fracti
 
     What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
     """
-    named = simplest(mechanism)
+    named = mechanism.simplest()
     match named:
         case Gaussian(sigma_squared=v, sensitivity=s):
             return gaussian_delta(cells * s * s / (2 * v), epsilon).nats
@@ -99,7 +98,7 @@ def least_variance(mechanism: Noise, target: Target) -> Noise:
         NoSuchNoise: none is found.
     """
     start = mechanism.sigma_squared
-    if not isinstance(simplest(mechanism), Gaussian):
+    if not isinstance(mechanism.simplest(), Gaussian):
         start = _sized(mechanism, None, target).sigma_squared
     return _proven(mechanism, target, start)
 
@@ -113,7 +112,7 @@ def _proven(mechanism: Noise, target: Target, start: Fraction) -> Noise:
         return delta is not None and delta <= target.delta
 
     rank = rank_of(start)
-    if isinstance(simplest(mechanism), Osgt | DiscreteOsgt) and target.cells > 1:
+    if isinstance(mechanism.simplest(), Osgt | DiscreteOsgt) and target.cells > 1:
         rank = next((rank + 10**k for k in range(12) if holds(rank + 10**k)), -1)  # a look takes tens of milliseconds
         if rank == -1:
             raise NoSuchNoise(_NONE)
@@ -169,7 +168,7 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
         if _variance(on_line) < _WIDE:
             best = _best(of_integers, target)
         else:
-            v, m = on_line.sigma_squared, _offset_of(on_line)
+            v, m = on_line.sigma_squared, on_line.noise_law().offset
             best = DiscreteOsgt(sigma_squared=v, m=m, sensitivity=int(sensitivity))
     found = least_variance(_rounded(best), target)
     others = [gaussian]
@@ -177,10 +176,6 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
         narrow = _narrow(DiscreteOsgt, int(sensitivity), target)
         others = [least_gaussian(DiscreteGaussian, sensitivity, target), *([] if narrow is None else [narrow])]
     return min(found, *others, key=_variance)
-
-
-def _offset_of(mechanism: Noise) -> Fraction:
-    return mechanism.m if isinstance(mechanism, Osgt | DiscreteOsgt) else Fraction(0)
 
 
 def _rounded(mechanism: Noise) -> Noise:
@@ -297,14 +292,12 @@ def _log(value: Fraction) -> float:
 
 
 def _variance(mechanism: Noise) -> float:
-    match mechanism:
-        case DiscreteGaussian() | DiscreteOsgt():
-            v, m = mechanism.sigma_squared, _offset_of(mechanism)
-            with precision(128):
-                return float(variance(Law(sigma_squared=v, scale=v / m if m else None)).mid())
-        case Osgt(sigma_squared=v, m=m):
-            with precision(256):
-                moments = half_line(ball(m), v, 3, lattice=False)
-                return float((moments[2] / moments[0]).mid())
-        case _:
-            return float(mechanism.sigma_squared)
+    law = mechanism.noise_law()
+    if mechanism.DRAWN:
+        with precision(128):
+            return float(variance(law).mid())
+    if law.scale is None:
+        return float(mechanism.sigma_squared)
+    with precision(256):
+        moments = half_line(ball(law.offset), mechanism.sigma_squared, 3, lattice=False)
+        return float((moments[2] / moments[0]).mid())

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from service.privacy.law import Law, noise_law
 from service.privacy.mechanisms import Mechanism
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.plan import Choice, Parallel, Plan, Repeat, Sequence, parts_of, pointer_to
 
 
@@ -72,9 +72,8 @@ def _alone(part: Plan) -> Mechanism | None:
     return part if isinstance(part, Mechanism) else None
 
 
-def laws_of(level: Level) -> tuple[Law, Law, Law] | None:
+def laws_of(level: Level) -> tuple[NoiseLaw, NoiseLaw, NoiseLaw] | None:
     """The noise of its total and its two steps; None where it is not whole counts."""
-    laws = [noise_law(mechanism) for mechanism in (level.total, level.step_1, level.step_2)]
-    total, step_1, step_2 = laws
-    whole = all(getattr(mechanism, "granularity", 1) == 1 for mechanism in (level.total, level.step_1, level.step_2))
-    return None if total is None or step_1 is None or step_2 is None or not whole else (total, step_1, step_2)
+    mechanisms = (level.total, level.step_1, level.step_2)
+    total, step_1, step_2 = (one.noise_law() if one.DRAWN and one.unit == 1 else None for one in mechanisms)
+    return None if total is None or step_1 is None or step_2 is None else (total, step_1, step_2)

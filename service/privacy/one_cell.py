@@ -7,7 +7,6 @@ from flint import arb
 from scipy.special import log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
 from service.privacy.accuracy import tail
-from service.privacy.law import Law
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Osgt
 from service.privacy.numbers import ball, ceiling
 
@@ -56,8 +55,8 @@ def integer_delta(
     Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
     """
     v, s = mechanism.sigma_squared, mechanism.sensitivity
-    m = mechanism.m if isinstance(mechanism, DiscreteOsgt) else Fraction(0)
-    law = Law(sigma_squared=v, scale=v / m if m else None)
+    law = mechanism.noise_law()
+    m = law.offset
     short = Fraction(s * s, 2) + s * m - v * epsilon
     last = math.floor(short / (s if short < 0 else s + 2 * m))
 

@@ -13,25 +13,58 @@ difference of two numbers next to 1; here nothing cancels but what is small besi
 
 import math
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Protocol
 
 import numpy as np
 from flint import arb
 
 from service.privacy.arithmetic import BALLS, HalfLines, Number
 from service.privacy.halfline import half_line
-from service.privacy.mechanisms import DiscreteOsgt, Osgt
 from service.privacy.numbers import ball, precision
+from service.privacy.tables import Curve
 
-OffsetTails = Osgt | DiscreteOsgt
 _SMALL = 0.004  # of the loss's size, for the expansion at order 1: its next term is below 1e-11
 _PRECISIONS = (160, 640, 2560)  # bits
 _WIDEST = 10**24  # sigma² in squared sensitivities; beyond, proofs about so small losses take seconds
 
 
-def osgt_tau(mechanism: OffsetTails, z: Number, at: HalfLines) -> Number:
+class TailParameters(Protocol):
+    """The parameters of noise with offset symmetric Gaussian tails."""
+
+    @property
+    def sigma_squared(self) -> Fraction:
+        """Of the Gaussian that the tails are cut from."""
+
+    @property
+    def m(self) -> Fraction:
+        """The offset, at least 0."""
+
+    @property
+    def sensitivity(self) -> Fraction | int:
+        """By how much the answer is moved."""
+
+    @property
+    def on_integers(self) -> bool:
+        """Whether the noise is integer."""
+
+    def __hash__(self) -> int:
+        """Return the hash of the parameters, by which figures are remembered."""
+
+
+def osgt_bounds(mechanism: TailParameters) -> tuple[Curve | None, tuple[Fraction, Fraction]]:
+    """Return the formula of tau and the line a + b*alpha of ``product_tau``, as (formula, (a, b)).
+
+    The formula is None where it would take too many bits.
+    """
+    curve = None if is_too_wide(mechanism) else Curve(partial(osgt_tau, mechanism), (), in_arrays=False)
+    at_0 = product_tau(mechanism, Fraction(0))
+    return curve, (at_0, product_tau(mechanism, Fraction(1)) - at_0)
+
+
+def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
     """tau(1+z), by the formula above; in doubles by its expansion where they would lose the small losses."""
-    v, lattice = mechanism.sigma_squared, isinstance(mechanism, DiscreteOsgt)
+    v, lattice = mechanism.sigma_squared, mechanism.on_integers
     m, s, loss = at.number(mechanism.m), at.number(Fraction(mechanism.sensitivity)), at.number(_loss_at_0(mechanism))
     alpha, y = 1 + z, 1 + 2 * z
     centre = at.log_half_line(m, v, lattice)
@@ -43,12 +76,12 @@ def osgt_tau(mechanism: OffsetTails, z: Number, at: HalfLines) -> Number:
     return tau if at is BALLS else np.where(_is_small(mechanism, alpha), _expanded(mechanism, alpha), tau)
 
 
-def is_too_wide(mechanism: OffsetTails) -> bool:
+def is_too_wide(mechanism: TailParameters) -> bool:
     """Whether the loss is so small that it would take thousands of bits to tell: then ``product_tau`` serves alone."""
     return mechanism.sigma_squared > _WIDEST * Fraction(mechanism.sensitivity) ** 2
 
 
-def product_tau(mechanism: OffsetTails, alpha: Fraction) -> Fraction:
+def product_tau(mechanism: TailParameters, alpha: Fraction) -> Fraction:
     """alpha s²/(2v) + s m/v, rational and never below tau(alpha): a Gaussian and a Laplace mechanism composed.
 
     Completing the square, E[exp(zL)] is exp(alpha z s²/(2v)) times the mean of exp(-m (alpha |x| - z |x-s|)/v)
@@ -59,17 +92,17 @@ def product_tau(mechanism: OffsetTails, alpha: Fraction) -> Fraction:
     return alpha * s * s / (2 * v) + s * mechanism.m / v
 
 
-def _loss_at_0(mechanism: OffsetTails) -> Fraction:
+def _loss_at_0(mechanism: TailParameters) -> Fraction:
     s = Fraction(mechanism.sensitivity)
     return s * (s + 2 * mechanism.m) / (2 * mechanism.sigma_squared)
 
 
-def loss_moments(mechanism: OffsetTails, how_many: int = 2) -> list[arb]:
+def loss_moments(mechanism: TailParameters, how_many: int = 2) -> list[arb]:
     """E L, E L², ... of the privacy loss L; the first is the KL divergence K'(0).
 
     L is l + s j/v at -j, as much below 0 at s + j, and falls straight between 0 and s.
     """
-    v, lattice = mechanism.sigma_squared, isinstance(mechanism, DiscreteOsgt)
+    v, lattice = mechanism.sigma_squared, mechanism.on_integers
     m, s, loss = ball(mechanism.m), ball(Fraction(mechanism.sensitivity)), ball(_loss_at_0(mechanism))
     left = half_line(m, v, how_many + 1, lattice=lattice)
     shrunk = (-loss).exp()
@@ -92,7 +125,7 @@ def _powers(moments: list[arb], at_0: arb, step: arb, p: int) -> arb:
 
 
 @lru_cache(maxsize=4096)
-def _rough_moments(mechanism: OffsetTails) -> tuple[float, float]:
+def _rough_moments(mechanism: TailParameters) -> tuple[float, float]:
     found = (float("nan"), float("nan"))
     for bits in _PRECISIONS:
         with precision(bits):
@@ -103,13 +136,13 @@ def _rough_moments(mechanism: OffsetTails) -> tuple[float, float]:
     return found
 
 
-def _is_small(mechanism: OffsetTails, alpha: Number) -> Number:
+def _is_small(mechanism: TailParameters, alpha: Number) -> Number:
     s, v = Fraction(mechanism.sensitivity), mechanism.sigma_squared
     moved = (2 * alpha - 1) ** 2 * float(min(s * s / v, Fraction(1)))
     return (moved * float(min(1 + mechanism.m**2 / v, Fraction(10**30))) < _SMALL**2) & np.isfinite(alpha)
 
 
-def _expanded(mechanism: OffsetTails, alpha: Number) -> Number:
+def _expanded(mechanism: TailParameters, alpha: Number) -> Number:
     """K is even about z = -1/2, so a series in p = z(z+1): a p + b p² with a = K'(0), 2a + 2b = K''(0)."""
     mean, variance = _rough_moments(mechanism)
     return alpha * (mean + (variance / 2 - mean) * alpha * (alpha - 1))

@@ -28,9 +28,8 @@ from fractions import Fraction
 from flint import arb
 
 from service.privacy.arithmetic import BALLS
-from service.privacy.mechanisms import Osgt
 from service.privacy.numbers import ball, ceiling, precision
-from service.privacy.osgt import OffsetTails, is_too_wide, loss_moments, osgt_tau, product_tau
+from service.privacy.osgt import TailParameters, is_too_wide, loss_moments, osgt_tau, product_tau
 
 _PRECISIONS = (160, 320, 640, 1280, 2560)  # bits
 _ATTEMPTS = tuple(
@@ -44,7 +43,7 @@ _EVALUATIONS = 150  # of K in one attempt
 _WIDEST, _NARROWEST = Fraction(2), Fraction(1, 1000)  # steps of z, relative
 
 
-def osgt_rho(mechanism: OffsetTails) -> Fraction:
+def osgt_rho(mechanism: TailParameters) -> Fraction:
     """rho (nats) of one cell moved by the sensitivity, rounded up; the KL divergence wherever that is proven.
 
     Otherwise s²/(2v) + s m/v, as ``product_tau`` at order 1 bounds tau(alpha)/alpha at every order.
@@ -55,7 +54,7 @@ def osgt_rho(mechanism: OffsetTails) -> Fraction:
     divergence = ceiling(lambda: loss_moments(mechanism)[0])
     if divergence is None or divergence >= otherwise * (1 - _NEGLIGIBLE) or not _starts_below(mechanism):
         return otherwise
-    if isinstance(mechanism, Osgt):
+    if not mechanism.on_integers:
         return min(divergence, otherwise)
     for degree, slack in _ATTEMPTS:
         if _holds(mechanism, divergence * (1 + slack), degree):
@@ -63,7 +62,7 @@ def osgt_rho(mechanism: OffsetTails) -> Fraction:
     return otherwise
 
 
-def _starts_below(mechanism: OffsetTails) -> bool:
+def _starts_below(mechanism: TailParameters) -> bool:
     """Whether K''(0) <= 2 K'(0) is proven: the loss's variance is at most twice its mean."""
     for bits in _PRECISIONS:
         with precision(bits):
@@ -76,7 +75,7 @@ def _starts_below(mechanism: OffsetTails) -> bool:
     return False
 
 
-def _holds(mechanism: OffsetTails, rho: Fraction, degree: int) -> bool:
+def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
     """Whether K(z) <= rho z(z+1) is proven for all z > 0; rho is at least KL, and K''(0) <= 2 KL.
 
     **From 0 to some b**: ``_starts``. **From there** K, convex in z, is below the chords of a partition, and
@@ -106,7 +105,7 @@ def _holds(mechanism: OffsetTails, rho: Fraction, degree: int) -> bool:
         return False
 
 
-def _starts(mechanism: OffsetTails, rho: arb, degree: int, last: Fraction) -> Fraction | None:
+def _starts(mechanism: TailParameters, rho: arb, degree: int, last: Fraction) -> Fraction | None:
     """Some b with K <= rho p up to it, the largest of last, last/2, ...; None where none of them does.
 
     M = exp(K) is a power series in w² with coefficients that are not negative, being the mean of cosh(w L) over
@@ -138,13 +137,13 @@ def _bessel(k: int, i: int) -> int:
     return -size if i % 2 else size
 
 
-def _bits(mechanism: OffsetTails, degree: int) -> int:
+def _bits(mechanism: TailParameters, degree: int) -> int:
     """A precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and what is compared is near."""
     size = mechanism.sigma_squared / Fraction(mechanism.sensitivity) ** 2
     return 160 + degree * (8 + max(0, size.numerator.bit_length() - size.denominator.bit_length()))
 
 
-def _cumulant(mechanism: OffsetTails, z: Fraction) -> arb:
+def _cumulant(mechanism: TailParameters, z: Fraction) -> arb:
     tau: arb = osgt_tau(mechanism, ball(z), BALLS)
     return ball(z) * tau
 

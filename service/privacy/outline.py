@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from service.privacy.mechanisms import Declared, Mechanism, RandomizedResponse
+from service.privacy.mechanisms import Mechanism
 from service.privacy.plan import Condensed, Neighbouring, Priced, condense
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class _Lines:
     """An outline in the making: a mechanism's place is its number, a step's is ~number until all are known."""
 
     def __init__(self, neighbouring: Neighbouring, profiles: bool) -> None:
-        self._neighbouring, self._profiles = neighbouring, profiles
+        self._replaced, self._profiles = neighbouring is Neighbouring.REPLACE_ONE, profiles
         self._groups_compose = True
         self._mechanisms: list[Mechanism] = []
         self._steps: list[Step] = []
@@ -118,7 +118,7 @@ class _Lines:
             return self._step(None, self._composed(((node, 1),) if node.mechanism else node.parts, one_side))
         self._groups_compose &= node.group == 1
         costs = [(self.cost(part, one_side), count) for part, count in node.parts]
-        if self._neighbouring is Neighbouring.REPLACE_ONE and not one_side:
+        if self._replaced and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
             # two parts, which together cost at most twice the dearer one.
             halves = [(self.cost(part, True), count) for part, count in node.parts]
@@ -147,7 +147,7 @@ class _Lines:
             if part.mechanism is None:
                 yield self.cost(part, one_side), count
             else:
-                moved, cells = _moved(part.mechanism, self._neighbouring, one_side)
+                moved, cells = part.mechanism.moved(replaced=self._replaced, one_side=one_side)
                 # Records are at most part.group to a cell and cells*part.group in all. One cell moved by a+b is
                 # worse than one by a and one by b, for noise of monotone likelihood ratio (Dong, Roth and Su 2022,
                 # Lemma A.5: the optimal tests of all shifts are the same), so that they can be put together in
@@ -190,23 +190,3 @@ def evaluate(plan: Outline, notion: Notion[T]) -> T:
         weighted = ((cost(part), count) for part, count in step.pairs)
         costs[place] = notion.total(weighted) if step.how_many is None else notion.largest(weighted, step.how_many)
     return cost(len(plan.mechanisms) + len(plan.steps) - 1)
-
-
-def _moved(mechanism: Mechanism, neighbouring: Neighbouring, one_side: bool) -> tuple[Mechanism, int]:
-    """The mechanism as a change sees it, and how many of its cells the change moves."""
-    if isinstance(mechanism, Declared):
-        if not one_side:
-            return mechanism, 1
-        if mechanism.add_remove is None:
-            raise ValueError("expected add_remove of a declared mechanism below parallel or choice")
-        return replace(mechanism, guarantee=mechanism.add_remove), 1
-    if isinstance(mechanism, RandomizedResponse):
-        if one_side or neighbouring is Neighbouring.ADD_REMOVE:
-            raise ValueError("expected randomized_response under replace_one only, not below parallel or choice")
-        return mechanism, 1
-    cells = mechanism.cells or (1 if neighbouring is Neighbouring.ADD_REMOVE else 2)
-    if one_side:
-        cells = mechanism.cells_added or (cells + 1) // 2
-    if mechanism.cells is not None or mechanism.cells_added is not None:
-        mechanism = replace(mechanism, cells=None, cells_added=None)
-    return mechanism, cells

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence as Listed
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from service.privacy.grouping import grouped
 from service.privacy.keyed import Keyed
-from service.privacy.mechanisms import Additive, Declared, Mechanism, simplest
+from service.privacy.mechanisms import Mechanism
 
 
 class Neighbouring(StrEnum):
@@ -144,7 +143,7 @@ def condense(plan: Priced) -> Condensed:
     """The plan as its price sees it.
 
     A composition inside a composition is part of it; ``group`` is pushed down to the mechanisms, whose
-    sensitivities it multiplies (``grouping`` has the proof).
+    sensitivities it multiplies (``docs/mathematics/group-privacy.md`` has the proof).
     """
     return plan if isinstance(plan, Condensed) else _condense(plan, 1)
 
@@ -154,13 +153,9 @@ def _condense(plan: Plan, size: int) -> Condensed:
     match plan:
         case Mechanism():
             said = plan.name is not None or plan.tags or plan.partitions is not None
-            mechanism, times = simplest(replace(plan, name=None, tags=(), partitions=None) if said else plan), 1
-            if size > 1:
-                mechanism, times = grouped(mechanism, size)
-            if isinstance(mechanism, Declared):
-                mechanism = replace(mechanism, reference="")
-            # Of others than additive noise, all that a group does is known.
-            group = 1 if size == 1 or not isinstance(mechanism, Additive) else size
+            nameless = replace(plan, name=None, tags=(), partitions=None) if said else plan
+            mechanism, times = nameless.simplest().grouped(size) if size > 1 else (nameless.simplest(), 1)
+            group = size if mechanism.ADDITIVE else 1  # of others, all that a group does is known
             leaf = Condensed(mechanism, None, (), group, 1)
             return leaf if times == 1 else _composed([(leaf, times)])
         case Group():

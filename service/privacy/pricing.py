@@ -17,7 +17,7 @@ from service.privacy.mechanisms import Mechanism
 from service.privacy.outline import Foldable, Notion, fold, outline
 from service.privacy.plan import Condensed, Neighbouring, Plan, Priced, condense
 from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.rdp import mechanism_taus, sole_slope
+from service.privacy.rdp import mechanism_taus
 from service.privacy.renyi import Renyi
 from service.privacy.zcdp import plan_rho
 
@@ -106,7 +106,7 @@ def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
     key = Figures.of(orders)
 
     def mechanism(mechanism: Mechanism) -> _Curve:
-        linear = sole_slope(mechanism)
+        linear = mechanism.rdp().sole_slope
         if linear is not None:
             return linear, ()
         rest = mechanism_taus(mechanism, key)

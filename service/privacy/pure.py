@@ -2,33 +2,12 @@
 
 from fractions import Fraction
 
-from service.privacy.loss import INFINITE, ZERO, Loss, largest, total
-from service.privacy.mechanisms import Declared, Geometric, Laplace, Mechanism, RandomizedResponse
+from service.privacy.loss import Loss, largest, total
 from service.privacy.outline import Foldable, Notion, fold
 from service.privacy.plan import Neighbouring
 
-
-def mechanism_epsilon(mechanism: Mechanism) -> Loss:
-    """Pure epsilon (nats) of one cell moved by the sensitivity; exact, infinite for Gaussian noise."""
-    match mechanism:
-        case Geometric() | Laplace():
-            s, scale = mechanism.sensitivity, mechanism.scale
-            return Loss(Fraction(s.numerator * scale.denominator, s.denominator * scale.numerator))
-        case RandomizedResponse(epsilon=epsilon):
-            return Loss(epsilon)
-        case Declared(guarantee=guarantee) if guarantee.epsilon is not None:
-            return Loss(guarantee.epsilon)
-        case _:
-            return INFINITE
-
-
-def mechanism_delta(mechanism: Mechanism) -> Loss:
-    """The probability with which a declared guarantee does not hold; 0 for every other mechanism."""
-    return Loss(mechanism.guarantee.delta) if isinstance(mechanism, Declared) else ZERO
-
-
-_EPSILON = Notion(mechanism_epsilon, total, largest)
-_DELTA = Notion(mechanism_delta, total, largest)
+_EPSILON = Notion(lambda mechanism: mechanism.pure_epsilon(), total, largest)
+_DELTA = Notion(lambda mechanism: mechanism.delta(), total, largest)
 
 
 def plan_epsilon(plan: Foldable, neighbouring: Neighbouring) -> Loss:

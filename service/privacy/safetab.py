@@ -22,7 +22,6 @@ from service.privacy.conversion import conversion
 from service.privacy.keyed import remembered
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.plan import Choice, Repeat, Sequence
-from service.privacy.pure import mechanism_epsilon
 from service.privacy.zcdp import mechanism_rho
 
 Kind = type[Geometric] | type[DiscreteGaussian]
@@ -95,7 +94,7 @@ def base_of(kind: Kind, margin: int, confidence: Fraction, exact: bool) -> Geome
 
 def loss_of(mechanism: Geometric | DiscreteGaussian) -> Fraction:
     """What a budget is divided by: epsilon of geometric, rho of discrete Gaussian noise; nats per cell, exact."""
-    loss = mechanism_epsilon(mechanism) if isinstance(mechanism, Geometric) else mechanism_rho(mechanism)
+    loss = mechanism.pure_epsilon() if isinstance(mechanism, Geometric) else mechanism_rho(mechanism)
     return loss.nats or Fraction(0)
 
 

@@ -23,7 +23,7 @@ from service.privacy.accuracy import coverage, excess_of, margin_of_error, small
 from service.privacy.arithmetic import double
 from service.privacy.characteristic import characteristic, characteristics, sine
 from service.privacy.halfline import half_line
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ball, ceiling, double_down, floor as lower_bound, precision
 
 RACED = 64
@@ -34,7 +34,7 @@ _DIGITS = 50  # bits, of the allowed excess, that tails are known to
 _HALF = 100  # bits, at most, that the expected size is known to
 
 
-def variance(law: Law) -> arb:
+def variance(law: NoiseLaw) -> arb:
     """Var X of one cell, in counts squared, as a ball."""
     if law.sigma_squared is None:
         return 1 / (2 * (ball(law.linear) / 2).sinh() ** 2)
@@ -43,7 +43,7 @@ def variance(law: Law) -> arb:
     return moments[2] / moments[0]
 
 
-def mean_size(law: Law) -> arb:
+def mean_size(law: NoiseLaw) -> arb:
     """E|X| of one cell, in counts, as a ball."""
     if law.sigma_squared is None:
         return 1 / ball(law.linear).sinh()
@@ -52,7 +52,7 @@ def mean_size(law: Law) -> arb:
     return moments[1] / moments[0]
 
 
-def _chernoff(law: Law, cells: int, nats: float) -> int:
+def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
     """A size x with P(|S| >= x) <= 2 exp(-nats), of the right order; proven for the x that is returned.
 
     log E exp(sX) is at most sigma² s²/2 (Canonne, Kamath, Steinke 2020, Cor. 8), and at most that of geometric noise
@@ -80,7 +80,7 @@ def _chernoff(law: Law, cells: int, nats: float) -> int:
 class _One:
     """One cell: a single tail, to any precision."""
 
-    law: Law
+    law: NoiseLaw
 
     def beyond(self, margin: int) -> arb:
         """P(|X| > margin)."""
@@ -103,7 +103,7 @@ class _Race:
         P(S >= k) = sum over i < n of W_i C(k+n-1, k+i) q^(k+i) (1-q)^(n-1-i).
     """
 
-    law: Law
+    law: NoiseLaw
     cells: int
 
     def beyond(self, margin: int) -> arb:
@@ -149,7 +149,7 @@ class _Spectrum:
         folded: P(|S| > M/2) at most.
     """
 
-    law: Law
+    law: NoiseLaw
     cells: int
     period: int
     weights: list[arb]
@@ -158,7 +158,7 @@ class _Spectrum:
     folded: arb
 
     @classmethod
-    def of(cls, law: Law, cells: int, excess: Fraction) -> "_Spectrum":
+    def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "_Spectrum":
         bits = max(_DIGITS + _bits(1 / excess), _HALF)
         half = 2 * (_chernoff(law, cells, bits * math.log(2)) // 2 + 1)
         if law.scale is not None and law.sigma_squared is not None:
@@ -218,7 +218,7 @@ def _power(phi: arb, cells: int) -> arb:
     return phi**cells if phi > 0 else arb(0).union(arb(phi.abs_upper()) ** cells)
 
 
-def _cut(law: Law, cells: int, period: int, last: int) -> tuple[arb, arb]:
+def _cut(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
     """What the frequencies beyond the last can add to a tail and to the expected size.
 
     In the block from t to 2t, t = 2 pi j/M, are j of them; phi <= phi(t) there and sin(u/2) >= u/pi. So it adds
@@ -240,13 +240,13 @@ def _cut(law: Law, cells: int, period: int, last: int) -> tuple[arb, arb]:
 class Sum:
     """The sum S of so many cells' noise, known well enough for confidences up to 1 - excess."""
 
-    law: Law
+    law: NoiseLaw
     cells: int
     excess: Fraction
     tails: _One | _Race | _Spectrum
 
     @classmethod
-    def of(cls, law: Law, cells: int, excess: Fraction) -> "Sum":
+    def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "Sum":
         """The sum.
 
         Raises:
@@ -308,7 +308,7 @@ def _working_bits(cells: int, excess: Fraction) -> int:
     return 2 * _HALF + _bits(1 / excess) + cells.bit_length()
 
 
-def variance_of_cell(law: Law) -> Fraction:
+def variance_of_cell(law: NoiseLaw) -> Fraction:
     """Var X of one cell, in counts squared, rounded up."""
     return finite(ceiling(lambda: variance(law)))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from service.noise import Keystream, Law, sample
+from service.noise import Keystream, NoiseLaw, sample
 from tests.compatibility.files import Question
 from tests.noise.reference import KEY
 
@@ -264,7 +264,7 @@ def _draws(inputs: Inputs) -> Iterator[Question]:
 
 
 def laws() -> list[dict[str, str]]:
-    """Laws of noise, as the parameters of ``service.noise.Law``: narrow ones, wide ones, and those of both forms."""
+    """Laws of noise, as parameters of ``service.noise.NoiseLaw``: narrow ones, wide ones, and those of both forms."""
     sizes = ("0.01", "0.3", "1", "2.7", "11", "90", "200", "1023", "1024", "1e5", "999999.5", "1e12")
     squares = {size: str(Fraction(size) ** 2) for size in sizes}
     found = [{"scale": size} for size in (*sizes, str(2**50))]
@@ -274,5 +274,7 @@ def laws() -> list[dict[str, str]]:
 
 def draw(law: dict[str, str]) -> list[int]:
     """The first 100 values of a law under a keystream with a fixed key."""
-    found: list[int] = sample(Law(**{name: Fraction(text) for name, text in law.items()}), 100, Keystream(KEY)).tolist()
+    found: list[int] = sample(
+        NoiseLaw(**{name: Fraction(text) for name, text in law.items()}), 100, Keystream(KEY)
+    ).tolist()
     return found

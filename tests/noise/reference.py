@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc, log_ndtr  # type: ignore[import-untyped]
 
-from service.noise import Keystream, Law
+from service.noise import Keystream, NoiseLaw
 
 mp: Any = mpmath.MPContext()  # a context of our own: precision is not shared with other tests
 mp.dps = 80
@@ -18,29 +18,29 @@ KEY = bytes(range(32))
 RARE = 1e-4  # keys are fixed, and there are some hundred such tests: a right sampler hardly ever fails one
 
 
-def geometric(scale: Fraction | int | str) -> Law:
-    return Law(scale=Fraction(scale))
+def geometric(scale: Fraction | int | str) -> NoiseLaw:
+    return NoiseLaw(scale=Fraction(scale))
 
 
-def gaussian(sigma_squared: Fraction | int | str) -> Law:
-    return Law(sigma_squared=Fraction(sigma_squared))
+def gaussian(sigma_squared: Fraction | int | str) -> NoiseLaw:
+    return NoiseLaw(sigma_squared=Fraction(sigma_squared))
 
 
-def osgt(sigma_squared: Fraction | int | str, scale: Fraction | int | str) -> Law:
-    return Law(sigma_squared=Fraction(sigma_squared), scale=Fraction(scale))
+def osgt(sigma_squared: Fraction | int | str, scale: Fraction | int | str) -> NoiseLaw:
+    return NoiseLaw(sigma_squared=Fraction(sigma_squared), scale=Fraction(scale))
 
 
 def number(value: Fraction) -> Any:
     return mp.mpf(value.numerator) / value.denominator
 
 
-def weight(law: Law, x: int) -> Any:
+def weight(law: NoiseLaw, x: int) -> Any:
     slope = 0 if law.scale is None else abs(x) / number(law.scale)
     square = 0 if law.sigma_squared is None else mp.mpf(x) ** 2 / (2 * number(law.sigma_squared))
     return mp.exp(-slope - square)
 
 
-def distribution(law: Law, first: int, last: int) -> dict[int, Any]:
+def distribution(law: NoiseLaw, first: int, last: int) -> dict[int, Any]:
     """P(X <= k | first <= X <= last) for first <= k <= last: of the law itself where these are far out."""
     total, sums = mp.mpf(0), {}
     for k in range(first, last + 1):
@@ -49,7 +49,7 @@ def distribution(law: Law, first: int, last: int) -> dict[int, Any]:
     return {k: value / total for k, value in sums.items()}
 
 
-def upper_tail(law: Law, x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+def upper_tail(law: NoiseLaw, x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """P(X >= x) for half-integers x > 0, in doubles, from the density: off by about 1/width² of itself."""
     if law.sigma_squared is None:
         return np.asarray(np.exp(-x * float(law.linear)) / 2)

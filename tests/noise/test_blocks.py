@@ -9,7 +9,7 @@ from flint import arb
 
 from service.noise.blocks import Blocks, _squeeze
 from service.noise.table import CHUNK, Table
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from tests.noise.reference import Scripted, gaussian, geometric, mp, number, osgt, weight
 
 _WORD = 2**64
@@ -23,7 +23,7 @@ _CASES = {
 _EXACTLY = 0  # the answer to requests for bits beyond the word: U is its lower end
 
 
-def _kept_with(law: Law, x: int, block: int) -> Any:
+def _kept_with(law: NoiseLaw, x: int, block: int) -> Any:
     return weight(law, x) / weight(law, block)
 
 
@@ -38,7 +38,7 @@ def _accepts(blocks: Blocks, x: int, word: int, *more: int) -> bool:
 
 
 @pytest.mark.parametrize(("law", "shift"), _CASES.values(), ids=_CASES)
-def test_the_squeeze_keeps_nothing_that_the_law_would_not(law: Law, shift: int) -> None:
+def test_the_squeeze_keeps_nothing_that_the_law_would_not(law: NoiseLaw, shift: int) -> None:
     width, limits = 1 << shift, _squeeze(law, 1 << shift)
     assert limits[-1] == 0
     for j, limit in enumerate(limits[:-1]):
@@ -47,7 +47,7 @@ def test_the_squeeze_keeps_nothing_that_the_law_would_not(law: Law, shift: int) 
 
 
 @pytest.mark.parametrize(("law", "shift"), _CASES.values(), ids=_CASES)
-def test_the_second_stage_keeps_exactly_the_words_below_the_probability(law: Law, shift: int) -> None:
+def test_the_second_stage_keeps_exactly_the_words_below_the_probability(law: NoiseLaw, shift: int) -> None:
     width, blocks = 1 << shift, Blocks(law, shift)
     for block in range(0, 24, width):
         for x in _both_sides(block, width):
@@ -68,7 +68,7 @@ def test_the_second_stage_keeps_exactly_the_words_below_the_probability(law: Law
 
 
 @pytest.mark.parametrize(("law", "shift"), _CASES.values(), ids=_CASES)
-def test_all_first_bytes_together_are_the_law(law: Law, shift: int) -> None:
+def test_all_first_bytes_together_are_the_law(law: NoiseLaw, shift: int) -> None:
     # Words kept of 2^64, by the two stages, for each x of the first blocks: a byte below the squeeze keeps all of its
     # words, any other those below p. With the block's weight they are proportional to the masses, to 2^-64.
     width, blocks, limits = 1 << shift, Blocks(law, shift), _squeeze(law, 1 << shift)
@@ -159,7 +159,7 @@ def test_places_of_all_sizes_reach_both_ends_of_their_block(shift: int) -> None:
 
 
 @pytest.mark.parametrize("law", [gaussian(2**90), geometric(2**46), osgt(2**95, 2**44)], ids=str)
-def test_acceptance_in_doubles_agrees_with_mpmath_for_wide_laws(law: Law) -> None:
+def test_acceptance_in_doubles_agrees_with_mpmath_for_wide_laws(law: NoiseLaw) -> None:
     shift, generator = 40, random.Random(5)
     blocks = Blocks(law, shift)
     for _ in range(300):

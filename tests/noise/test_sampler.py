@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.noise import Keystream, Law, add_noise, sample, sampler
+from service.noise import Keystream, NoiseLaw, add_noise, sample, sampler
 from service.noise.blocks import Blocks
 from service.noise.table import Table
 from tests.noise.reference import KEY, RARE, chi_square_p, gaussian, geometric, osgt, upper_tail
@@ -21,7 +21,7 @@ _SHORT = [
     *(geometric(scale) for scale in ("0.01", "0.25", "2.336", "104/7", 100, 255, 256, 3000, 10**6)),
     *(gaussian(v) for v in ("0.01", "0.3", "9.375", 10**4, 255**2, 256**2, 10**7, 10**12)),
     *(osgt(*both) for both in ((40, "40/3"), (10**4, "2.5"), (10**4, 10**5), (10**6, 700), (10**11, 4 * 10**5))),
-    Law(scale=Fraction("2.336") + LONG),
+    NoiseLaw(scale=Fraction("2.336") + LONG),
 ]
 # Three mechanisms over scales from 0.01 to a million.
 _SIZES = [Fraction(size) for size in ("0.01", "0.3", 1, "2.7", 11, 90, 200, 400, 1023, 1024, 10**4, 10**5, "999999.5")]
@@ -37,7 +37,7 @@ _LONG = [
 class _Truth:
     """The law by mass (width up to 2,000) or by density: probabilities of cells, and moments."""
 
-    def __init__(self, law: Law) -> None:
+    def __init__(self, law: NoiseLaw) -> None:
         sizes = [float(law.sigma_squared) ** 0.5] if law.sigma_squared is not None else []
         self.width = min(sizes + ([float(law.scale)] if law.scale is not None else []))
         self.law, self.discrete = law, self.width < 2000
@@ -79,7 +79,7 @@ def _cells(values: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.in
     return np.bincount(np.searchsorted(bounds, values, side="right"), minlength=len(bounds) + 1)
 
 
-def _check_frequencies(law: Law, size: int) -> None:
+def _check_frequencies(law: NoiseLaw, size: int) -> None:
     values, truth = sample(law, size, Keystream(KEY)), _Truth(law)
     if truth.at_least(np.array([1]))[0] * size < 1e-6:
         assert not values.any()
@@ -104,18 +104,18 @@ def _check_frequencies(law: Law, size: int) -> None:
 
 
 @pytest.mark.parametrize("law", _SHORT, ids=lambda law: str(law)[:90])
-def test_frequencies_tails_and_moments(law: Law) -> None:
+def test_frequencies_tails_and_moments(law: NoiseLaw) -> None:
     _check_frequencies(law, 400_000)
 
 
 @pytest.mark.statistics
 @pytest.mark.parametrize("law", _LONG, ids=str)
-def test_frequencies_tails_and_moments_of_ten_million(law: Law) -> None:
+def test_frequencies_tails_and_moments_of_ten_million(law: NoiseLaw) -> None:
     _check_frequencies(law, 10**7)
 
 
-@pytest.mark.parametrize("law", [geometric(2**50), gaussian(2**100), Law(scale=Fraction(2**50) - LONG)], ids=str)
-def test_the_widest_laws(law: Law) -> None:
+@pytest.mark.parametrize("law", [geometric(2**50), gaussian(2**100), NoiseLaw(scale=Fraction(2**50) - LONG)], ids=str)
+def test_the_widest_laws(law: NoiseLaw) -> None:
     _check_frequencies(law, 100_000)
 
 
@@ -133,14 +133,14 @@ _UNLIKE = [geometric(3), gaussian(400), geometric(10**5), gaussian(10**10), osgt
 
 
 @pytest.mark.parametrize("law", _UNLIKE, ids=str)
-def test_values_tell_nothing_of_later_ones(law: Law) -> None:
+def test_values_tell_nothing_of_later_ones(law: NoiseLaw) -> None:
     values = sample(law, 400_000, Keystream(KEY))
     assert all(_independent(values, lag) > RARE for lag in _LAGS)
 
 
 @pytest.mark.statistics
 @pytest.mark.parametrize("law", _UNLIKE, ids=str)
-def test_ten_million_values_tell_nothing_of_later_ones(law: Law) -> None:
+def test_ten_million_values_tell_nothing_of_later_ones(law: NoiseLaw) -> None:
     values = sample(law, 10**7, Keystream(KEY))
     assert all(_independent(values, lag) > RARE for lag in _LAGS)
 
@@ -168,12 +168,12 @@ def test_neighbouring_laws_by_table_and_by_blocks_agree() -> None:
         (osgt(256**2, 10**40), Blocks),
     ],
 )
-def test_wide_laws_are_drawn_by_blocks(law: Law, kind: type[Any]) -> None:
+def test_wide_laws_are_drawn_by_blocks(law: NoiseLaw, kind: type[Any]) -> None:
     assert isinstance(sampler._prepared(law), kind)
 
 
 @pytest.mark.parametrize("law", [geometric("0.001"), gaussian("0.000001"), osgt("0.001", 10**300)], ids=str)
-def test_the_narrowest_laws_are_zero(law: Law) -> None:
+def test_the_narrowest_laws_are_zero(law: NoiseLaw) -> None:
     # The mass away from 0 is below exp(-499).
     assert not sample(law, 5_000, Keystream(KEY)).any()
 
@@ -183,12 +183,12 @@ def test_the_narrowest_laws_are_zero(law: Law) -> None:
 )
 def test_a_part_that_is_far_too_wide_is_as_good_as_absent(sigma_squared: Fraction, scale: Fraction) -> None:
     alone = geometric(scale) if scale < sigma_squared else gaussian(sigma_squared)
-    both = sample(Law(sigma_squared=sigma_squared, scale=scale), 100_000, Keystream(KEY))
+    both = sample(NoiseLaw(sigma_squared=sigma_squared, scale=scale), 100_000, Keystream(KEY))
     assert both.tolist() == sample(alone, 100_000, Keystream(KEY)).tolist()
 
 
 @pytest.mark.parametrize("law", _UNLIKE, ids=str)
-def test_the_same_key_gives_the_same_values(law: Law) -> None:
+def test_the_same_key_gives_the_same_values(law: NoiseLaw) -> None:
     size = 100_000
     first = sample(law, size, Keystream(KEY))
     assert first.dtype == np.int64
@@ -204,7 +204,7 @@ def test_a_keystream_goes_on_where_it_was() -> None:
     assert not set(one.tolist()) & set(two.tolist())
 
 
-def _fresh(law: Law) -> bytes:
+def _fresh(law: NoiseLaw) -> bytes:
     return sample(law, 50_000, Keystream(KEY)).tobytes()
 
 
@@ -230,7 +230,7 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("law", [geometric(3), gaussian(250**2), gaussian(10**15), geometric(2**50)], ids=str)
-def test_memory_is_the_result_and_little_more(law: Law, traced: None) -> None:
+def test_memory_is_the_result_and_little_more(law: NoiseLaw, traced: None) -> None:
     sample(law, 1, Keystream(KEY))  # builds the tables
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
@@ -262,7 +262,7 @@ def test_no_values() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_laws_too_wide_for_64_bits_are_refused_even_for_no_values(law: Law, limit: str) -> None:
+def test_laws_too_wide_for_64_bits_are_refused_even_for_no_values(law: NoiseLaw, limit: str) -> None:
     with pytest.raises(ValueError, match=limit):
         sample(law, 0, Keystream(KEY))
 

@@ -10,7 +10,7 @@ from flint import arb
 
 from service.noise import table
 from service.noise.table import Table
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from tests.noise.reference import Scripted, distribution, gaussian, geometric, mp, osgt
 
 _WORD = 2**64
@@ -27,7 +27,7 @@ _LAWS = {
 }
 
 
-def _reach(law: Law) -> int:
+def _reach(law: NoiseLaw) -> int:
     """Beyond it lies less than 2^-300."""
     steps = 1
     while law.quadratic * steps * steps + law.linear * steps < 220:
@@ -35,7 +35,7 @@ def _reach(law: Law) -> int:
     return steps
 
 
-def _true(law: Law, one_sided: bool) -> dict[int, Any]:
+def _true(law: NoiseLaw, one_sided: bool) -> dict[int, Any]:
     reach = _reach(law)
     return distribution(law, 0 if one_sided else -reach, reach)
 
@@ -57,7 +57,7 @@ def _draw(drawn: Table, word: int, *more: int) -> int:
 
 @pytest.mark.parametrize("one_sided", [False, True], ids=["two-sided", "one-sided"])
 @pytest.mark.parametrize("law", _LAWS.values(), ids=_LAWS)
-def test_all_buckets_and_all_thresholds(law: Law, one_sided: bool) -> None:
+def test_all_buckets_and_all_thresholds(law: NoiseLaw, one_sided: bool) -> None:
     # The value is a non-decreasing function of the word. That all buckets are right where one value has them
     # whole, and the words next to every threshold in the others, is the whole function.
     drawn = Table(law, one_sided=one_sided)
@@ -82,7 +82,7 @@ def test_all_buckets_and_all_thresholds(law: Law, one_sided: bool) -> None:
 
 @pytest.mark.parametrize("one_sided", [False, True], ids=["two-sided", "one-sided"])
 @pytest.mark.parametrize("law", [_LAWS["geometric 2.336"], _LAWS["gaussian 9.375"], _LAWS["osgt 40"]], ids=str)
-def test_a_word_that_is_a_threshold_is_decided_by_the_bits_after_it(law: Law, one_sided: bool) -> None:
+def test_a_word_that_is_a_threshold_is_decided_by_the_bits_after_it(law: NoiseLaw, one_sided: bool) -> None:
     drawn, true = Table(law, one_sided=one_sided), _true(law, one_sided)
     values, words = _thresholds(true)
     for k, word in list(zip(values, words, strict=True))[:: max(1, len(values) // 12)]:
@@ -97,7 +97,7 @@ def test_a_word_that_is_a_threshold_is_decided_by_the_bits_after_it(law: Law, on
 
 
 @pytest.mark.parametrize("law", [_LAWS["geometric 2.336"], _LAWS["gaussian 9.375"], _LAWS["osgt 1600"]], ids=str)
-def test_the_far_tails_are_drawn_by_further_words(law: Law) -> None:
+def test_the_far_tails_are_drawn_by_further_words(law: NoiseLaw) -> None:
     drawn, true = Table(law), _true(law, False)
     values, levels = list(true), [int(mp.floor(f * _WORD**3)) for f in true.values()]
     found = set()

@@ -10,20 +10,20 @@ from scipy.stats import binom  # type: ignore[import-untyped]  # it publishes no
 from service.noise import Keystream
 from service.noise.tabulation import BINS, SIZES, USUAL, Groups, Laws, binned, tabulate
 from service.privacy.accuracy import coverage, margin_of_error
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 
 _CONFIDENCE = Fraction(95, 100)
 _ONE_IN_10_6 = 5e-7  # on each side, of tests that run with one keystream
 # (Nation, Detailed) of the paper at a margin of error of 6: the steps take 1/10 and 9/10 of the total's loss.
 _GEOMETRIC = Laws(
-    Law(scale=Fraction(9, 10) / Fraction("0.4569")),
-    Law(scale=9 / Fraction("0.4569")),
-    Law(scale=1 / Fraction("0.4569")),
+    NoiseLaw(scale=Fraction(9, 10) / Fraction("0.4569")),
+    NoiseLaw(scale=9 / Fraction("0.4569")),
+    NoiseLaw(scale=1 / Fraction("0.4569")),
 )
 _GAUSSIAN = Laws(
-    Law(sigma_squared=Fraction(9, 10) / Fraction("0.09024")),
-    Law(sigma_squared=9 / Fraction("0.09024")),
-    Law(sigma_squared=1 / Fraction("0.09024")),
+    NoiseLaw(sigma_squared=Fraction(9, 10) / Fraction("0.09024")),
+    NoiseLaw(sigma_squared=9 / Fraction("0.09024")),
+    NoiseLaw(sigma_squared=1 / Fraction("0.09024")),
 )
 
 
@@ -81,7 +81,7 @@ def test_what_decides_is_not_what_is_published() -> None:
     """The published total is drawn afresh: it lies below the threshold as often for either decision."""
     groups = 20_000
     people = np.full((groups, 1, 1), 250, np.int64).repeat(2, axis=1)
-    wide = Laws(Law(scale=Fraction(1)), Law(scale=Fraction(30)), Law(scale=Fraction(30)))
+    wide = Laws(NoiseLaw(scale=Fraction(1)), NoiseLaw(scale=Fraction(30)), NoiseLaw(scale=Fraction(30)))
     details, noisy = tabulate(_counted(people), USUAL, wide, _keystream(2))
     totals = noisy[np.cumsum(np.take(SIZES, details))[details == 1] - 1]
     below = int((totals < 500).sum())

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from service.privacy import accuracy
 from service.privacy.accuracy import coverage, excess_of, margin_of_error, smallest, tail, within
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from tests.oracles.files import rows
 
 ROWS = rows("margin_of_error")
@@ -23,11 +23,11 @@ def number(value: Fraction) -> Any:
     return mp.mpf(value.numerator) / value.denominator
 
 
-def law_of(row: dict[str, Any]) -> Law:
+def law_of(row: dict[str, Any]) -> NoiseLaw:
     parameter, *more = (Fraction(text) for text in row["parameters"])
     if row["mechanism"] == "geometric":
-        return Law(scale=parameter)
-    return Law(sigma_squared=parameter, scale=parameter / more[0] if more else None)
+        return NoiseLaw(scale=parameter)
+    return NoiseLaw(sigma_squared=parameter, scale=parameter / more[0] if more else None)
 
 
 def endpoint(value: arb) -> Any:
@@ -46,7 +46,7 @@ def contains(value: arb, true: Any) -> bool:
     return bool(low - slack <= true <= high + slack)
 
 
-def summed_tails(law: Law, margins: list[int]) -> list[Any]:
+def summed_tails(law: NoiseLaw, margins: list[int]) -> list[Any]:
     """P(|X| > m) for each m, by adding up weights until they are below 1e-110 of the largest."""
     nats = 260
 
@@ -64,15 +64,15 @@ def summed_tails(law: Law, margins: list[int]) -> list[Any]:
 
 
 SUMMABLE = [
-    Law(scale=Fraction("0.01")),
-    Law(scale=Fraction("2.336")),
-    Law(scale=Fraction(100, 7)),
+    NoiseLaw(scale=Fraction("0.01")),
+    NoiseLaw(scale=Fraction("2.336")),
+    NoiseLaw(scale=Fraction(100, 7)),
     *(
-        Law(sigma_squared=Fraction(square))
+        NoiseLaw(sigma_squared=Fraction(square))
         for square in ("0.01", "0.3", "1", "9.375", "100", "255.999", "256", "256.001", "1000/3", "2500")
     ),
     *(
-        Law(sigma_squared=Fraction(square), scale=Fraction(scale))
+        NoiseLaw(sigma_squared=Fraction(square), scale=Fraction(scale))
         for square, scale in (
             ("0.3", "1"),
             ("40", "40/3"),
@@ -103,7 +103,7 @@ def test_there_are_reference_values_of_all_laws() -> None:
 
 @pytest.mark.parametrize("law", SUMMABLE, ids=str)
 @pytest.mark.parametrize("precision", [20, 53, 128, 300])
-def test_the_ball_contains_the_tail_and_is_narrow(law: Law, precision: int) -> None:
+def test_the_ball_contains_the_tail_and_is_narrow(law: NoiseLaw, precision: int) -> None:
     margins = [0, 1, 2, 5, 10, 16, 40, 100, 160, 300]
     for margin, true in zip(margins, summed_tails(law, margins), strict=True):
         with ctx.workprec(precision):
@@ -117,7 +117,7 @@ def test_the_ball_contains_the_tail_and_is_narrow(law: Law, precision: int) -> N
 def test_wide_gaussians_have_the_normal_tail(sigma: int, deviations: str) -> None:
     margin = int(Fraction(deviations) * sigma)
     with ctx.workprec(200):
-        value = tail(Law(sigma_squared=Fraction(sigma**2)), margin)
+        value = tail(NoiseLaw(sigma_squared=Fraction(sigma**2)), margin)
     # The midpoint rule's error is of the order of the density's second difference, 1/sigma².
     normal = mp.erfc((margin + mp.mpf(0.5)) / (sigma * mp.sqrt(2)))
     low, high = ends(value)
@@ -131,7 +131,7 @@ def test_the_geometric_tail_is_narrow_in_relation_to_itself(scale: Fraction, mar
     q = mp.exp(-1 / number(scale))
     true = 2 * q ** (margin + 1) / (1 + q)
     with ctx.workprec(200):
-        low, high = ends(tail(Law(scale=scale), margin))
+        low, high = ends(tail(NoiseLaw(scale=scale), margin))
     assert low * (1 - mp.mpf(10) ** -40) <= true <= high * (1 + mp.mpf(10) ** -40)
     assert high - low < true * mp.mpf(10) ** -38  # of 200 bits, up to 62 go into the exponent margin/b
 
@@ -140,7 +140,7 @@ def test_the_geometric_tail_is_narrow_in_relation_to_itself(scale: Fraction, mar
 @pytest.mark.parametrize("margin", [0, 1, 10**6, 2**62])
 def test_extreme_parameters_give_a_ball_inside_the_unit_interval(sigma_squared: str, margin: int) -> None:
     with ctx.workprec(128):
-        value = tail(Law(sigma_squared=Fraction(sigma_squared)), margin)
+        value = tail(NoiseLaw(sigma_squared=Fraction(sigma_squared)), margin)
         assert value.is_finite()
         assert value.overlaps(arb(0.5, 0.5))
         assert value.rad() < arb(2) ** -110
@@ -148,12 +148,12 @@ def test_extreme_parameters_give_a_ball_inside_the_unit_interval(sigma_squared: 
 
 def test_a_negative_margin_is_refused() -> None:
     with pytest.raises(ValueError, match="margin of at least 0, got -1"):
-        tail(Law(scale=Fraction(1)), -1)
+        tail(NoiseLaw(scale=Fraction(1)), -1)
 
 
 @pytest.mark.parametrize("law", SUMMABLE, ids=str)
 @pytest.mark.parametrize("confidence", ["0.001", "0.5", "0.9", "0.95", "0.99", "0.999999", "1/3", "0." + "9" * 30])
-def test_the_margin_is_the_smallest_that_meets_its_confidence(law: Law, confidence: str) -> None:
+def test_the_margin_is_the_smallest_that_meets_its_confidence(law: NoiseLaw, confidence: str) -> None:
     margin = margin_of_error(law, Fraction(confidence))
     excess = 1 - number(Fraction(confidence))
     at, before = summed_tails(law, [margin, max(0, margin - 1)])
@@ -166,16 +166,16 @@ def test_the_margin_is_the_smallest_that_meets_its_confidence(law: Law, confiden
 def test_margins_of_wide_laws(scale: int, confidence: str) -> None:
     excess = 1 - number(Fraction(confidence))
     q = mp.exp(-mp.mpf(1) / scale)
-    margin = margin_of_error(Law(scale=Fraction(scale)), Fraction(confidence))
+    margin = margin_of_error(NoiseLaw(scale=Fraction(scale)), Fraction(confidence))
     assert 2 * q ** (margin + 1) / (1 + q) <= excess < 2 * q**margin / (1 + q)
 
-    margin = margin_of_error(Law(sigma_squared=Fraction(scale**2)), Fraction(confidence))
+    margin = margin_of_error(NoiseLaw(sigma_squared=Fraction(scale**2)), Fraction(confidence))
     quantile = scale * mp.sqrt(2) * mp.erfinv(1 - excess)
     assert 0 <= margin + mp.mpf(0.5) - quantile < 1
 
 
-@pytest.mark.parametrize("law", [Law(scale=Fraction("2.336")), Law(sigma_squared=Fraction("9.375"))], ids=str)
-def test_a_near_tie_is_decided_rightly(law: Law) -> None:
+@pytest.mark.parametrize("law", [NoiseLaw(scale=Fraction("2.336")), NoiseLaw(sigma_squared=Fraction("9.375"))], ids=str)
+def test_a_near_tie_is_decided_rightly(law: NoiseLaw) -> None:
     # The confidence is the coverage of 6 to 60 digits and then a little less, or a little more.
     exact = 1 - summed_tails(law, [6])[0]
     below = Fraction(int(mp.floor(exact * mp.mpf(10) ** 60)), 10**60)
@@ -187,11 +187,11 @@ def test_an_undecided_tie_takes_the_larger_margin(monkeypatch: pytest.MonkeyPatc
     # P(|X| > 3) = 1/20 with an error that no precision removes: 3 may do, 4 certainly does.
     blurred = {3: arb(0.05, 1e-6), 4: arb(0.01)}
     monkeypatch.setattr(accuracy, "tail", lambda law, margin: blurred.get(margin, arb(0) if margin > 4 else arb(1)))
-    assert margin_of_error(Law(scale=Fraction(1)), Fraction("0.95")) == 4
+    assert margin_of_error(NoiseLaw(scale=Fraction(1)), Fraction("0.95")) == 4
 
 
 @pytest.mark.parametrize("law", SUMMABLE, ids=str)
-def test_coverage_is_the_nearest_double_below(law: Law) -> None:
+def test_coverage_is_the_nearest_double_below(law: NoiseLaw) -> None:
     margins = [0, 1, 5, 20, 50, 200]
     for margin, beyond in zip(margins, summed_tails(law, margins), strict=True):
         reported = coverage(law, margin)
@@ -202,17 +202,21 @@ def test_coverage_is_the_nearest_double_below(law: Law) -> None:
 
 @pytest.mark.parametrize(
     "law",
-    [Law(scale=Fraction(1, 10**300)), Law(sigma_squared=Fraction(1, 10**300)), Law(scale=Fraction(1, 1000))],
+    [
+        NoiseLaw(scale=Fraction(1, 10**300)),
+        NoiseLaw(sigma_squared=Fraction(1, 10**300)),
+        NoiseLaw(scale=Fraction(1, 1000)),
+    ],
     ids=["geometric", "discrete Gaussian", "narrow"],
 )
-def test_coverage_never_reaches_one(law: Law) -> None:
+def test_coverage_never_reaches_one(law: NoiseLaw) -> None:
     assert coverage(law, 2**62) == math.nextafter(1, 0)
 
 
 def test_the_coverage_of_very_wide_laws_is_small_and_not_lost() -> None:
     # P(X = 0) = (1-q)/(1+q) = 1/(2b) (1 + O(b^-2)), and 1/(sigma sqrt(2 pi)).
-    assert coverage(Law(scale=Fraction(10**200)), 0) == pytest.approx(0.5e-200, rel=1e-15)
-    assert coverage(Law(sigma_squared=Fraction(10**200)), 0) == pytest.approx(
+    assert coverage(NoiseLaw(scale=Fraction(10**200)), 0) == pytest.approx(0.5e-200, rel=1e-15)
+    assert coverage(NoiseLaw(sigma_squared=Fraction(10**200)), 0) == pytest.approx(
         1e-100 / math.sqrt(2 * math.pi), rel=1e-15
     )
 
@@ -220,7 +224,7 @@ def test_the_coverage_of_very_wide_laws_is_small_and_not_lost() -> None:
 @pytest.mark.parametrize("confidence", [Fraction(0), Fraction(1), Fraction(-1, 2), Fraction(3, 2)], ids=str)
 def test_a_confidence_outside_the_unit_interval_is_refused(confidence: Fraction) -> None:
     with pytest.raises(ValueError, match="above 0 and below 1"):
-        margin_of_error(Law(scale=Fraction(1)), confidence)
+        margin_of_error(NoiseLaw(scale=Fraction(1)), confidence)
 
 
 def test_a_confidence_too_near_one_is_refused() -> None:
@@ -230,7 +234,7 @@ def test_a_confidence_too_near_one_is_refused() -> None:
 
 
 def test_within_is_monotone_in_the_margin() -> None:
-    law, excess = Law(sigma_squared=Fraction("9.375")), Fraction(1, 20)
+    law, excess = NoiseLaw(sigma_squared=Fraction("9.375")), Fraction(1, 20)
     assert [within(law, margin, excess) for margin in range(10)] == [False] * 6 + [True] * 4
 
 
@@ -257,14 +261,14 @@ def test_the_search_is_short_from_a_near_guess(threshold: int, offset: int) -> N
 @pytest.mark.parametrize("value", [Fraction(0), Fraction(-1)], ids=str)
 def test_a_law_needs_positive_parameters(value: Fraction) -> None:
     with pytest.raises(ValueError, match="scale above 0"):
-        Law(scale=value)
+        NoiseLaw(scale=value)
     with pytest.raises(ValueError, match="sigma_squared above 0"):
-        Law(sigma_squared=value)
+        NoiseLaw(sigma_squared=value)
 
 
 def test_a_law_has_a_parameter() -> None:
     with pytest.raises(ValueError, match="got neither"):
-        Law()
+        NoiseLaw()
 
 
 @pytest.mark.parametrize("square", ["9.375", "1e4", "1e14"])
@@ -273,7 +277,9 @@ def test_the_joint_law_has_the_two_others_as_its_ends(square: str, confidence: s
     """A slope too small to matter leaves the Gaussian margin, a curvature too small the geometric one."""
     v, level = Fraction(square), Fraction(confidence)
     scale, tiny = Fraction("2.336") * v, Fraction(1, 10**60)
-    assert margin_of_error(Law(sigma_squared=v, scale=v / tiny), level) == margin_of_error(Law(sigma_squared=v), level)
-    assert margin_of_error(Law(sigma_squared=scale**2 / tiny, scale=scale), level) == margin_of_error(
-        Law(scale=scale), level
+    assert margin_of_error(NoiseLaw(sigma_squared=v, scale=v / tiny), level) == margin_of_error(
+        NoiseLaw(sigma_squared=v), level
+    )
+    assert margin_of_error(NoiseLaw(sigma_squared=scale**2 / tiny, scale=scale), level) == margin_of_error(
+        NoiseLaw(scale=scale), level
     )

@@ -23,8 +23,8 @@ from service.privacy.allocation import (
     with_margin,
 )
 from service.privacy.filter import Budget, Definition, Totals, add, charged, shortfalls
-from service.privacy.law import Law
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.plan import Neighbouring
 from service.privacy.pricing import price
 
@@ -102,18 +102,18 @@ def test_targets_have_their_least_cost_each(kind: Kind) -> None:
         noise = with_margin(kind, Query("a"), Fraction(margin) + Fraction(1, 3), CONFIDENCE)
         assert margin_of_error(_law(noise), CONFIDENCE) == margin
         wider = (
-            Law(scale=noise.scale * (1 + Fraction(1, 10**10)))
+            NoiseLaw(scale=noise.scale * (1 + Fraction(1, 10**10)))
             if isinstance(noise, Geometric)
-            else Law(sigma_squared=noise.sigma_squared * (1 + Fraction(1, 10**10)))  # type: ignore[union-attr]
+            else NoiseLaw(sigma_squared=noise.sigma_squared * (1 + Fraction(1, 10**10)))  # type: ignore[union-attr]
         )
         assert margin_of_error(wider, CONFIDENCE) > margin
 
 
-def _law(noise: Noise) -> Law:
+def _law(noise: Noise) -> NoiseLaw:
     if isinstance(noise, Geometric):
-        return Law(scale=noise.scale)
+        return NoiseLaw(scale=noise.scale)
     assert isinstance(noise, DiscreteGaussian)
-    return Law(sigma_squared=noise.sigma_squared)
+    return NoiseLaw(sigma_squared=noise.sigma_squared)
 
 
 @pytest.mark.parametrize(("budget", "kind"), [(BUDGETS[0], Geometric), (BUDGETS[1], DiscreteGaussian)], ids=str)

@@ -12,7 +12,7 @@ import pytest
 from service.privacy import accuracy, calibration
 from service.privacy.accuracy import coverage, margin_of_error
 from service.privacy.calibration import margin_to_scale, margin_to_sigma_squared, safetab_scale, safetab_sigma_squared
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 
 mp: Any = mpmath.MPContext()  # a context of our own: precision is not shared with other tests
 mp.dps = 80
@@ -59,9 +59,9 @@ def test_the_scale_meets_its_target_and_the_next_one_misses_it(margin: int, conf
     excess = number(1 - confidence)
     assert geometric_tail(scale, margin) <= excess < geometric_tail(following(scale), margin)
     assert (
-        margin_of_error(Law(scale=scale), confidence)
+        margin_of_error(NoiseLaw(scale=scale), confidence)
         <= margin
-        < margin_of_error(Law(scale=following(scale)), confidence)
+        < margin_of_error(NoiseLaw(scale=following(scale)), confidence)
     )
 
 
@@ -72,8 +72,8 @@ def test_sigma_squared_meets_its_target_and_the_next_one_misses_it(margin: int, 
     sigma_squared = margin_to_sigma_squared(margin, confidence)
     excess = number(1 - confidence)
     assert gaussian_tail(sigma_squared, margin) <= excess < gaussian_tail(following(sigma_squared), margin)
-    assert margin_of_error(Law(sigma_squared=sigma_squared), confidence) == margin
-    assert margin_of_error(Law(sigma_squared=following(sigma_squared)), confidence) == margin + 1
+    assert margin_of_error(NoiseLaw(sigma_squared=sigma_squared), confidence) == margin
+    assert margin_of_error(NoiseLaw(sigma_squared=following(sigma_squared)), confidence) == margin + 1
 
 
 @pytest.mark.parametrize("confidence", CONFIDENCES, ids=lambda value: f"{1 - float(1 - value)}")
@@ -101,8 +101,8 @@ def test_margin_six_at_95_per_cent_as_published() -> None:
     scale, sigma_squared = margin_to_scale(6, Fraction("0.95")), margin_to_sigma_squared(6, Fraction("0.95"))
     assert float(1 / scale) == pytest.approx(0.45690, abs=5e-6)
     assert float(1 / (2 * sigma_squared)) == pytest.approx(0.04512, abs=5e-6)
-    assert 0.95 <= coverage(Law(scale=scale), 6) < 0.95 + 1e-11
-    assert 0.95 <= coverage(Law(sigma_squared=sigma_squared), 6) < 0.95 + 1e-11
+    assert 0.95 <= coverage(NoiseLaw(scale=scale), 6) < 0.95 + 1e-11
+    assert 0.95 <= coverage(NoiseLaw(sigma_squared=sigma_squared), 6) < 0.95 + 1e-11
 
 
 def test_safetab_reproduces_its_paper_with_its_shortfall() -> None:
@@ -110,13 +110,13 @@ def test_safetab_reproduces_its_paper_with_its_shortfall() -> None:
     scale, sigma_squared = safetab_scale(6), safetab_sigma_squared(6)
     assert float(1 / scale) == pytest.approx(0.42796, abs=5e-6)
     assert sigma_squared == Fraction("9.375")
-    assert coverage(Law(scale=scale), 6) == pytest.approx(0.9395, abs=5e-5)
-    assert coverage(Law(sigma_squared=sigma_squared), 6) == pytest.approx(0.9670, abs=5e-5)
+    assert coverage(NoiseLaw(scale=scale), 6) == pytest.approx(0.9395, abs=5e-5)
+    assert coverage(NoiseLaw(sigma_squared=sigma_squared), 6) == pytest.approx(0.9670, abs=5e-5)
 
 
 def test_safetabs_gaussian_form_falls_short_at_wide_margins() -> None:
-    assert coverage(Law(sigma_squared=safetab_sigma_squared(2632)), 2632) > 0.95
-    assert coverage(Law(sigma_squared=safetab_sigma_squared(2633)), 2633) < 0.95
+    assert coverage(NoiseLaw(sigma_squared=safetab_sigma_squared(2632)), 2632) > 0.95
+    assert coverage(NoiseLaw(sigma_squared=safetab_sigma_squared(2633)), 2633) < 0.95
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_few_tails_are_computed(
     computed: list[int] = []
     tail = accuracy.tail
 
-    def counted(law: Law, margin: int) -> Any:
+    def counted(law: NoiseLaw, margin: int) -> Any:
         computed.append(margin)
         return tail(law, margin)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.integrate import quad  # type: ignore[import-untyped]  # it publishes no types
 
-from service.privacy.continuous import Continuous, ContinuousSum
-from service.privacy.mechanisms import Gaussian, Laplace, Osgt
+from service.privacy.continuous import ContinuousSum
+from service.privacy.mechanisms import Continuous, Gaussian, Laplace, Osgt
 from service.privacy.numbers import ball, precision
 from tests.privacy.reference import mp, oracle
 
@@ -34,7 +34,7 @@ def test_the_margin_of_one_cell_leaves_out_what_it_may(mechanism: Continuous, co
             density, spread = oracle.laplace_density(b)
         case Osgt(sigma_squared=v, m=m):
             density, spread = oracle.osgt_density(v, m)
-    found = ContinuousSum(mechanism, 1)
+    found = ContinuousSum(mechanism.noise_law(), 1)
     margin, covered = found.margin(confidence)
     start = mp.mpf(margin.numerator) / margin.denominator
     points = [k * spread * 2 for k in range(60)]
@@ -62,7 +62,7 @@ def test_the_margin_of_one_cell_leaves_out_what_it_may(mechanism: Continuous, co
 @pytest.mark.parametrize("confidence", [Fraction(1, 10**6), Fraction(1, 10**20), Fraction(1, 10**300)])
 def test_a_small_confidence_has_a_margin_of_its_size(mechanism: Continuous, cells: int, confidence: Fraction) -> None:
     # Near 0 the density is flat: the margin is as large a part of that of a thousandth as the confidence.
-    found = ContinuousSum(mechanism, cells)
+    found = ContinuousSum(mechanism.noise_law(), cells)
     margin, covered = found.margin(confidence)
     usual, _ = found.margin(Fraction(1, 1000))
     assert float(margin * Fraction(1, 1000) / (usual * confidence)) == pytest.approx(1, rel=1e-3)
@@ -73,7 +73,7 @@ def test_a_small_confidence_has_a_margin_of_its_size(mechanism: Continuous, cell
 
 def test_the_difference_of_two_exponentials_twice_over() -> None:
     """P(|S| > x) = (1 + x/2) exp(-x) for two cells."""
-    margin, covered = ContinuousSum(Laplace(scale=Fraction(1)), 2).margin(Fraction("0.95"))
+    margin, covered = ContinuousSum(Laplace(scale=Fraction(1)).noise_law(), 2).margin(Fraction("0.95"))
     assert (1 + float(margin) / 2) * math.exp(-margin) == pytest.approx(0.05, rel=1e-12)
     assert covered == pytest.approx(0.95, abs=1e-12)
 
@@ -81,7 +81,7 @@ def test_the_difference_of_two_exponentials_twice_over() -> None:
 @pytest.mark.parametrize("cells", [8, 300])
 def test_sums_of_laplace_noise_are_those_of_the_inversion(cells: int) -> None:
     """P(|S| <= x) = 2/pi times the integral of sin(tx)/t (1 + t²)^-n."""
-    found = ContinuousSum(Laplace(scale=Fraction(1)), cells)
+    found = ContinuousSum(Laplace(scale=Fraction(1)).noise_law(), cells)
     for confidence in (Fraction("0.9"), Fraction("0.999")):
         margin, _ = found.margin(confidence)
         inside, _ = quad(lambda t, x=float(margin): np.sinc(t * x / np.pi) * x * (1 + t * t) ** -cells, 0, 6, limit=500)
@@ -92,8 +92,8 @@ def test_sums_of_laplace_noise_are_those_of_the_inversion(cells: int) -> None:
 
 
 def test_sums_of_gaussian_noise_are_gaussian() -> None:
-    many = ContinuousSum(Gaussian(sigma_squared=Fraction(3)), 10**6)
-    one = ContinuousSum(Gaussian(sigma_squared=Fraction(3_000_000)), 1)
+    many = ContinuousSum(Gaussian(sigma_squared=Fraction(3)).noise_law(), 10**6)
+    one = ContinuousSum(Gaussian(sigma_squared=Fraction(3_000_000)).noise_law(), 1)
     assert many.margin(Fraction("0.95")) == one.margin(Fraction("0.95"))
     assert (many.variance(), many.mean_size()) == (one.variance(), one.mean_size())
 
@@ -109,4 +109,4 @@ def test_sums_of_gaussian_noise_are_gaussian() -> None:
 )
 def test_what_has_no_closed_form_is_refused(mechanism: Continuous, cells: int) -> None:
     with pytest.raises(ValueError, match="expected"):
-        ContinuousSum(mechanism, cells)
+        ContinuousSum(mechanism.noise_law(), cells)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from service.privacy.mechanisms import (
     Osgt,
     RandomizedResponse,
 )
-from service.privacy.pure import mechanism_delta, mechanism_epsilon
-from service.privacy.rdp import SMOOTH_SIGMA_SQUARED, interpolate, mechanism_tau
+from service.privacy.mechanisms.discrete_gaussian import SMOOTH_SIGMA_SQUARED
+from service.privacy.rdp import interpolate, mechanism_tau
 from service.privacy.zcdp import mechanism_rho
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
 
@@ -47,7 +48,7 @@ def test_reference_values_are_met_and_never_from_below(row: dict[str, Any]) -> N
     assert_just_above(reported(mechanism_rho(mechanism)), row["rho"])
     for order, tau in row["renyi"].items():
         assert_just_above(reported(mechanism_tau(mechanism, Fraction(order))), tau)
-    epsilon = mechanism_epsilon(mechanism)
+    epsilon = mechanism.pure_epsilon()
     if row["epsilon"] is None:
         assert epsilon.nats is None
     else:
@@ -132,7 +133,7 @@ def test_gaussian_is_linear_and_exact() -> None:
     assert nats(mechanism_rho(mechanism)) == Fraction("2.25") * 3 / 80
     assert mechanism_rho(mechanism).rational
     assert nats(mechanism_tau(mechanism, Fraction(7, 3))) == Fraction(7, 3) * nats(mechanism_rho(mechanism))
-    assert mechanism_epsilon(mechanism).nats is None
+    assert mechanism.pure_epsilon().nats is None
 
 
 def response(epsilon: Fraction, values: int, truth: int) -> list[Any]:
@@ -152,7 +153,7 @@ def test_randomised_response_is_the_sum_over_its_values_in_both_directions(
     for one, other in ((p, q), (q, p)):
         moment = mp.fsum(a**alpha * b ** (1 - alpha) for a, b in zip(one, other, strict=True))
         assert_bounds(nats(mechanism_tau(mechanism, order)), mp.log(moment) / (alpha - 1))
-    assert nats(mechanism_epsilon(mechanism)) == Fraction(epsilon)
+    assert nats(mechanism.pure_epsilon()) == Fraction(epsilon)
 
 
 @pytest.mark.parametrize("epsilon", ["0.001", "0.3", "1", "3", "12"])
@@ -212,8 +213,8 @@ def declared(**figures: Any) -> Declared:
 
 def test_a_declared_pure_loss_implies_the_response_that_dominates() -> None:
     mechanism = declared(epsilon=Fraction("0.7"), delta=Fraction(1, 10**6))
-    assert nats(mechanism_epsilon(mechanism)) == Fraction("0.7")
-    assert nats(mechanism_delta(mechanism)) == Fraction(1, 10**6)
+    assert nats(mechanism.pure_epsilon()) == Fraction("0.7")
+    assert nats(mechanism.delta()) == Fraction(1, 10**6)
     dominating = RandomizedResponse(epsilon=Fraction("0.7"))
     assert mechanism_rho(mechanism) == mechanism_rho(dominating)
     assert mechanism_tau(mechanism, Fraction(5)) == mechanism_tau(dominating, Fraction(5))
@@ -221,7 +222,7 @@ def test_a_declared_pure_loss_implies_the_response_that_dominates() -> None:
 
 def test_a_declared_rho_implies_a_line_and_nothing_pure() -> None:
     mechanism = declared(rho=Fraction(1, 3))
-    assert mechanism_epsilon(mechanism).nats is None
+    assert mechanism.pure_epsilon().nats is None
     assert nats(mechanism_rho(mechanism)) == Fraction(1, 3)
     assert nats(mechanism_tau(mechanism, Fraction(9))) == 3
 
@@ -234,7 +235,7 @@ def test_a_declared_loss_of_0_costs_nothing_anywhere() -> None:
 
 def test_declared_orders_say_nothing_of_pure_and_zcdp_nor_beyond_the_last() -> None:
     mechanism = declared(rdp=((Fraction(2), Fraction(1, 2)), (Fraction(8), Fraction(1))))
-    assert mechanism_epsilon(mechanism).nats is None
+    assert mechanism.pure_epsilon().nats is None
     assert mechanism_rho(mechanism).nats is None
     assert mechanism_tau(mechanism, Fraction(8) + Fraction(1, 10**30)).nats is None
     assert nats(mechanism_tau(mechanism, Fraction(8))) == 1
@@ -281,7 +282,7 @@ positive = st.fractions(min_value=Fraction(1, 1000), max_value=1000)
 def test_more_noise_never_costs_more(family: Any, noise: Fraction, more: Fraction, s: int, order: Fraction) -> None:
     less, quieter = family(noise + more, s), family(noise, s)
     slack = 1 + Fraction(1, 2**90)
-    for cost in (mechanism_epsilon, mechanism_rho, lambda m: mechanism_tau(m, order)):
+    for cost in (methodcaller("pure_epsilon"), mechanism_rho, lambda m: mechanism_tau(m, order)):
         dear = cost(quieter).nats
         assert dear is None or nats(cost(less)) <= dear * slack
 
@@ -292,7 +293,7 @@ def test_one_cell_moved_far_costs_at_least_as_much_as_many_moved_by_one(
 ) -> None:
     """The divergence of additive noise is superadditive in the shift (privacy.md section 3)."""
     near, far = family(noise, 1), family(noise, s)
-    for cost in (mechanism_epsilon, mechanism_rho, lambda m: mechanism_tau(m, order)):
+    for cost in (methodcaller("pure_epsilon"), mechanism_rho, lambda m: mechanism_tau(m, order)):
         one = cost(near).nats
         assert one is None or nats(cost(far)) * (1 + Fraction(1, 2**49)) >= s * one
 
@@ -318,7 +319,7 @@ def test_at_the_extremes_the_bounds_stay_in_order(text: str) -> None:
     """The Rényi bound is at most pure epsilon and, but for rounding, alpha*rho; and at least the one at order 1."""
     order = Fraction(text)
     for mechanism in extremes():
-        tau, rho, epsilon = mechanism_tau(mechanism, order), mechanism_rho(mechanism), mechanism_epsilon(mechanism)
+        tau, rho, epsilon = mechanism_tau(mechanism, order), mechanism_rho(mechanism), mechanism.pure_epsilon()
         assert 0 < nats(tau) <= nats(rho) * order * (1 + Fraction(1, 2**90)) + Fraction(1, 2**3000)
         assert epsilon.nats is None or nats(tau) <= epsilon.nats
         if isinstance(mechanism, Geometric | Laplace):

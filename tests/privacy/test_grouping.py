@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from operator import methodcaller
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from service.privacy.grouping import grouped
 from service.privacy.loss import Loss
 from service.privacy.mechanisms import (
     Declaration,
@@ -24,7 +24,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence, condense
-from service.privacy.pure import mechanism_epsilon, plan_delta, plan_epsilon
+from service.privacy.pure import plan_delta, plan_epsilon
 from service.privacy.rdp import mechanism_tau, plan_tau
 from service.privacy.zcdp import mechanism_rho, plan_rho
 from tests.privacy.reference import mp, nats, oracle
@@ -40,7 +40,7 @@ NOISES: list[Mechanism] = [
     Osgt(sigma_squared=Fraction(6), m=Fraction(1)),
 ]
 NOTIONS: list[tuple[Callable[[Mechanism], Loss], Callable[[Plan, Neighbouring], Loss]]] = [
-    (mechanism_epsilon, plan_epsilon),
+    (methodcaller("pure_epsilon"), plan_epsilon),
     (mechanism_rho, plan_rho),
     (lambda m: mechanism_tau(m, Fraction("1.3")), lambda plan, relation: plan_tau(plan, relation, Fraction("1.3"))),
     (lambda m: mechanism_tau(m, Fraction(9)), lambda plan, relation: plan_tau(plan, relation, Fraction(9))),
@@ -171,7 +171,7 @@ def test_a_group_changes_as_many_randomised_answers() -> None:
 
 
 def of(plan: Declared, size: int) -> Declaration:
-    mechanism, times = grouped(plan, size)
+    mechanism, times = plan.grouped(size)
     assert times == 1
     assert isinstance(mechanism, Declared)
     return mechanism.guarantee
@@ -217,7 +217,7 @@ def test_both_sides_of_a_declared_mechanism_are_grouped() -> None:
     one = Declared(
         guarantee=Declaration(rho=Fraction(3)), reference="a proof", add_remove=Declaration(epsilon=Fraction(1))
     )
-    mechanism, _ = grouped(one, 2)
+    mechanism, _ = one.grouped(2)
     assert mechanism == replace(
         one, guarantee=Declaration(rho=Fraction(12)), add_remove=Declaration(epsilon=Fraction(2))
     )

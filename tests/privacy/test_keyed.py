@@ -104,6 +104,7 @@ def test_the_suite_fails_what_hashes_a_fraction_in_the_service() -> None:
 
 _OWN = {  # what their memos are asked for is no client's choice
     "service.privacy.halfline._bernoulli_over_factorial": "an even number up to a precision",
+    "service.privacy.osgt._rough_moments": "mechanisms, which are hashed by text",
     "service.privacy.tight.contour.best_c": "eight compositions, which are equal only to themselves",
     "service.ledger.accounts.line_of": "databases, which are equal only to themselves",
 }

@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from service.privacy.law import Law
 from service.privacy.levels import find_level, laws_of, levels_of
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Mechanism
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, condense
 from service.privacy.zcdp import plan_rho
 
@@ -41,7 +41,7 @@ def test_levels_are_found_wherever_each_group_has_one_turn() -> None:
     assert second is not None
     assert (first.pointer, first.branches) == ("/parts/0/parts/0", (0, 1))
     assert (second.pointer, second.branches) == ("/parts/1", (1, 0))
-    assert laws_of(first) == laws_of(second) == tuple(Law(scale=Fraction(scale)) for scale in (1, 2, 3))
+    assert laws_of(first) == laws_of(second) == tuple(NoiseLaw(scale=Fraction(scale)) for scale in (1, 2, 3))
     for name in ("twice", "inside", "x", ""):
         assert find_level(plan, name) is None
 

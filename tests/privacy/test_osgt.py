@@ -12,12 +12,11 @@ import pytest
 from flint import arb
 
 from service.privacy.arithmetic import BALLS, DOUBLES
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Geometric, Osgt, simplest
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Geometric, OffsetTails, Osgt
 from service.privacy.numbers import ball, ceiling, precision
-from service.privacy.osgt import OffsetTails, loss_moments, osgt_tau, product_tau
+from service.privacy.osgt import loss_moments, osgt_tau, product_tau
 from service.privacy.osgt_zcdp import osgt_rho
 from service.privacy.plan import condense
-from service.privacy.pure import mechanism_epsilon
 from service.privacy.rdp import mechanism_tau
 from service.privacy.zcdp import mechanism_rho
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
@@ -72,7 +71,7 @@ def test_reference_values_are_met_and_never_from_below(row: dict[str, Any]) -> N
     for order, tau in row["renyi"].items():
         assert_just_above(reported(mechanism_tau(mechanism, Fraction(order))), tau)
         assert nats(mechanism_tau(mechanism, Fraction(order))) <= nats(mechanism_rho(mechanism)) * Fraction(order)
-    assert mechanism_epsilon(mechanism).nats is None
+    assert mechanism.pure_epsilon().nats is None
 
 
 def test_all_reference_values_are_compared() -> None:
@@ -141,12 +140,12 @@ def test_the_two_ends_of_the_family(order: Fraction, s: int) -> None:
         # Balls do not tell a whole alpha*s; a Gaussian's bound from variance 2 on is exact to 2e-15 only.
         found, known = nats(mechanism_tau(without, order)), nats(mechanism_tau(gaussian, order))
         assert float(found) == pytest.approx(float(known), rel=1e-14)
-        assert simplest(without) == gaussian
+        assert without.simplest() == gaussian
         assert condense(without) == condense(gaussian)
         nearly = DiscreteOsgt(sigma_squared=square, m=Fraction(1, 10**20), sensitivity=s)
         assert float(nats(mechanism_tau(nearly, order))) == pytest.approx(float(known), rel=1e-14)
     line = Osgt(sigma_squared=Fraction(7), m=Fraction(0), sensitivity=Fraction(s), name="a", cells=2)
-    assert simplest(line) == Gaussian(sigma_squared=Fraction(7), sensitivity=Fraction(s), name="a", cells=2)
+    assert line.simplest() == Gaussian(sigma_squared=Fraction(7), sensitivity=Fraction(s), name="a", cells=2)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['mechanism']}-{row['sigma_squared']}-{row['sensitivity']}")

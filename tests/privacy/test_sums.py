@@ -9,29 +9,29 @@ import pytest
 from numpy.typing import NDArray
 
 from service.privacy.accuracy import excess_of
-from service.privacy.law import Law
+from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import precision
 from service.privacy.sums import Sum, mean_size, variance
 from tests.privacy.reference import mp
 
 CONFIDENCES = [Fraction(text) for text in ("0.5", "0.9", "0.95", "0.999")]
 NARROW = [
-    Law(scale=Fraction("2.336")),
-    Law(scale=Fraction(1, 3)),
-    Law(sigma_squared=Fraction("9.375")),
-    Law(sigma_squared=Fraction("0.05")),
-    Law(sigma_squared=Fraction(40), scale=Fraction(40, 3)),
-    Law(sigma_squared=Fraction(2), scale=Fraction(1, 2)),
+    NoiseLaw(scale=Fraction("2.336")),
+    NoiseLaw(scale=Fraction(1, 3)),
+    NoiseLaw(sigma_squared=Fraction("9.375")),
+    NoiseLaw(sigma_squared=Fraction("0.05")),
+    NoiseLaw(sigma_squared=Fraction(40), scale=Fraction(40, 3)),
+    NoiseLaw(sigma_squared=Fraction(2), scale=Fraction(1, 2)),
 ]
 WIDE = [
-    Law(scale=Fraction(300)),
-    Law(sigma_squared=Fraction(90_000)),
-    Law(sigma_squared=Fraction(90_000), scale=Fraction(300)),
+    NoiseLaw(scale=Fraction(300)),
+    NoiseLaw(sigma_squared=Fraction(90_000)),
+    NoiseLaw(sigma_squared=Fraction(90_000), scale=Fraction(300)),
 ]
 Doubles = NDArray[np.float64]
 
 
-def masses(law: Law, cells: int) -> list[mp.mpf]:
+def masses(law: NoiseLaw, cells: int) -> list[mp.mpf]:
     """P(S = 0), P(S = 1), ... by convolving the mass with itself, 50 digits."""
     reach = 1
     while mp.mpf(float(law.quadratic)) * reach**2 + mp.mpf(float(law.linear)) * reach < 80:
@@ -49,7 +49,7 @@ def masses(law: Law, cells: int) -> list[mp.mpf]:
     return [mp.mpf(value) / mp.mpf(digits) ** cells for value in values]
 
 
-def in_doubles(law: Law, cells: int) -> Doubles:
+def in_doubles(law: NoiseLaw, cells: int) -> Doubles:
     """P(|S| = 0), P(|S| = 1), ... by the fast Fourier transform, to some 1e-12 absolutely."""
     size = 1 << 19
     x = np.arange(size // 2 + 1, dtype=float)
@@ -63,7 +63,7 @@ def in_doubles(law: Law, cells: int) -> Doubles:
 
 @pytest.mark.parametrize("law", NARROW, ids=str)
 @pytest.mark.parametrize("cells", [1, 2, 3])
-def test_margins_of_few_cells_are_those_of_the_convolution(law: Law, cells: int) -> None:
+def test_margins_of_few_cells_are_those_of_the_convolution(law: NoiseLaw, cells: int) -> None:
     of_sum = masses(law, cells)
     size = of_sum[0] + 2 * mp.fsum(of_sum[1:])
     assert abs(size - 1) < mp.mpf(10) ** -40
@@ -86,7 +86,7 @@ def test_margins_of_few_cells_are_those_of_the_convolution(law: Law, cells: int)
 
 @pytest.mark.parametrize("law", [*NARROW, *WIDE], ids=str)
 @pytest.mark.parametrize("cells", [2, 40, 65, 3142])
-def test_margins_of_many_cells_are_those_of_the_convolution(law: Law, cells: int) -> None:
+def test_margins_of_many_cells_are_those_of_the_convolution(law: NoiseLaw, cells: int) -> None:
     of_size = in_doubles(law, cells)
     inside = np.cumsum(of_size)
     found = Sum.of(law, cells, Fraction(1, 1000))
@@ -102,7 +102,7 @@ def test_margins_of_many_cells_are_those_of_the_convolution(law: Law, cells: int
 
 @pytest.mark.parametrize("scale", ["0.5", "7", "1e6"])
 def test_the_race_and_the_spectrum_agree_on_geometric_sums(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    law, excess = Law(scale=Fraction(scale)), Fraction(1, 10**9)
+    law, excess = NoiseLaw(scale=Fraction(scale)), Fraction(1, 10**9)
     by_race = Sum.of(law, 20, excess)
     monkeypatch.setattr("service.privacy.sums.RACED", 0)
     by_spectrum = Sum.of(law, 20, excess)
@@ -119,8 +119,8 @@ def test_offset_tails_have_the_two_others_as_their_ends(cells: int) -> None:
     excess, tiny = Fraction(1, 10**6), Fraction(1, 10**40)
     scale, v = Fraction(50), Fraction(2500)
     for joint, end in [
-        (Law(sigma_squared=v, scale=v / tiny), Law(sigma_squared=v)),
-        (Law(sigma_squared=scale / tiny, scale=scale), Law(scale=scale)),
+        (NoiseLaw(sigma_squared=v, scale=v / tiny), NoiseLaw(sigma_squared=v)),
+        (NoiseLaw(sigma_squared=scale / tiny, scale=scale), NoiseLaw(scale=scale)),
     ]:
         for confidence in (Fraction("0.95"), 1 - excess):
             assert (
@@ -129,7 +129,7 @@ def test_offset_tails_have_the_two_others_as_their_ends(cells: int) -> None:
 
 
 @pytest.mark.parametrize("law", [*NARROW, *WIDE], ids=str)
-def test_sums_of_very_many_cells_are_about_normal(law: Law) -> None:
+def test_sums_of_very_many_cells_are_about_normal(law: NoiseLaw) -> None:
     cells, confidence = 10**12, Fraction("0.95")
     margin, covered = Sum.of(law, cells, 1 - confidence).margin(confidence)
     normal = 1.959963984540054 * math.sqrt(cells * float(found_variance(law)))
@@ -137,14 +137,14 @@ def test_sums_of_very_many_cells_are_about_normal(law: Law) -> None:
     assert Fraction(covered) >= confidence - Fraction(1, 10**15)
 
 
-def found_variance(law: Law) -> Fraction:
+def found_variance(law: NoiseLaw) -> Fraction:
     return Sum.of(law, 1, Fraction(1, 20)).variance()
 
 
 @pytest.mark.parametrize(
-    "law", [Law(sigma_squared=Fraction(10**24), scale=Fraction(10**12)), Law(scale=Fraction(10**25))], ids=str
+    "law", [NoiseLaw(sigma_squared=Fraction(10**24), scale=Fraction(10**12)), NoiseLaw(scale=Fraction(10**25))], ids=str
 )
-def test_the_widest_sums_of_few_cells_are_bounded(law: Law) -> None:
+def test_the_widest_sums_of_few_cells_are_bounded(law: NoiseLaw) -> None:
     """Where too few frequencies are computed, margins are larger than the least ones, and in order."""
     excess = Fraction(1, 10**20)
     found = Sum.of(law, 2, excess)
@@ -156,18 +156,18 @@ def test_the_widest_sums_of_few_cells_are_bounded(law: Law) -> None:
 
 
 def test_narrow_noise_is_mostly_nothing() -> None:
-    found = Sum.of(Law(sigma_squared=Fraction(1, 1000)), 10**6, Fraction(1, 20))
+    found = Sum.of(NoiseLaw(sigma_squared=Fraction(1, 1000)), 10**6, Fraction(1, 20))
     assert found.margin(Fraction("0.95")) == (0, math.nextafter(1, 0))
     assert 0 < found.mean_size() <= found.variance() < Fraction(1, 10**200)
 
 
 def test_noise_that_is_too_wide_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 2\^200"):
-        Sum.of(Law(scale=Fraction(10) ** 40), 2, Fraction(1, 20))
+        Sum.of(NoiseLaw(scale=Fraction(10) ** 40), 2, Fraction(1, 20))
 
 
 @pytest.mark.parametrize("law", NARROW, ids=str)
-def test_one_cell_has_the_moments_of_its_mass(law: Law) -> None:
+def test_one_cell_has_the_moments_of_its_mass(law: NoiseLaw) -> None:
     of_one = masses(law, 1)
     with precision(200):
         square, size = variance(law), mean_size(law)
@@ -177,4 +177,4 @@ def test_one_cell_has_the_moments_of_its_mass(law: Law) -> None:
 
 def test_a_confidence_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0 and below 1"):
-        Sum.of(Law(scale=Fraction(1)), 2, excess_of(Fraction("0.95"))).margin(Fraction(1))
+        Sum.of(NoiseLaw(scale=Fraction(1)), 2, excess_of(Fraction("0.95"))).margin(Fraction(1))

@@ -19,7 +19,7 @@ from flint import arb
 
 from service.privacy.conversion import rho_to_epsilon_analytic
 from service.privacy.loss import Loss
-from service.privacy.mechanisms import Gaussian
+from service.privacy.loss_laws import GaussianLoss
 from service.privacy.numbers import ball, ceiling, double_down, floor
 from service.privacy.plan import Neighbouring, Priced
 from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
@@ -75,7 +75,7 @@ class Tight:
         try:
             with np.errstate(all="ignore"), at_most(MOST_WORK):
                 laws, kept = realised(plan_sum(plan, neighbouring))
-                if all(isinstance(law, Gaussian) for law in laws):
+                if all(isinstance(law, GaussianLoss) for law in laws):
                     return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)
                 return cls(

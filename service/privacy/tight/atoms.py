@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt
+from service.privacy.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
 from service.privacy.tight.contour import Composition, sketched
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.laws import Atoms, Ladder, Law, composition_of
+from service.privacy.tight.laws import Atoms, Law, composition_of
 from service.privacy.tight.work import NotTight, spend
 
 TAIL = 1e-130
@@ -33,9 +33,9 @@ def atoms_of(law: Law) -> Atoms:
             p = np.exp((x - float(e)) / 2) * law.inner
             p[0], p[-1] = math.exp(-float(e)), 1.0
             return Atoms(x, p / p.sum())
-        case DiscreteGaussian(sigma_squared=v, sensitivity=s):
+        case DiscreteGaussianLoss(sigma_squared=v, sensitivity=s):
             return _of_noise(float(v), 0.0, s)
-        case DiscreteOsgt(sigma_squared=v, m=m, sensitivity=s):
+        case DiscreteOsgtLoss(sigma_squared=v, m=m, sensitivity=s):
             return _of_noise(float(v), float(m), s)
         case _:
             raise NotTight
@@ -157,9 +157,9 @@ def atoms_at_most(laws: Mapping[Law, int]) -> float:
         match law:
             case Ladder(s=s):
                 many *= s * count + 1
-            case DiscreteGaussian(sigma_squared=v):
+            case DiscreteGaussianLoss(sigma_squared=v):
                 many *= 60 * (math.sqrt(float(v)) + 1) * count
-            case DiscreteOsgt(sigma_squared=v):
+            case DiscreteOsgtLoss(sigma_squared=v):
                 many *= 3 * (60 * (math.sqrt(float(v)) + 1)) * count
             case Atoms(x=x):
                 many *= math.comb(len(x) + count - 1, count) if count < 64 else math.inf
@@ -177,7 +177,7 @@ def widest(laws: Mapping[Law, int]) -> float:
         match law:
             case Ladder(e=e):
                 width += 2 * float(e) * count
-            case DiscreteGaussian(sigma_squared=v, sensitivity=s):
+            case DiscreteGaussianLoss(sigma_squared=v, sensitivity=s):
                 width += 50 * s / math.sqrt(float(v)) * math.sqrt(count)
             case Atoms(x=x):
                 width += float(x[-1] - x[0]) * count

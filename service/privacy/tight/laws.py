@@ -10,19 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.privacy.keyed import Keyed
 from service.privacy.loss import Loss, total
-from service.privacy.mechanisms import (
-    Declared,
-    DiscreteGaussian,
-    DiscreteOsgt,
-    Gaussian,
-    Geometric,
-    Laplace,
-    Mechanism,
-    Osgt,
-    RandomizedResponse,
-)
+from service.privacy.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder, LaplaceLoss, LossLaw, OsgtLoss
+from service.privacy.mechanisms import Mechanism
 from service.privacy.tight.contour import Composition, Lattice
 from service.privacy.tight.families import Doubles, Family, Ladders, Laplaces
 from service.privacy.tight.noise import DUAL, WIDE, DiscreteGaussians, Osgts, Table
@@ -30,34 +20,6 @@ from service.privacy.tight.work import NotTight
 
 LARGEST, SMALLEST = 1e40, 1e-40
 """Figures beyond these are left to other analyses: squares and products stay far inside the doubles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ladder(Keyed):
-    """``families.Ladders`` of one member, exact.
-
-    Attributes:
-        e: largest loss, nats.
-        s: steps of 2e/s from it down to -e.
-        values: of randomised response with more than 2 (then s = 2), or 2: the geometric mechanism of sensitivity s,
-            which for s = 1 is two-valued response.
-    """
-
-    e: Fraction
-    s: int = 1
-    values: int = 2
-
-    @classmethod
-    def of_laplace(cls, law: Laplace, steps: int) -> "Ladder":
-        """The geometric law of as large a loss, which is worse, by the less the more steps there are."""
-        return cls(law.sensitivity / law.scale, steps)
-
-    @property
-    def inner(self) -> float:
-        """What the rungs between the ends weigh."""
-        if self.values > 2:
-            return (self.values - 2) * math.exp(-float(self.e) / 2)
-        return -math.expm1(-float(self.e / self.s))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,37 +41,21 @@ class Atoms:
     rounding: float = 1e-13  # exp of at most 400, and a sum
 
 
-Law = Ladder | Laplace | Gaussian | DiscreteGaussian | Osgt | DiscreteOsgt | Atoms
+Law = LossLaw | Atoms
 
 
-def law_of(mechanism: Mechanism) -> Law | None:
-    """The law of the loss of one cell moved; None where nothing is lost (but for a declared delta).
-
-    An (epsilon, delta)-DP mechanism is dominated by one that with probability delta loses everything and is
-    else two-valued randomised response (Kairouz, Oh, Viswanath 2015, Theorem 3.4).
+def law_of(mechanism: Mechanism) -> LossLaw | None:
+    """Return the law of the loss of one cell moved; None where nothing is lost (but for a declared delta).
 
     Raises:
-        NotTight: a declared rho or Rényi curve, which no law is known to have, or figures beyond the doubles.
+        NotTight: no law is known, as of a declared rho or Rényi curve, or its figures are beyond the doubles.
     """
-    match mechanism:
-        case Geometric(scale=scale, sensitivity=s):
-            law: Law = Ladder(s / scale, s)
-        case RandomizedResponse(epsilon=e, values=k):
-            law = Ladder(e, 2, k) if k > 2 else Ladder(e)
-        case Declared(guarantee=guarantee) if guarantee.epsilon is not None:
-            law = Ladder(guarantee.epsilon)
-        case Gaussian():
-            return mechanism if mechanism.sensitivity else None  # any figures: it has a closed form
-        case Laplace() | DiscreteGaussian() | Osgt() | DiscreteOsgt():
-            law = mechanism
-            for figure in (mechanism.sensitivity, getattr(mechanism, "sigma_squared", 1), getattr(mechanism, "m", 0)):
-                _within(Fraction(figure))
-        case _:
-            raise NotTight
-    if isinstance(law, Ladder):
-        _within(law.e)
-        _within(Fraction(law.s))
-    return None if isinstance(law, Ladder) and law.e == 0 else law
+    law = mechanism.loss_law()
+    if law is None:
+        raise NotTight
+    for figure in law.figures:
+        _within(figure)
+    return None if law.is_nothing else law
 
 
 def _within(value: Fraction) -> float:
@@ -123,14 +69,9 @@ def _within(value: Fraction) -> float:
     return size
 
 
-def gaussian_rho(law: Gaussian) -> Fraction:
-    """s²/(2 sigma²)."""
-    return law.sensitivity**2 / (2 * law.sigma_squared)
-
-
 def total_rho(laws: Mapping[Law, int]) -> Fraction:
     """The rho of the continuous Gaussians among the laws; exact while it is short, then rounded up."""
-    rhos = ((Loss(gaussian_rho(law)), count) for law, count in laws.items() if isinstance(law, Gaussian))
+    rhos = ((Loss(law.rho), count) for law, count in laws.items() if isinstance(law, GaussianLoss))
     return total(rhos).nats or Fraction(0)
 
 
@@ -142,10 +83,8 @@ def largest_loss(laws: Mapping[Law, int]) -> Fraction | None:
 
 def _largest(law: Law) -> Fraction | None:
     match law:
-        case Ladder(e=e):
-            return e
-        case Laplace(sensitivity=s, scale=b):
-            return s / b
+        case Ladder() | LaplaceLoss():
+            return law.e
         case Atoms(x=x):  # known to a few digits less than a double has
             return Fraction(float(x[-1])) * (1 + Fraction(1, 10**12))
         case _:
@@ -160,7 +99,7 @@ def lattice_of(laws: Mapping[Law, int], spacing: Fraction | None = None) -> Latt
         match law:
             case Ladder(e=e, s=s):
                 first, step = e, 2 * e / s
-            case DiscreteGaussian(sigma_squared=v, sensitivity=s):
+            case DiscreteGaussianLoss(sigma_squared=v, sensitivity=s):
                 first, step = Fraction(s * s) / (2 * v), Fraction(s) / v
             case _:
                 return None
@@ -188,7 +127,7 @@ def composition_of(laws: Mapping[Law, int], lattice: Lattice | None = None) -> C
     kinds: dict[type, list[tuple[Law, int]]] = {}
     for law, count in laws.items():
         kinds.setdefault(type(law), []).append((law, count))
-    rho = math.fsum(count * _within(gaussian_rho(law)) for law, count in laws.items() if isinstance(law, Gaussian))
+    rho = math.fsum(count * _within(law.rho) for law, count in laws.items() if isinstance(law, GaussianLoss))
     families: list[Family] = []
     for kind, counted in kinds.items():
         members, counts = [law for law, _ in counted], np.array([float(count) for _, count in counted])
@@ -198,7 +137,7 @@ def composition_of(laws: Mapping[Law, int], lattice: Lattice | None = None) -> C
                 for k, law in enumerate(members)
                 if isinstance(law, Atoms)
             ]
-        elif kind is not Gaussian:
+        elif kind is not GaussianLoss:
             families += _families(kind, counts, members)
     return Composition(tuple(families), rho, lattice)
 
@@ -210,12 +149,12 @@ def _families(kind: type, counts: Doubles, members: list[Law]) -> Iterator[Famil
     if kind is Ladder:
         e, s, inner = columns("e", "s", "inner")
         yield from _split(Ladders(counts, e, s, inner), s > 2)
-    elif kind is Laplace:
-        yield Laplaces(counts, np.array([float(m.sensitivity / m.scale) for m in members if isinstance(m, Laplace)]))
-    elif kind is DiscreteGaussian:
+    elif kind is LaplaceLoss:
+        yield Laplaces(counts, *columns("e"))
+    elif kind is DiscreteGaussianLoss:
         v, s = columns("sigma_squared", "sensitivity")
         yield from _split(DiscreteGaussians(counts, v, s), np.searchsorted([DUAL, WIDE], v, side="right"))
-    elif kind is Osgt:
+    elif kind is OsgtLoss:
         yield Osgts(counts, *columns("sigma_squared", "m", "sensitivity"))
     else:
         raise NotTight

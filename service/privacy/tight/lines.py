@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Laplace
+from service.privacy.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder, LaplaceLoss
 from service.privacy.tight.contour import (
     NEGLIGIBLE,
     Composition,
@@ -23,7 +23,7 @@ from service.privacy.tight.contour import (
     period,
     sketched,
 )
-from service.privacy.tight.laws import Ladder, Law, composition_of, gcd, lattice_of, merged
+from service.privacy.tight.laws import Law, composition_of, gcd, lattice_of, merged
 from service.privacy.tight.work import NotTight
 
 LONGEST, LONGEST_ROUGH = 1 << 18, 1 << 13  # points of a line
@@ -59,7 +59,7 @@ class Lines:
             raise NotTight
         allowed = (ROUGH if rough else SHARP) * min(1.0, c * epsilon + 0.01)  # of delta, or c epsilon if that is less
         longest = LONGEST_ROUGH if rough else LONGEST
-        if not any(isinstance(law, Gaussian) for law in self.laws):
+        if not any(isinstance(law, GaussianLoss) for law in self.laws):
             found = self._on_lattice(c, apart, allowed, longest)
             if found is not None:
                 return found, "lattice"
@@ -107,10 +107,10 @@ class Lines:
         It has the profile of the Laplace mechanism at its rungs, joined linearly in exp(epsilon) between them: the
         least law on the lattice that dominates (Doroshenko et al. 2022).
         """
-        ranges = [2 * law.sensitivity / law.scale for law in self.laws if isinstance(law, Laplace)]
+        ranges = [2 * law.e for law in self.laws if isinstance(law, LaplaceLoss)]
         if not ranges:
             return self.laws
-        rest: dict[Law, int] = {law: count for law, count in self.laws.items() if not isinstance(law, Laplace)}
+        rest: dict[Law, int] = {law: count for law, count in self.laws.items() if not isinstance(law, LaplaceLoss)}
         of_rest = lattice_of(rest) if rest else Lattice(Fraction(0), Fraction(0))
         if of_rest is None:
             return None
@@ -139,9 +139,9 @@ def _ended(composition: Composition, c: float, h: float, rho: float) -> Line:
 
 
 def _ladder(law: Law, spacing: Fraction) -> Law:
-    if not isinstance(law, Laplace):
+    if not isinstance(law, LaplaceLoss):
         return law
-    return Ladder.of_laplace(law, int(2 * law.sensitivity / law.scale / spacing))
+    return law.in_rungs(int(2 * law.e / spacing))
 
 
 def _falls_until(laws: Mapping[Law, int], lattice: Lattice, c: float) -> tuple[float, float] | None:
@@ -156,7 +156,7 @@ def _falls_until(laws: Mapping[Law, int], lattice: Lattice, c: float) -> tuple[f
         if isinstance(law, Ladder):
             falls, spacing, spread = law.s == 1, 2 * law.e, float(law.e) / math.cosh(min(300.0, float(law.e) * c))
         else:
-            falls = isinstance(law, DiscreteGaussian)
+            falls = isinstance(law, DiscreteGaussianLoss)
             spacing, spread = _spacing(law), math.sqrt(float(_spacing(law)))
         if not falls or spacing != lattice.spacing:
             continue
@@ -173,4 +173,4 @@ def _falls_until(laws: Mapping[Law, int], lattice: Lattice, c: float) -> tuple[f
 
 
 def _spacing(law: Law) -> Fraction:
-    return Fraction(law.sensitivity) / law.sigma_squared if isinstance(law, DiscreteGaussian) else Fraction(0)
+    return Fraction(law.sensitivity) / law.sigma_squared if isinstance(law, DiscreteGaussianLoss) else Fraction(0)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from service.privacy.mechanisms import DiscreteOsgt, Laplace
+from service.privacy.loss_laws import DiscreteOsgtLoss, LaplaceLoss
 from service.privacy.tight.atoms import TAIL, atoms_of, enumerated, law_from_profile, profile
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.laws import Atoms, Ladder, Law
+from service.privacy.tight.laws import Atoms, Law
 from service.privacy.tight.lines import Lines
 from service.privacy.tight.work import CALL, NotTight, spend
 from service.privacy.tight.worst import Sum, Worst
@@ -41,9 +41,9 @@ def lines_of(laws: Mapping[Law, int]) -> tuple[Lines, float]:
     Raises:
         NotTight: beyond the bounds on time and memory.
     """
-    if not any(isinstance(law, DiscreteOsgt) for law in laws):
+    if not any(isinstance(law, DiscreteOsgtLoss) for law in laws):
         return Lines.of(laws), 0.0
-    tabled, kept = _finite((_table(law) if isinstance(law, DiscreteOsgt) else law, n) for law, n in laws.items())
+    tabled, kept = _finite((_table(law) if isinstance(law, DiscreteOsgtLoss) else law, n) for law, n in laws.items())
     return Lines.of(tabled), kept
 
 
@@ -63,7 +63,7 @@ def _finite(laws: Iterable[tuple[Law, int]]) -> tuple[dict[Law, int], float]:
     return finite, kept
 
 
-def _table(law: DiscreteOsgt) -> Atoms:
+def _table(law: DiscreteOsgtLoss) -> Atoms:
     atoms = atoms_of(law)
     return atoms if len(atoms.x) <= FEW_OSGT else _on_grid([_Branch(atoms, None, 0.0)])
 
@@ -120,7 +120,7 @@ def _along(lines: Lines, epsilons: Doubles) -> Doubles:
 
 
 def _with_rungs(law: Law) -> Law:
-    return Ladder.of_laplace(law, RUNGS) if isinstance(law, Laplace) else law
+    return law.in_rungs(RUNGS) if isinstance(law, LaplaceLoss) else law
 
 
 def evaluated(worst: Worst) -> Atoms:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.keyed import Key, Keyed
-from service.privacy.mechanisms import Gaussian, Laplace, Mechanism
+from service.privacy.loss_laws import GaussianLoss, Ladder, LaplaceLoss
+from service.privacy.mechanisms import Mechanism
 from service.privacy.numbers import double_up
 from service.privacy.outline import Notion, evaluate, outline
 from service.privacy.plan import Neighbouring, Priced
-from service.privacy.pure import mechanism_delta
-from service.privacy.tight.laws import Ladder, Law, law_of, total_rho
+from service.privacy.tight.laws import Law, law_of, total_rho
 from service.privacy.tight.work import NotTight
 from service.privacy.zcdp import plan_rho
 
@@ -57,16 +57,16 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> Sum:
         NotTight: a mechanism without a law, or a group whose profile is not known to be that of its mechanisms.
     """
     outlined = outline(plan, neighbouring, profiles=True)
-    if all(isinstance(mechanism, Gaussian) for mechanism in outlined.mechanisms):
+    if not any(mechanism.work().tight for mechanism in outlined.mechanisms):
         rho = plan_rho(plan, neighbouring).nats
-        return Sum(((Gaussian(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
+        return Sum(((GaussianLoss(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
     if not outlined.groups_compose:
         raise NotTight
     return evaluate(outlined, Notion(_of_mechanism, _total, _largest))
 
 
 def _of_mechanism(mechanism: Mechanism) -> Sum:
-    delta = mechanism_delta(mechanism).nats or 0
+    delta = mechanism.delta().nats or 0
     law = law_of(mechanism)
     above = double_up(Fraction(delta))  # never 0 of a delta that is not: doubles end before the figures declared
     kept = -math.inf if above >= 1 else math.log1p(-above)
@@ -124,12 +124,12 @@ def _rank(one: Sum) -> tuple[object, object]:
     becomes more by adding independent noise, or by answering at random.
     """
     laws = {law: count for law, count in one.items if not isinstance(law, Worst)}
-    if len(laws) == len(one.items) and all(isinstance(law, Gaussian) for law in laws):
+    if len(laws) == len(one.items) and all(isinstance(law, GaussianLoss) for law in laws):
         return ("gaussian", one.kept), total_rho(laws)
     if len(one.items) == 1:
         ((law, count),) = one.items
-        if isinstance(law, Laplace):
-            return ("laplace", count, one.kept), law.sensitivity / law.scale
+        if isinstance(law, LaplaceLoss):
+            return ("laplace", count, one.kept), law.e
         if isinstance(law, Ladder):
             return ("ladder", law.s, law.values, count, one.kept), law.e
     return one, 0

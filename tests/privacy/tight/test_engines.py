@@ -6,12 +6,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from service.privacy.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace, Mechanism
 from service.privacy.plan import Choice, Neighbouring, Plan, Repeat, Sequence
 from service.privacy.tight import Tight
 from service.privacy.tight.atoms import Enumerated, atoms_of, law_from_profile, profile
 from service.privacy.tight.gaussian import gaussian_delta
-from service.privacy.tight.laws import Atoms, Ladder, Law
+from service.privacy.tight.laws import Atoms, Law
 from service.privacy.tight.lines import Lines
 from service.privacy.tight.search import least_epsilon
 from tests.privacy.reference import nats
@@ -24,8 +25,8 @@ ADD = Neighbouring.ADD_REMOVE
     [
         {Ladder(Fraction(1, 2)): 30},
         {Ladder(Fraction(3, 4), 3): 5, Ladder(Fraction(1, 2), 2, 9): 4},
-        {DiscreteGaussian(sigma_squared=Fraction(3)): 6},
-        {DiscreteGaussian(sigma_squared=Fraction(1, 5), sensitivity=2): 2, Ladder(Fraction(2, 7)): 3},
+        {DiscreteGaussianLoss(sigma_squared=Fraction(3), sensitivity=1): 6},
+        {DiscreteGaussianLoss(sigma_squared=Fraction(1, 5), sensitivity=2): 2, Ladder(Fraction(2, 7)): 3},
         {Ladder(Fraction(random, 1009)): 1 for random in (311, 340, 401, 419, 457, 503, 547, 601, 653, 709, 757, 811)},
     ],
 )
@@ -43,7 +44,7 @@ def test_atoms_and_lines_agree(laws: dict[Law, int], delta: float) -> None:
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5, 4.0, 30.0])
 def test_a_line_finds_the_closed_form(count: int, epsilon: float) -> None:
     """Ten thousand Gaussians of standard deviation 100, as in prv_accountant's own tests, are one of 1."""
-    line, method = Lines.of({Gaussian(sigma_squared=Fraction(count)): count}).at(epsilon)
+    line, method = Lines.of({GaussianLoss(sigma_squared=Fraction(count)): count}).at(epsilon)
     closed = float(nats(gaussian_delta(Fraction(1, 2), Fraction(epsilon))))
     found = math.exp(line.log_delta(epsilon)[0])
     assert method == "contour"
@@ -74,7 +75,7 @@ def test_the_method_is_told(plan: Plan, method: str) -> None:
 
 def test_a_law_has_the_profile_that_it_was_made_from() -> None:
     points = np.linspace(0.0, 3.0, 40)
-    source = atoms_of(DiscreteGaussian(sigma_squared=Fraction(5)))
+    source = atoms_of(DiscreteGaussianLoss(sigma_squared=Fraction(5), sensitivity=1))
     law = law_from_profile(points, profile(source, points))
     assert law.p.sum() + law.infinite == pytest.approx(1, abs=1e-12)
     assert profile(law, points) == pytest.approx(profile(source, points), rel=1e-9)

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt
+from service.privacy.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
 from service.privacy.tight.atoms import atoms_of
 from service.privacy.tight.contour import UNIT
 from service.privacy.tight.families import Family, Ladders, Laplaces
-from service.privacy.tight.laws import Ladder
 from service.privacy.tight.noise import DiscreteGaussians, Osgts, Table
 from tests.privacy.reference import mp, oracle
 from tests.privacy.tight import exact
@@ -158,8 +157,8 @@ def test_a_table_is_the_sum_over_its_atoms(spacing: float | None) -> None:
     [
         Ladder(Fraction(3, 2), 5),
         Ladder(Fraction(2), 2, 60),
-        DiscreteGaussian(sigma_squared=Fraction(7, 3), sensitivity=2),
-        DiscreteOsgt(sigma_squared=Fraction(9), m=Fraction(2), sensitivity=3),
+        DiscreteGaussianLoss(sigma_squared=Fraction(7, 3), sensitivity=2),
+        DiscreteOsgtLoss(sigma_squared=Fraction(9), m=Fraction(2), sensitivity=3),
     ],
 )
 def test_losses_are_the_same_in_both_directions(law: Any) -> None:

@@ -1,15 +1,14 @@
-"""The noise laws as one family on the integers: log mass(x) = -x²/(2 sigma²) - |x|/b + constant."""
+"""Laws of noise as one family: log mass(x) = -x²/(2 sigma²) - |x|/b + constant."""
 
 from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.keyed import Keyed
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism
 
 
 @dataclass(frozen=True, slots=True)
-class Law(Keyed):
-    """A law of integer noise, symmetric about 0, with exact parameters.
+class NoiseLaw(Keyed):
+    """A law of noise, symmetric about 0, with exact parameters: a mass on the integers, or a density.
 
     ``scale`` alone is the geometric law (discrete Laplace), ``sigma_squared`` alone the discrete
     Gaussian; both together are offset symmetric Gaussian tails of offset m = sigma²/b. Sampling,
@@ -44,14 +43,18 @@ class Law(Keyed):
         """The coefficient of |x| in -log mass(x), which is 1/b."""
         return Fraction(0) if self.scale is None else 1 / self.scale
 
+    @property
+    def offset(self) -> Fraction:
+        """m = sigma²/b, of the tails exp(-(|x| + m)²/(2 sigma²)) (counts); 0 where there is no exponential part.
 
-def noise_law(mechanism: Mechanism) -> Law | None:
-    """The law of a mechanism's noise; None where it is continuous or declared: accounted for here, never drawn."""
-    match mechanism:
-        case Geometric(scale=scale):
-            return Law(scale=scale)
-        case DiscreteGaussian(sigma_squared=sigma_squared):
-            return Law(sigma_squared=sigma_squared)
-        case DiscreteOsgt(sigma_squared=sigma_squared, m=m):
-            return Law(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)
-    return None
+        Raises:
+            ValueError: there is no Gaussian part.
+        """
+        if self.sigma_squared is None:
+            raise ValueError("expected a Gaussian part")
+        return self.sigma_squared * self.linear
+
+
+def offset_law(sigma_squared: Fraction, m: Fraction) -> NoiseLaw:
+    """Return offset symmetric Gaussian tails; without an offset the Gaussian law."""
+    return NoiseLaw(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)

@@ -1,0 +1,319 @@
+"""The contract of mechanisms: all that the rest of the service may ask of one.
+
+A mechanism is one query whose answer moves, in each of ``cells`` cells, by at most ``sensitivity``. Accounting a
+vector as cells of sensitivity s, not as one query of sensitivity cells*s, is what makes zCDP tight.
+
+A mechanism with discrete noise draws it on a lattice, the multiples of its ``granularity`` g (counts), and its
+parameters here are in units of g: with X integer noise and q the query's answer, a multiple of g, the output q + gX
+is g times q/g + X. Multiplying by g is a bijection between the integers and the lattice, known to everybody, so the
+privacy loss is that of integer noise with the parameters and the sensitivity divided by g, in every notion: no
+price looks at g. On another lattice the same parameters in counts cost something else, which is why g belongs to
+the mechanism that is charged, and not to a draw of it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple, Self
+
+from service.errors import InvalidInput
+from service.privacy.arithmetic import BALLS
+from service.privacy.document import Document, read_positive
+from service.privacy.keyed import Keyed
+from service.privacy.loss import ZERO, Loss
+from service.privacy.loss_laws import LossLaw
+from service.privacy.noise_law import NoiseLaw
+from service.privacy.numbers import ceiling, exact_text
+from service.privacy.partitions import Partitions
+from service.privacy.tables import Curve
+
+MAX_SENSITIVITY = 2**53  # in units of granularity
+
+
+class RdpBounds(NamedTuple):
+    """Upper bounds on tau(alpha), nats, of one cell moved by the sensitivity: the least of them holds.
+
+    Pure epsilon bounds tau(alpha) too, and is not repeated here.
+
+    Attributes:
+        curve: a formula of alpha - 1.
+        slope: c of the bound c*alpha.
+        attained_at: multiples of its inverse are orders at which tau is the slope exactly, which balls cannot tell.
+        line: a and b of the bound a + b*alpha.
+        points: (order, tau) pairs by ascending order; between them a chord of (alpha-1) tau(alpha) is a bound.
+    """
+
+    curve: Curve | None = None
+    slope: Fraction | None = None
+    attained_at: int | None = None
+    line: tuple[Fraction, Fraction] | None = None
+    points: tuple[tuple[Fraction, Fraction], ...] = ()
+
+    @property
+    def sole_slope(self) -> Fraction | None:
+        """The slope where it is the only bound, or as good as one: what totals may add up as one number."""
+        return None if self.is_mixed or (self.curve and self.attained_at is None) else self.slope
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether different bounds are the least at different orders."""
+        return bool(self.points) or (self.curve is not None and self.slope is not None and self.attained_at is None)
+
+
+class Work(NamedTuple):
+    """How long a mechanism's figures take, in about milliseconds of one core.
+
+    Attributes:
+        at_order: its RDP at one order, in balls.
+        in_arrays: whether its RDP is evaluated in arrays with that of others, rather than in balls.
+        proof: what its rho takes, once.
+        tight: whether its tight figures have to be computed, rather than follow from its rho.
+        linear: whether its RDP is, or nearly is, a multiple of the order.
+    """
+
+    at_order: float
+    in_arrays: bool = True
+    proof: float = 0.0
+    tight: bool = True
+    linear: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism(Keyed, ABC):
+    """A mechanism: a frozen value with exact parameters.
+
+    Losses are those of one cell moved by the sensitivity, in nats, and never below the truth.
+
+    Attributes:
+        name: unique in a plan; None until the plan is read, which then gives the path.
+        tags: what the query reveals something about (an attribute, a geography).
+        cells: how many cells one neighbouring change can move, over all partitions of the query;
+            None takes 1 under ``add_remove`` and 2 under ``replace_one``.
+        cells_added: under ``replace_one``, how many cells adding or removing one record can move;
+            None takes half of ``cells``, rounded up.
+        partitions: which it may be drawn for, as it or a node above declares; no loss depends on it, so that two
+            mechanisms which differ in nothing else are equal.
+    """
+
+    TYPE: ClassVar[str]
+    """Its name in documents."""
+    DRAWN: ClassVar[bool] = False
+    """Whether its noise is integer, so that it can be drawn exactly; others are only accounted."""
+    ADDITIVE: ClassVar[bool] = False
+    """Whether it adds noise to an answer, and so has a sensitivity, a noise scale and cells."""
+
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    cells: int | None = None
+    cells_added: int | None = None
+    partitions: Partitions | None = field(default=None, compare=False)
+
+    @property
+    def unit(self) -> Fraction:
+        """Counts in the unit of its sensitivity and noise."""
+        return Fraction(1)
+
+    @classmethod
+    @abstractmethod
+    def read(cls, document: Document, at: str) -> Self:
+        """Return the mechanism that a document states, without name, tags and partitions.
+
+        Args:
+            at: JSON pointer of the document, for faults.
+
+        Raises:
+            InvalidInput: a field has no meaning.
+        """
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Return the fields of its own in normal form; ``read`` reads them back."""
+
+    def faults(self, *, replaced: bool, divided: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        """Yield fields that have no meaning under a neighbouring relation, and what is expected of them.
+
+        Args:
+            replaced: whether the relation is ``replace_one`` and not ``add_remove``.
+            divided: whether it is below a ``parallel`` or ``choice``, where a changed record can leave one part and
+                enter another.
+        """
+        if self.cells_added is not None and not replaced:
+            yield "cells_added", "expected none under add_remove; cells is what one record moves"
+
+    def moved(self, *, replaced: bool, one_side: bool) -> tuple["Mechanism", int]:
+        """Return the mechanism of one cell as a change sees it, and how many of its cells the change moves.
+
+        Args:
+            one_side: whether the change is the removal or the addition that makes up half of a replacement.
+
+        Raises:
+            ValueError: one of ``faults`` is there.
+        """
+        cells = self.cells or (2 if replaced else 1)
+        if one_side:
+            cells = self.cells_added or (cells + 1) // 2
+        if self.cells is None and self.cells_added is None:
+            return self, cells
+        return replace(self, cells=None, cells_added=None), cells
+
+    @abstractmethod
+    def grouped(self, size: int) -> tuple["Mechanism", int]:
+        """Return a mechanism whose loss, composed so many times, is that of ``size`` records that change together.
+
+        ``docs/mathematics/group-privacy.md`` proves that plans can be composed of these as of any mechanisms.
+        """
+
+    def simplest(self) -> "Mechanism":
+        """Return the simplest mechanism with the same losses, names and tags."""
+        return self
+
+    def scaled(self, multiplier: Fraction) -> Self:  # noqa: ARG002
+        """Return the mechanism with its noise scale multiplied; itself where it has none."""
+        return self
+
+    @abstractmethod
+    def pure_epsilon(self) -> Loss:
+        """Return the largest privacy loss; exact, infinite where there is none."""
+
+    def delta(self) -> Loss:
+        """Return the probability with which the losses do not hold."""
+        return ZERO
+
+    @abstractmethod
+    def rho_curve(self) -> Curve | None:
+        """Return the formula of rho; None where rho is rational or infinite, or no formula says all that is known."""
+
+    @abstractmethod
+    def rho(self) -> Loss:
+        """Return the zCDP loss; irrational ones are rounded up from balls."""
+
+    @abstractmethod
+    def rdp(self) -> RdpBounds:
+        """Return what is known of the Rényi divergences."""
+
+    @abstractmethod
+    def loss_law(self) -> LossLaw | None:
+        """Return the law of the loss, or one that dominates it, given that delta does not strike.
+
+        None where no law is known.
+        """
+
+    @abstractmethod
+    def noise_law(self) -> NoiseLaw | None:
+        """Return the law of its noise in units of granularity; None where it adds none.
+
+        It is a mass on the integers where the mechanism is ``DRAWN``, else a density.
+        """
+
+    @abstractmethod
+    def work(self) -> Work:
+        """Return how long its figures take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discrete(Mechanism):
+    """Noise on a lattice, which can be drawn.
+
+    Attributes:
+        sensitivity: per cell, in units of granularity.
+        granularity: counts.
+    """
+
+    ADDITIVE = DRAWN = True
+
+    sensitivity: int = 1
+    granularity: Fraction = Fraction(1)
+
+    @property
+    def unit(self) -> Fraction:
+        """Its granularity."""
+        return self.granularity
+
+    def grouped(self, size: int) -> tuple[Mechanism, int]:
+        return replace(self, sensitivity=self.sensitivity * size), 1
+
+    def simplest(self) -> Mechanism:
+        """Return the same on the integers."""
+        return self if self.granularity == 1 else replace(self, granularity=Fraction(1))
+
+    @abstractmethod
+    def noise_law(self) -> NoiseLaw: ...
+
+    @abstractmethod
+    def scaled(self, multiplier: Fraction) -> Self: ...
+
+    def lattice(self) -> dict[str, Any]:
+        """Return the fields of sensitivity and granularity."""
+        if self.granularity == 1:
+            return {"sensitivity": self.sensitivity}
+        return {
+            "sensitivity": exact_text(self.sensitivity * self.granularity),
+            "granularity": exact_text(self.granularity),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuous(Mechanism):
+    """Noise with a density, which is accounted and never drawn.
+
+    Attributes:
+        sensitivity: per cell, counts.
+    """
+
+    ADDITIVE = True
+
+    sensitivity: Fraction = Fraction(1)
+
+    def grouped(self, size: int) -> tuple[Mechanism, int]:
+        return replace(self, sensitivity=self.sensitivity * size), 1
+
+    @abstractmethod
+    def noise_law(self) -> NoiseLaw: ...
+
+    @abstractmethod
+    def scaled(self, multiplier: Fraction) -> Self: ...
+
+
+def read_lattice(document: Document, at: str) -> dict[str, Any]:
+    """Return the fields ``sensitivity``, in units of granularity, and ``granularity``, in counts.
+
+    Raises:
+        InvalidInput: the sensitivity is no multiple of the granularity, or too many of it.
+    """
+    if document.get("granularity") is None:
+        sensitivity = document.get("sensitivity", 1)
+        if not isinstance(sensitivity, int):
+            detail = "expected an integer of at most 2^53; other numbers need a granularity"
+            raise InvalidInput.at(f"{at}/sensitivity", detail)
+        return {"sensitivity": sensitivity, "granularity": Fraction(1)}
+    unit = read_positive(document, at, "granularity")
+    steps = read_positive(document, at, "sensitivity") / unit if "sensitivity" in document else 1 / unit
+    if steps.denominator != 1 or steps > MAX_SENSITIVITY:
+        detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
+        raise InvalidInput.at(f"{at}/sensitivity", detail)
+    return {"sensitivity": int(steps), "granularity": unit}
+
+
+def read_sensitivity(document: Document, at: str) -> Fraction:
+    """Return the sensitivity of noise with a density.
+
+    Raises:
+        InvalidInput: it is not above 0.
+    """
+    return read_positive(document, at, "sensitivity") if "sensitivity" in document else Fraction(1)
+
+
+def read_cells(document: Document) -> dict[str, Any]:
+    """Return the numbers of cells that a document states."""
+    return {field: document[field] for field in ("cells", "cells_added") if document.get(field) is not None}
+
+
+def rounded_rho(curve: Curve, epsilon: Fraction) -> Loss:
+    """Return a formula's rho rounded up, or a looser rational bound where that is smaller.
+
+    epsilon²/2 bounds the rho of every epsilon-DP mechanism (Bun and Steinke 2016, Prop. 3.3); it is the smaller
+    only where cancellation exhausts the precision, at epsilon below about 1e-600.
+    """
+    rounded, otherwise = ceiling(lambda: curve.at(BALLS)), epsilon * epsilon / 2
+    return Loss(otherwise if rounded is None else min(rounded, otherwise), rational=False)

@@ -1,0 +1,203 @@
+"""Mechanisms known only by a guarantee that somebody else proved."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Self
+
+from service.errors import InvalidInput
+from service.privacy.curves import randomized_response
+from service.privacy.document import Document, read_exact, read_non_negative
+from service.privacy.keyed import Keyed
+from service.privacy.loss import INFINITE, Loss, least
+from service.privacy.loss_laws import Ladder
+from service.privacy.mechanisms.base import Mechanism, RdpBounds, Work, rounded_rho
+from service.privacy.mechanisms.randomized_response import pure_rho_curve
+from service.privacy.numbers import ball, ceiling, exact_text
+from service.privacy.tables import Curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration(Keyed):
+    """A guarantee that someone else proved: any of pure, zCDP and RDP, each beside ``delta``.
+
+    Attributes:
+        epsilon: pure loss (nats), or None.
+        delta: probability that the other figures do not hold.
+        rho: zCDP loss (nats), or None.
+        rdp: (order, loss in nats) pairs by ascending order, or empty.
+    """
+
+    epsilon: Fraction | None = None
+    delta: Fraction = Fraction(0)
+    rho: Fraction | None = None
+    rdp: tuple[tuple[Fraction, Fraction], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared(Mechanism):
+    """A mechanism known only by its guarantee.
+
+    Attributes:
+        reference: why the guarantee holds; no loss depends on it.
+        add_remove: the guarantee when a record is only added or only removed, needed below ``parallel`` and
+            ``choice`` under ``replace_one``.
+    """
+
+    TYPE = "declared"
+
+    guarantee: Declaration
+    reference: str
+    add_remove: Declaration | None = None
+
+    @classmethod
+    def read(cls, document: Document, at: str) -> Self:
+        one_sided = document.get("add_remove")
+        missing = [
+            f for f in ("epsilon", "delta", "rho", "rdp") if document.get(f) and not (one_sided or document).get(f)
+        ]
+        if missing:
+            raise InvalidInput.at(f"{at}/add_remove", f"expected the fields that are declared; missing: {missing}")
+        return cls(
+            guarantee=read_declaration(document, at),
+            reference=document["reference"],
+            add_remove=None if one_sided is None else read_declaration(one_sided, f"{at}/add_remove"),
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        document = {"reference": self.reference} | _write_declaration(self.guarantee)
+        return document if self.add_remove is None else document | {"add_remove": _write_declaration(self.add_remove)}
+
+    def faults(self, *, replaced: bool, divided: bool) -> Iterator[tuple[str, str]]:
+        if self.add_remove is None and replaced and divided:
+            yield (
+                "add_remove",
+                "expected add_remove: below parallel and choice, a changed record can leave one part and enter another",
+            )
+        elif self.add_remove is not None and not replaced:
+            yield "add_remove", "expected none: the account's relation is add_remove already"
+
+    def moved(self, *, replaced: bool, one_side: bool) -> tuple[Mechanism, int]:  # noqa: ARG002
+        if not one_side:
+            return self, 1
+        if self.add_remove is None:
+            raise ValueError("expected add_remove of a declared mechanism below parallel or choice")
+        return replace(self, guarantee=self.add_remove), 1
+
+    def grouped(self, size: int) -> tuple[Mechanism, int]:
+        if size == 1:
+            return self, 1
+        one_sided = None if self.add_remove is None else _grouped(self.add_remove, size)
+        return replace(self, guarantee=_grouped(self.guarantee, size), add_remove=one_sided), 1
+
+    def simplest(self) -> Mechanism:
+        """Return the same without its reference."""
+        return replace(self, reference="")
+
+    def pure_epsilon(self) -> Loss:
+        return INFINITE if self.guarantee.epsilon is None else Loss(self.guarantee.epsilon)
+
+    def delta(self) -> Loss:
+        return Loss(self.guarantee.delta)
+
+    def rho_curve(self) -> None:
+        return None
+
+    def rho(self) -> Loss:
+        stated, epsilon = self.guarantee.rho, self.guarantee.epsilon
+        bounds = [] if stated is None else [Loss(stated)]
+        if epsilon is not None:
+            bounds.append(rounded_rho(pure_rho_curve(epsilon), epsilon))
+        return least(bounds)
+
+    def rdp(self) -> RdpBounds:
+        epsilon = self.guarantee.epsilon
+        curve = None if epsilon is None else Curve(randomized_response, (epsilon, 2))
+        return RdpBounds(curve=curve, slope=self.guarantee.rho, points=self.guarantee.rdp)
+
+    def loss_law(self) -> Ladder | None:
+        """Return two-valued randomised response; a declared rho or Rényi curve is known to have no law.
+
+        An (epsilon, delta)-DP mechanism is dominated by one that with probability delta loses everything and is
+        else two-valued randomised response (Kairouz, Oh, Viswanath 2015, Theorem 3.4).
+        """
+        return None if self.guarantee.epsilon is None else Ladder(self.guarantee.epsilon)
+
+    def noise_law(self) -> None:
+        return None
+
+    def work(self) -> Work:
+        return Work(at_order=0.03)
+
+
+def read_declaration(document: Document, at: str) -> Declaration:
+    """Return a declared guarantee: at least one of epsilon, rho and rdp, none negative, delta below 1.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    exact = {
+        field: read_exact(document, at, field)
+        for field in ("epsilon", "rho", "delta")
+        if document.get(field) is not None
+    }
+    for field, value in exact.items():
+        if value < 0 or (field == "delta" and value >= 1):
+            limits = "a number of at least 0" + (" and below 1" if field == "delta" else "")
+            raise InvalidInput.at(f"{at}/{field}", f"expected {limits}")
+    points = sorted(_read_point(point, f"{at}/rdp/{number}") for number, point in enumerate(document.get("rdp") or ()))
+    if any(one == other for (one, _), (other, _) in pairwise(points)):
+        raise InvalidInput.at(f"{at}/rdp", "expected each order once")
+    if not points and "epsilon" not in exact and "rho" not in exact:
+        raise InvalidInput.at(at, "expected at least one of epsilon, rho and rdp")
+    return Declaration(
+        epsilon=exact.get("epsilon"),
+        delta=exact.get("delta", Fraction(0)),
+        rho=exact.get("rho"),
+        rdp=tuple(points),
+    )
+
+
+def _read_point(document: Document, at: str) -> tuple[Fraction, Fraction]:
+    alpha = read_exact(document, at, "alpha")
+    if alpha <= 1:
+        raise InvalidInput.at(f"{at}/alpha", "expected an order above 1")
+    return alpha, read_non_negative(document, at, "epsilon")
+
+
+def _write_declaration(declaration: Declaration) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        field: exact_text(value)
+        for field, value in (("epsilon", declaration.epsilon), ("rho", declaration.rho), ("delta", declaration.delta))
+        if value is not None
+    }
+    if declaration.rdp:
+        document["rdp"] = [{"alpha": exact_text(a), "epsilon": exact_text(e)} for a, e in declaration.rdp]
+    return document
+
+
+def _grouped(one: Declaration, size: int) -> Declaration:
+    """Return what a guarantee for one record says for ``size`` of them.
+
+    Pure: size*epsilon. zCDP: size² rho (Bun and Steinke 2016, Prop. 1.9), where there is no delta: for rho
+    beside a delta, and for Rényi orders, nothing is known and the loss is infinite. Where not even epsilon
+    bounds what a change makes of the event of probability delta, only delta = 1 is certain.
+    """
+    epsilon = None if one.epsilon is None else one.epsilon * size
+    if one.delta == 0:
+        return Declaration(epsilon=epsilon, rho=None if one.rho is None else one.rho * size**2)
+    delta = Fraction(1) if one.epsilon is None else min(one.delta * _chained(one.epsilon, size), Fraction(1))
+    return Declaration(epsilon=epsilon, delta=delta)
+
+
+def _chained(epsilon: Fraction, size: int) -> Fraction:
+    """Return 1 + e^epsilon + ... + e^((size-1) epsilon), rounded up: what ``size`` changes in a row make of delta.
+
+    (e^(size epsilon) - 1)/(e^epsilon - 1), and size at epsilon = 0 (the sum in the proof of Vadhan 2017,
+    Lemma 2.2). Where it is too large to write out, 2^9999, any delta that can be declared has long passed 1.
+    """
+    if epsilon == 0:
+        return Fraction(size)
+    factor = ceiling(lambda: ball(epsilon * size).expm1() / ball(epsilon).expm1())
+    return Fraction(2**9999) if factor is None else factor

@@ -1,0 +1,74 @@
+"""Discrete Gaussian noise."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Self
+
+from service.privacy.curves import discrete_gaussian
+from service.privacy.document import Document, read_noise_parameter, write_noise_parameter
+from service.privacy.loss import INFINITE, Loss
+from service.privacy.loss_laws import DiscreteGaussianLoss
+from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, read_cells, read_lattice
+from service.privacy.mechanisms.gaussian import gaussian_rho
+from service.privacy.noise_law import NoiseLaw
+from service.privacy.tables import Curve
+
+SMOOTH_SIGMA_SQUARED = 2
+"""From this variance on, alpha*rho is taken for the discrete Gaussian's divergence: it is never
+below it, and above it by less than 8 pi² sigma² exp(-2 pi² sigma²) < 2e-15 relative for whole s
+(Poisson summation of the theta function in ``curves.discrete_gaussian``)."""
+_SUMMED = 10  # below this variance its divergence is a sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteGaussian(Discrete):
+    """Discrete Gaussian noise: mass proportional to exp(-x²/(2 sigma_squared)) on the integers.
+
+    Attributes:
+        sigma_squared: units of granularity, squared; the variance is a little less.
+    """
+
+    TYPE = "discrete_gaussian"
+
+    sigma_squared: Fraction
+
+    @classmethod
+    def read(cls, document: Document, at: str) -> Self:
+        lattice = read_lattice(document, at)
+        unit = lattice["granularity"]
+        product = (lattice["sensitivity"] * unit) ** 2 / 2
+        variance = read_noise_parameter(document, at, "sigma_squared", "rho", product) / unit**2
+        return cls(sigma_squared=variance, **lattice, **read_cells(document))
+
+    def parameters(self) -> dict[str, Any]:
+        variance, rho = self.sigma_squared * self.granularity**2, self.sensitivity**2 / (2 * self.sigma_squared)
+        return write_noise_parameter("sigma_squared", variance, "rho", rho) | self.lattice()
+
+    def scaled(self, multiplier: Fraction) -> Self:
+        return replace(self, sigma_squared=self.sigma_squared * multiplier**2)
+
+    def pure_epsilon(self) -> Loss:
+        return INFINITE
+
+    def rho_curve(self) -> None:
+        return None
+
+    def rho(self) -> Loss:
+        """Return s²/(2 sigma²)."""
+        return gaussian_rho(self.sensitivity, self.sigma_squared)
+
+    def rdp(self) -> RdpBounds:
+        """Return the slope, attained at orders alpha with whole alpha*s, as theta has period 1; below it the curve."""
+        if self.sigma_squared >= SMOOTH_SIGMA_SQUARED:
+            return RdpBounds(slope=self.rho().nats)
+        curve = Curve(discrete_gaussian, (self.sigma_squared, self.sensitivity))
+        return RdpBounds(curve=curve, slope=self.rho().nats, attained_at=self.sensitivity)
+
+    def loss_law(self) -> DiscreteGaussianLoss:
+        return DiscreteGaussianLoss(sigma_squared=self.sigma_squared, sensitivity=self.sensitivity)
+
+    def noise_law(self) -> NoiseLaw:
+        return NoiseLaw(sigma_squared=self.sigma_squared)
+
+    def work(self) -> Work:
+        return Work(at_order=0.0 if self.sigma_squared >= _SUMMED else 0.5, linear=True)

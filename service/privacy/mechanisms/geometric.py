@@ -1,0 +1,75 @@
+"""Geometric noise: the discrete Laplace law."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Self
+
+from service.privacy.arithmetic import Arithmetic, Number
+from service.privacy.curves import geometric
+from service.privacy.document import Document, read_noise_parameter, write_noise_parameter
+from service.privacy.loss import Loss
+from service.privacy.loss_laws import Ladder
+from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, read_cells, read_lattice, rounded_rho
+from service.privacy.noise_law import NoiseLaw
+from service.privacy.tables import Curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometric(Discrete):
+    """Discrete Laplace noise: mass proportional to exp(-|x|/scale) on the integers.
+
+    Attributes:
+        scale: units of granularity.
+    """
+
+    TYPE = "geometric"
+
+    scale: Fraction
+
+    @classmethod
+    def read(cls, document: Document, at: str) -> Self:
+        lattice = read_lattice(document, at)
+        unit = lattice["granularity"]
+        scale = read_noise_parameter(document, at, "scale", "epsilon", lattice["sensitivity"] * unit) / unit
+        return cls(scale=scale, **lattice, **read_cells(document))
+
+    def parameters(self) -> dict[str, Any]:
+        scale, epsilon = self.scale * self.granularity, self.sensitivity / self.scale
+        return write_noise_parameter("scale", scale, "epsilon", epsilon) | self.lattice()
+
+    def scaled(self, multiplier: Fraction) -> Self:
+        return replace(self, scale=self.scale * multiplier)
+
+    def pure_epsilon(self) -> Loss:
+        return Loss(Fraction(self.sensitivity * self.scale.denominator, self.scale.numerator))
+
+    def rho_curve(self) -> Curve:
+        return Curve(_rho, (self.scale, self.sensitivity))
+
+    def rho(self) -> Loss:
+        return rounded_rho(self.rho_curve(), self.sensitivity / self.scale)
+
+    def rdp(self) -> RdpBounds:
+        return RdpBounds(curve=Curve(geometric, (self.scale, self.sensitivity)))
+
+    def loss_law(self) -> Ladder:
+        return Ladder(self.sensitivity / self.scale, self.sensitivity)
+
+    def noise_law(self) -> NoiseLaw:
+        return NoiseLaw(scale=self.scale)
+
+    def work(self) -> Work:
+        return Work(at_order=0.03)
+
+
+def _rho(scale: Number, sensitivity: Number, at: Arithmetic) -> Number:
+    """The KL divergence between the noise and the noise moved by s; the sup of tau/alpha is at alpha -> 1.
+
+    With e = 1/b, S = s e and q = exp(-e) the loss is S left of 0, -S right of s and (s-2x) e between; its mean
+    is S - (e/sinh e)(1 - q^s), for s = 1 e tanh(e/2). Without cancellation: e/sinh e is (1 + C)(1 - t²) for
+    t = tanh(e/2), C = (e/2) coth(e/2) - 1, and 1 - q^s is S - x(-S) for x(u) = e^u - 1 - u.
+    """
+    rate = 1 / scale
+    loss, q, excess = sensitivity * rate, at.exp(-rate), at.coth_excess(rate / 2)
+    t, rest = -at.expm1(-rate) / (1 + q), 4 * q / ((1 + q) * (1 + q))  # rest = 1 - t²
+    return loss * (t * t - excess * rest) + (1 + excess) * rest * at.exp_excess(-loss)

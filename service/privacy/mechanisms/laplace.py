@@ -1,0 +1,63 @@
+"""Continuous Laplace noise."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Self
+
+from service.privacy.arithmetic import Arithmetic, Number
+from service.privacy.curves import laplace
+from service.privacy.document import Document, read_noise_parameter, write_noise_parameter
+from service.privacy.loss import Loss
+from service.privacy.loss_laws import LaplaceLoss
+from service.privacy.mechanisms.base import Continuous, RdpBounds, Work, read_cells, read_sensitivity, rounded_rho
+from service.privacy.noise_law import NoiseLaw
+from service.privacy.numbers import exact_text
+from service.privacy.tables import Curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laplace(Continuous):
+    """Continuous Laplace noise of the given scale; accounted, never drawn."""
+
+    TYPE = "laplace"
+
+    scale: Fraction
+
+    @classmethod
+    def read(cls, document: Document, at: str) -> Self:
+        s = read_sensitivity(document, at)
+        scale = read_noise_parameter(document, at, "scale", "epsilon", s)
+        return cls(scale=scale, sensitivity=s, **read_cells(document))
+
+    def parameters(self) -> dict[str, Any]:
+        noise = write_noise_parameter("scale", self.scale, "epsilon", self.sensitivity / self.scale)
+        return noise | {"sensitivity": exact_text(self.sensitivity)}
+
+    def scaled(self, multiplier: Fraction) -> Self:
+        return replace(self, scale=self.scale * multiplier)
+
+    def pure_epsilon(self) -> Loss:
+        return Loss(self.sensitivity / self.scale)
+
+    def rho_curve(self) -> Curve:
+        return Curve(_rho, (self.scale, self.sensitivity))
+
+    def rho(self) -> Loss:
+        return rounded_rho(self.rho_curve(), self.sensitivity / self.scale)
+
+    def rdp(self) -> RdpBounds:
+        return RdpBounds(curve=Curve(laplace, (self.scale, self.sensitivity)))
+
+    def loss_law(self) -> LaplaceLoss:
+        return LaplaceLoss(scale=self.scale, sensitivity=self.sensitivity)
+
+    def noise_law(self) -> NoiseLaw:
+        return NoiseLaw(scale=self.scale)
+
+    def work(self) -> Work:
+        return Work(at_order=0.03)
+
+
+def _rho(scale: Number, sensitivity: Number, at: Arithmetic) -> Number:
+    """S - 1 + exp(-S) for S = s/b: the KL divergence, where the supremum of tau/alpha is."""
+    return at.exp_excess(-sensitivity / scale)

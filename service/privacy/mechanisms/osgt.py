@@ -1,0 +1,73 @@
+"""Continuous noise with offset symmetric Gaussian tails."""
+
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Any, ClassVar, Self
+
+from service.privacy.document import Document, read_non_negative, read_positive
+from service.privacy.loss import INFINITE, Loss
+from service.privacy.loss_laws import OsgtLoss
+from service.privacy.mechanisms.base import Continuous, Mechanism, RdpBounds, Work, read_cells, read_sensitivity
+from service.privacy.mechanisms.gaussian import Gaussian
+from service.privacy.noise_law import NoiseLaw, offset_law
+from service.privacy.numbers import exact_text
+from service.privacy.osgt import osgt_bounds
+from service.privacy.osgt_zcdp import osgt_rho
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Osgt(Continuous):
+    """Offset symmetric Gaussian tails: density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).
+
+    Accounted, never drawn. At m = 0 it is the Gaussian.
+
+    Attributes:
+        sigma_squared: counts squared; the variance is less.
+        m: counts, at least 0.
+    """
+
+    TYPE = "osgt"
+    on_integers: ClassVar[bool] = False
+
+    sigma_squared: Fraction
+    m: Fraction
+
+    @classmethod
+    def read(cls, document: Document, at: str) -> Self:
+        s = read_sensitivity(document, at)
+        variance, m = read_positive(document, at, "sigma_squared"), read_non_negative(document, at, "m")
+        return cls(sigma_squared=variance, m=m, sensitivity=s, **read_cells(document))
+
+    def parameters(self) -> dict[str, Any]:
+        return {name: exact_text(getattr(self, name)) for name in ("sigma_squared", "m", "sensitivity")}
+
+    def simplest(self) -> Mechanism:
+        """Return the Gaussian where there is no offset."""
+        if self.m:
+            return self
+        return Gaussian(**{one.name: getattr(self, one.name) for one in fields(Gaussian)})
+
+    def scaled(self, multiplier: Fraction) -> Self:
+        return replace(self, sigma_squared=self.sigma_squared * multiplier**2, m=self.m * multiplier)
+
+    def pure_epsilon(self) -> Loss:
+        return INFINITE
+
+    def rho_curve(self) -> None:
+        return None
+
+    def rho(self) -> Loss:
+        return Loss(osgt_rho(self), rational=False)
+
+    def rdp(self) -> RdpBounds:
+        curve, line = osgt_bounds(self)
+        return RdpBounds(curve=curve, line=line)
+
+    def loss_law(self) -> OsgtLoss:
+        return OsgtLoss(sigma_squared=self.sigma_squared, m=self.m, sensitivity=self.sensitivity)
+
+    def noise_law(self) -> NoiseLaw:
+        return offset_law(self.sigma_squared, self.m)
+
+    def work(self) -> Work:
+        return Work(at_order=0.3, in_arrays=False)

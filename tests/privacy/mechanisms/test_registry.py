@@ -1,0 +1,76 @@
+"""The mechanisms that there are, and that no other module asks which of them it has."""
+
+import ast
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import service
+from service.privacy import mechanisms
+from service.privacy.mechanisms import MECHANISMS
+from tests.privacy.mechanisms.contract import MechanismContract
+
+_SERVICE = Path(service.__file__).parent
+_ASK = {
+    # A search for the least noise of one family, or a comparison of two: the family is the question.
+    "privacy/least_noise.py": 16,
+    "privacy/comparison.py": 2,
+    "api/noise.py": 4,
+    "api/comparisons.py": 2,
+    # A budget is divided in epsilon or in rho, and a margin is met by another formula for each law.
+    "privacy/allocation.py": 12,
+    "privacy/safetab.py": 4,
+    # A declared mechanism's fixed plan says no more than it does.
+    "api/registry_texts.py": 1,
+}
+"""Lines that ask for the type of a mechanism, by file, with the reason."""
+
+
+def test_every_mechanism_has_a_module_an_entry_and_the_contract() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(mechanisms.__path__)} - {"base"}
+    assert modules == set(MECHANISMS)
+    for name, kind in MECHANISMS.items():
+        assert name == kind.TYPE
+        assert kind.__module__ == f"{mechanisms.__name__}.{name}"
+        tests = vars(importlib.import_module(f"tests.privacy.mechanisms.test_{name}"))
+        (contract,) = (
+            value
+            for key, value in tests.items()
+            if key == f"Test{kind.__name__}" and issubclass(value, MechanismContract)
+        )
+        assert {type(example) for example in contract.EXAMPLES} == {kind}
+
+
+def test_no_other_module_asks_for_the_type_of_a_mechanism() -> None:
+    asked = Counter(
+        str(path.relative_to(_SERVICE))
+        for path in _SERVICE.rglob("*.py")
+        if not path.is_relative_to(_SERVICE / "privacy" / "mechanisms")
+        for _ in _questions(ast.parse(path.read_text()))
+    )
+    assert asked == _ASK
+
+
+def _questions(module: ast.Module) -> Iterator[ast.AST]:
+    """``isinstance``, ``case``, ``is`` and ``in`` on the class of a mechanism, by whatever name it is imported."""
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("service.privacy.mechanisms")
+        for alias in node.names
+        if alias.name != "Mechanism"
+    }
+    for node in ast.walk(module):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kind]):
+                asked: ast.AST = kind
+            case ast.MatchClass(cls=kind):
+                asked = kind
+            case ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()], comparators=[kind]):
+                asked = kind
+            case _:
+                continue
+        if any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(asked)):
+            yield node
