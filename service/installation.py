@@ -59,9 +59,9 @@ def open_installation(
     check_secret(database, secret)
     mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
     if serving:
-        begun = mark is not None and INSTALLATION in mark.heads and mark.heads[INSTALLATION] != BEFORE_FIRST
+        marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
         bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
-        adopt(database, secret, bootstrap, begun=begun)
+        adopt(database, secret, bootstrap, marked=marked)
     return database, secret
 
 

@@ -152,7 +152,7 @@ def test_verify_changes_nothing_of_a_ledger_of_an_older_version(tmp_path: Path) 
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT seal FROM api_keys").scalars().all() == [None]
         (entries,) = connection.exec_driver_sql("SELECT count(*) FROM installation_journal").one()
-    assert entries == 1
+    assert entries == 2
     downgrade(database, "0011")
     database.close()
     refused = run(tmp_path, "verify")

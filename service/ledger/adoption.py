@@ -8,7 +8,7 @@ only the holder of the secret can write.
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -17,8 +17,8 @@ from sqlalchemy import Connection
 
 from service.ledger import account_rows, clock, hold_rows, idempotency, installation_journal, jobs, release_rows
 from service.ledger.database import Database
-from service.ledger.installation import lock_installation
-from service.ledger.journal import Broken
+from service.ledger.installation_journal import lock_installation
+from service.ledger.journal import BEFORE_FIRST, Broken, Head
 from service.ledger.key_events import Known, keys_in
 from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord
 from service.ledger.keys import fixed, seal_key, token_of, unsealed_keys, unsound
@@ -30,19 +30,20 @@ _AT_ONCE, _MANY = 50, 500  # rows of a transaction; an answer may have megabytes
 P = TypeVar("P")
 
 
-def adopt(database: Database, secret: Secret, bootstrap: str | None, *, begun: bool = False) -> None:
+def adopt(database: Database, secret: Secret, bootstrap: str | None, *, marked: Head = BEFORE_FIRST) -> None:
     """Seal what is older than seals, where this was not done before.
 
     Args:
-        begun: whether the installation's journal is known to have had entries: no keys, answers or results of an
-            older version are left to be sealed then, whatever the database says.
+        marked: an entry that the installation's journal is known to have: where there is one, no keys, answers or
+            results of an older version are left to be sealed, whatever the database says.
 
     Raises:
         StartupRefused: the installation's journal is not sound, so that nobody can tell what was done before.
         Unavailable: the database does not answer.
     """
+    begun = marked != BEFORE_FIRST
     with database.read() as connection:
-        known, sealed = _told_by_journal(connection, secret)
+        known, sealed = _told_by_journal(connection, secret, marked)
         waiting = unsealed_keys(connection)
     adopted: list[KeyRecord] = []
     noted = (_token_noted(secret, known, key, bootstrap) for key in waiting)
@@ -55,17 +56,28 @@ def adopt(database: Database, secret: Secret, bootstrap: str | None, *, begun: b
     _seal_rows(database, secret, sealed, begun=begun)
 
 
-def _told_by_journal(connection: Connection, secret: Secret) -> tuple[Known, set[str]]:
+def _told_by_journal(connection: Connection, secret: Secret, marked: Head = BEFORE_FIRST) -> tuple[Known, set[str]]:
     """The keys that the installation's journal tells of, and of what the rows were sealed; each entry is checked.
 
     Raises:
-        StartupRefused: it is not sound.
+        StartupRefused: it is not sound, or ends before the entry that is marked.
     """
     try:
         entries = list(installation_journal.read(connection, secret))
+        _require_reached(entries, marked)
         return keys_in(entries), {of for said in entries if said["kind"] == "rows_sealed" for of in said["content"]}
     except Broken as broken:
         raise unsound(broken) from None
+
+
+def _require_reached(entries: Sequence[object], marked: Head) -> None:
+    """Make sure that all entries up to a marked one were read.
+
+    Raises:
+        Broken: some were not, as where a policy of the database hides them.
+    """
+    if len(entries) < marked.seq:
+        raise Broken(f"entry {len(entries) + 1}: the entry is missing")
 
 
 def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *, begun: bool) -> list[KeyRecord]:

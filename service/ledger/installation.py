@@ -9,11 +9,13 @@ import re
 from sqlalchemy import Connection, insert, select
 
 from service.errors import StartupRefused
-from service.ledger import clock
+from service.ledger import clock, installation_journal
 from service.ledger.database import Database
 from service.ledger.secret import Secret
 from service.ledger.tables import Installation
 
+SEALED_ROWS = ("answers", "jobs", "accounts", "releases", "holds", "spending")
+"""Rows that an older version wrote without seals."""
 _ONLY_ROW = 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
@@ -33,8 +35,12 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
     def bind(connection: Connection) -> str:
         known = _known_fingerprint(connection)
         if known is None:
-            row = {"id": _ONLY_ROW, "secret_fingerprint": mine, "created_at": clock.now()}
+            at = clock.now()
+            row = {"id": _ONLY_ROW, "secret_fingerprint": mine, "created_at": at}
             connection.execute(insert(Installation).values(row))
+            # No older version was here: what has no seal is nobody's from the first moment on.
+            none: dict[str, object] = dict.fromkeys(SEALED_ROWS, 0)
+            installation_journal.append(connection, secret, "rows_sealed", none, actor=None, at=at)
         return mine if known is None else known
 
     if bind_new:
@@ -60,11 +66,6 @@ def is_bound(database: Database) -> bool:
     """
     with database.read() as connection:
         return _known_fingerprint(connection) is not None
-
-
-def lock_installation(connection: Connection) -> None:
-    """Hold a lock until the transaction ends that start-up steps of all replicas have in common."""
-    connection.execute(select(Installation.id).with_for_update())
 
 
 def _known_fingerprint(connection: Connection) -> str | None:

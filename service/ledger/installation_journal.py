@@ -12,7 +12,6 @@ from sqlalchemy import Connection, insert, select
 
 from service.ledger.company import Made
 from service.ledger.database import note_entries, require_written
-from service.ledger.installation import lock_installation
 from service.ledger.journal import (
     BEFORE_FIRST,
     MISFILED,
@@ -27,7 +26,7 @@ from service.ledger.journal import (
     read_body,
 )
 from service.ledger.secret import Secret
-from service.ledger.tables import InstallationEntry
+from service.ledger.tables import Installation, InstallationEntry
 
 Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "mark_acknowledged", "rows_sealed"]
 
@@ -42,6 +41,11 @@ _INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
 _PURPOSE = "installation-journal"
 NO_ACCOUNT = 0  # as the id of the account whose journal it is
 _AT_ONCE = 500  # entries that a reader holds
+
+
+def lock_installation(connection: Connection) -> None:
+    """Hold a lock until the transaction ends that start-up steps of all replicas have in common."""
+    connection.execute(select(Installation.id).with_for_update())
 
 
 def append(

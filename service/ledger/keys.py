@@ -22,7 +22,8 @@ from sqlalchemy.orm import aliased
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
 from service.ledger import clock, installation_journal
 from service.ledger.database import Database
-from service.ledger.installation import check_secret, lock_installation
+from service.ledger.installation import check_secret
+from service.ledger.installation_journal import lock_installation
 from service.ledger.journal import Actor, Broken
 from service.ledger.key_events import require_valid
 from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord, Role, includes

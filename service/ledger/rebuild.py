@@ -15,7 +15,7 @@ from service.ledger.audit import UNREADABLE
 from service.ledger.database import Database, secret_of
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
 from service.ledger.history import Chain, Said, as_left, ends_by_itself
-from service.ledger.installation import lock_installation
+from service.ledger.installation_journal import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.metadata import write_metadata
 from service.ledger.spending_rows import Charged

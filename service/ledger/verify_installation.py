@@ -28,6 +28,7 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         yield f"installation_journal: {broken}"
     else:
         yield from (f"installation_journal: {misuse}" for misuse in misuses)
+        yield from _sealed_again(connection, secret)
         yield from _keys(connection, secret, known)
     for principal, number in Counter(idempotency.altered(connection, secret)).items():
         yield f"stored_answers: {number} of {principal!r} not as stored"
@@ -39,6 +40,16 @@ def _is_new(connection: Connection) -> bool:
     """Whether no server has begun a ledger here: it binds the database to its secret first."""
     used = connection.execute(select(Account.id).limit(1)).first() or connection.execute(select(ApiKey.id)).first()
     return used is None and installation_journal.head(connection) == BEFORE_FIRST
+
+
+def _sealed_again(connection: Connection, secret: Secret) -> Iterator[str]:
+    """Rows without seals are sealed once, as an older version's: the second time they were somebody else's."""
+    before: set[str] = set()
+    for said in installation_journal.read(connection, secret):
+        if said["kind"] == "rows_sealed":
+            if not before.isdisjoint(said["content"]):
+                yield f"installation_journal: entry {said['seq']} sealed rows that had been sealed before"
+            before |= said["content"].keys()
 
 
 def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]:

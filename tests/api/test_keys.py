@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 from service.ledger import clock, idempotency
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
+from service.ledger.idempotency import seal_old
 from service.ledger.keys import create_key
 from service.ledger.secret import Secret
 from service.ledger.verify_installation import verify_installation
@@ -89,7 +90,7 @@ def test_a_replay_shows_a_key_whose_answer_an_older_version_kept_without_its_bod
     made = json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201)
     statement = text("UPDATE stored_answers SET body = NULL, seal = NULL")
     database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
-    adopt(database, secret, None)
+    database.write(lambda connection: seal_old(connection, secret, ("", ""), 1), landed=lambda *_: False)
     assert json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201) == made
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text
 
 from service.ledger import (
     account_rows,
@@ -35,6 +35,7 @@ from service.ledger.opening import NewAccount
 from service.ledger.releases import ReleaseRecord
 from service.ledger.secret import Secret
 from service.ledger.settling import present
+from service.ledger.tables import Installation
 from service.ledger.verify import Verdict, verify
 from service.privacy import pricing
 from service.privacy.filter import remaining
@@ -69,6 +70,17 @@ def open_account(
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above)
     opening.open_account(database, ANN, new, lambda account: account.name)
     return account_of(database, name)
+
+
+def bind_as_before(database: Database, secret: Secret = SECRET) -> None:
+    """Bind a database as an older version did, which sealed no rows; what its journal says since is kept."""
+
+    def work(connection: Connection) -> None:
+        row = {"id": 1, "secret_fingerprint": secret.fingerprint(), "created_at": "2026-01-01T00:00:00.000000Z"}
+        connection.execute(insert(Installation).values(row))
+
+    database.write(work, landed=lambda *_: False)
+    database.secret = secret
 
 
 def unseal(database: Database) -> None:

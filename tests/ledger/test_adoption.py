@@ -15,14 +15,24 @@ from service.ledger.adoption import adopt
 from service.ledger.database import Database
 from service.ledger.installation import check_secret
 from service.ledger.installation_journal import append, read
-from service.ledger.journal import BadEntry
+from service.ledger.journal import BEFORE_FIRST, BadEntry, Head
 from service.ledger.key_records import KeyRecord
 from service.ledger.keys import authenticate, create_key, ensure_first_key, read_key, revoke_key, rotate_key, token_of
 from service.ledger.migrate import downgrade, migrate
 from service.ledger.secret import Secret
 from service.ledger.verify import verify
 from service.ledger.verify_installation import verify_installation
-from tests.ledger.charging import SECRET, account_of, asking, entries_of, open_account, reserve, unseal, void
+from tests.ledger.charging import (
+    SECRET,
+    account_of,
+    asking,
+    bind_as_before,
+    entries_of,
+    open_account,
+    reserve,
+    unseal,
+    void,
+)
 
 _AT = "2026-01-02T00:00:00.000000Z"
 _LATER = "2026-01-03T00:00:00.000000Z"
@@ -55,7 +65,7 @@ def _old_key(database: Database, key_id: str, token: str, **more: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _bound(database: Database) -> None:
-    check_secret(database, SECRET)
+    bind_as_before(database, SECRET)
 
 
 @pytest.fixture
@@ -264,9 +274,10 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
     for name in names:
         open_account(database, name)
     ids = reserve(database, *[_PLAN] * 60, name=names[0])
+    marked = BEFORE_FIRST
     if begun:
         said: dict[str, object] = {"answers": 0, "jobs": 0}
-        database.write(
+        marked = database.write(
             lambda connection: append(connection, SECRET, "rows_sealed", said, actor=None, at=_AT), landed=_never
         )
     unseal(database)
@@ -276,7 +287,7 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
         assert verify(connection, names[7]).first_bad == BadEntry(
             1, "its row has no seal; a server that starts seals what an older version wrote, once"
         )
-    adopt(database, SECRET, None, begun=begun)
+    adopt(database, SECRET, None, marked=marked)
     for name in names:
         entries_of(database, name)
     assert void(database, ids[7], names[0]).state == "voided"
@@ -286,7 +297,7 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
     assert contents == ([{"answers": 0, "jobs": 0}, numbers] if begun else [{"answers": 0, "jobs": 0} | numbers])
 
     unseal(database)
-    adopt(database, SECRET, None, begun=begun)
+    adopt(database, SECRET, None, marked=marked)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database, names[7])
 
@@ -329,13 +340,19 @@ def test_an_entry_that_somebody_wrote_hides_nothing(old: Database) -> None:
 
 def test_nothing_is_sealed_where_the_high_water_mark_knows_an_entry(old: Database) -> None:
     """A copy from before the upgrade, which an operator accepted."""
-    adopt(old, SECRET, None, begun=True)
+    said: dict[str, object] = {"reason": "restored"}
+    marked = old.write(
+        lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT), landed=_never
+    )
+    with pytest.raises(StartupRefused, match="entry 2: the entry is missing"):
+        adopt(old, SECRET, None, marked=Head(2, "00" * 32))
+    adopt(old, SECRET, None, marked=marked)
     assert _who(old, token_of(SECRET, _DERIVED)) is None
     with old.read() as connection:
         assert len(list(idempotency.altered(connection, SECRET))) == 120
         assert list(jobs.altered(connection, SECRET)) == ["succeeded"]
-    assert {kind for kind, _ in _events(old)} == {"key_left", "rows_sealed"}
-    adopt(old, SECRET, _BOOTSTRAP, begun=True)
+    assert {kind for kind, _ in _events(old)} == {"key_left", "mark_acknowledged", "rows_sealed"}
+    adopt(old, SECRET, _BOOTSTRAP, marked=marked)
     assert _who(old, token_of(SECRET, _DERIVED)) is None
     assert _who(old, _BOOTSTRAP) == "first-steward", "the operator's own, which the journal has as it is"
 
@@ -517,3 +534,27 @@ def test_keys_with_seals_are_not_taken_back(database: Database) -> None:
     _make(database)
     with pytest.raises(Conflict, match="sealed with the secret"):
         downgrade(database, "0009")
+
+
+def test_rows_without_seals_in_a_new_ledger_are_nobodys(database: Database) -> None:
+    """No older version was there: what somebody put in before the first server started is not adopted."""
+    _run(database, "DELETE FROM installation")
+    check_secret(database, SECRET)
+    open_account(database)
+    unseal(database)
+    job = {"id": "j", "principal": "eve", "parameters": "{}", "state": "succeeded", "result": "{}", "created_at": _AT}
+    _insert(database, "jobs", permille=1000, attempts=1, **job)
+    adopt(database, SECRET, None)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(database)
+    with database.read() as connection:
+        assert list(jobs.altered(connection, SECRET)) == ["j"]
+
+
+def test_rows_that_were_sealed_twice_are_named(old: Database) -> None:
+    adopt(old, SECRET, None)
+    again: dict[str, object] = {"accounts": 1}
+    old.write(lambda connection: append(connection, SECRET, "rows_sealed", again, actor=None, at=_LATER), landed=_never)
+    assert _faults(old)[:1] == [
+        f"installation_journal: entry {len(_events(old))} sealed rows that had been sealed before"
+    ]

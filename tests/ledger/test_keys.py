@@ -436,7 +436,7 @@ def test_verification_finds_what_was_done_with_a_key_after_its_end(
     ended = "was revoked" if end == "revoked" else "had expired"
     with database.read() as connection:
         assert list(verify_installation(connection, SECRET)) == [
-            f"installation_journal: entry {3 if end == 'revoked' else 2}: key_made by the key {eve.key} of 'eve', which"
+            f"installation_journal: entry {4 if end == 'revoked' else 3}: key_made by the key {eve.key} of 'eve', which"
             f" {ended} by then"
         ]
 
