@@ -1,4 +1,4 @@
-"""How far noise strays: certified tails of |X|, margins of error, coverages.
+"""Tail bounds and margins of error of the noise distributions, certified.
 
 A margin is never too small and a coverage never too large: each rests on a ball that contains
 P(|X| > m), not on an approximation of it.
@@ -44,7 +44,7 @@ def excess_of(confidence: Fraction) -> Fraction:
 
 
 def within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
-    """Whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not."""
+    """Tell whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not."""
     for bits in _PRECISIONS:
         with precision(bits):
             beyond, allowed = tail(law, margin), ball(excess)

@@ -53,7 +53,7 @@ def plan_of(noise: Listed[Noise]) -> Plan:
 
 
 def amount_of(noise: Noise) -> Fraction:
-    """What a query costs in the mechanism's own unit: epsilon or rho of all its cells, exact."""
+    """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells, exact."""
     cells, s = noise.cells or 1, Fraction(noise.sensitivity)
     if isinstance(noise, Geometric | Laplace):
         return cells * s / noise.scale
@@ -125,7 +125,7 @@ class Account:
         return cls(budget, open_weights(budget))
 
     def used(self, plan: Plan) -> Fraction | None:
-        """What its filter would compare with the cap; a little more, never less. None is infinite."""
+        """Return the figure that the filter would compare with the cap; a little more, never less. None is infinite."""
         totals = Totals()
         asked = plan, Neighbouring.ADD_REMOVE, self.weights.orders
         try:
@@ -135,7 +135,7 @@ class Account:
         return spent(self.budget, self.weights, add(totals, charged(totals, amount)))
 
     def over(self, plan: Plan) -> float:
-        """How far beyond the cap, in logarithms; not above 0 where it is admitted."""
+        """Return how far beyond the cap a plan is, in logarithms; not above 0 where it is admitted."""
         used = self.used(plan)
         if used is None:
             raise NoAllocation("expected a budget in a definition in which this mechanism's loss is finite")
@@ -144,7 +144,7 @@ class Account:
         return max(float(np.log(double(used / self.budget.cap))), -20.0) if used != self.budget.cap else 0.0
 
     def admits(self, plan: Plan) -> bool:
-        """Whether the filter admits a plan first."""
+        """Tell whether the filter admits a plan as the first one."""
         used = self.used(plan)
         return used is not None and used <= self.budget.cap
 

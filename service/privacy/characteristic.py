@@ -34,7 +34,7 @@ def characteristic(law: NoiseLaw, j: int, period: int) -> arb:
 
 
 def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
-    """The same at j = 1, ..., period/2 all at once, of a joint law; None where one by one is better.
+    """Return the characteristic function of a joint law at j = 1, ..., period/2; None where one by one is better.
 
     The mass is folded onto one period; what lies beyond half of it must be negligible, and is added as a radius.
     """

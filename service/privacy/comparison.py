@@ -42,7 +42,10 @@ def gaussian_beside(mechanism: OffsetTails) -> Gaussian | DiscreteGaussian:
 
 
 def is_sub_gaussian(mechanism: OffsetTails) -> bool:
-    """Whether m/sigma <= Q^-1(1/4) = 0.67448...: then P(Y >= y) <= exp(-y²/(2 sigma²)) for the noise on the line."""
+    """Tell whether m/sigma <= Q^-1(1/4) = 0.67448...
+
+    Then P(Y >= y) <= exp(-y²/(2 sigma²)) for the noise on the line.
+    """
     with precision(256):
         return bool((ball(mechanism.m) / (2 * ball(mechanism.sigma_squared)).sqrt()).erfc() / 2 >= arb(0.25))
 

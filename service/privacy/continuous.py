@@ -54,7 +54,7 @@ class ContinuousSum:
 
     @property
     def method(self) -> str:
-        """How tails are found."""
+        """The method by which tails are found."""
         return "closed form"
 
     @property

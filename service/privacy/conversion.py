@@ -98,7 +98,7 @@ def _excess(alpha: Fraction) -> arb:
 
 
 def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
-    """What epsilon exceeds tau(alpha) by: [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
+    """The excess of epsilon over tau(alpha): [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
 
     Canonne, Kamath, Steinke 2020, Prop. 12 (seed 004, Lemma 4), rounded up; it can be negative.
 
@@ -216,7 +216,7 @@ def rho_to_delta_analytic(rho: Fraction, epsilon: Fraction) -> Loss:
 
 
 def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """The same solved for rho, rounded down: (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))².
+    """Solve the analytic bound for rho, rounded down: (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))².
 
     As epsilon²/(sum of the two roots)², in which nothing cancels.
     """

@@ -1,4 +1,4 @@
-"""What the mechanisms of a plan add up to, with a proven error, thousands of them at once.
+"""Costs of plans of thousands of mechanisms at once, with a proven error.
 
 Costs that are rational (at every order c*alpha with a rational c) are added up exactly. All others are
 evaluated together in intervals of doubles, whose upper ends are added up with every operation rounded
@@ -118,7 +118,7 @@ class Costs:
 
     @property
     def is_straight(self) -> bool:
-        """Whether the exact part is all."""
+        """True where the exact part is all."""
         return not len(self._steps[-1].places)
 
     def bounds(self, orders: Sequence[Fraction]) -> list[Loss]:
@@ -181,7 +181,7 @@ class Costs:
             return np.asarray(straight + self._along(rows, alphas))
 
     def _along(self, rows: Doubles, alphas: Doubles) -> Doubles:
-        """What the last step exceeds its exact part by, from the mechanisms' rows."""
+        """Return the last step's excess over its exact part, from the mechanisms' rows."""
         place = len(rows)
         rows = np.concatenate([rows, np.zeros((len(self._steps), len(alphas)))])
         for step in self._steps:

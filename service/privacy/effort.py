@@ -1,4 +1,4 @@
-"""How much work a plan's figures take, counted before any of it is done: about milliseconds of one core.
+"""Estimates of the work that a plan's figures take, made before any of it is done: about milliseconds of one core.
 
 Rough, and of costly plans rather too much: it decides where something is computed and what is refused, never a figure.
 """
@@ -29,7 +29,7 @@ def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
 
 
 def of_price(plan: Condensed, orders: int) -> float:
-    """What a plan adds to an account's totals, in balls at so many orders."""
+    """Estimate the work for a plan's addition to an account's totals, in balls at so many orders."""
     return _READ * plan.size + orders * sum(one.work().at_order for one in set(leaves(plan)))
 
 

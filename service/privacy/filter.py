@@ -113,7 +113,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Which cap a release does not fit: what it asks for (None: infinite) and what is left."""
+    """The cap that a release does not fit, what it asks for (None: infinite) and what is left."""
 
     cap: str
     requested: Fraction | None
@@ -187,7 +187,7 @@ def subtract(totals: Totals, amount: Price) -> Totals:
 
 
 def _infinite(quanta: tuple[int | None, ...]) -> list[bool]:
-    """Where a curve is infinite; empty where it is nowhere, which is almost always."""
+    """Return the places at which a curve is infinite; there are almost never any."""
     return [one is None for one in quanta] if None in quanta else []
 
 
@@ -200,7 +200,7 @@ def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
 
 
 def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
-    """What the filter compares with the cap; None is infinite."""
+    """Return the figure that the filter compares with the cap; None is infinite."""
     match budget.definition:
         case Definition.PURE:
             return totals.epsilon.value
@@ -232,7 +232,7 @@ def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fractio
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What an (epsilon, delta) account's orders are tested with, in integers.
+    """The integers with which an (epsilon, delta) account's orders are tested.
 
     Attributes:
         orders: multiples of 1/denominator.
@@ -256,12 +256,12 @@ def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction,
 
 
 def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
-    """What is left of the cap, never below 0."""
+    """Return what is left of the cap, never below 0."""
     return left(budget, spent(budget, weights, totals))
 
 
 def left(budget: Budget, used: Fraction | None) -> Fraction:
-    """The same where it is known what the filter compares with the cap."""
+    """Return what is left of the cap, given the figure that the filter compares with it."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 
@@ -280,7 +280,7 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 
 
 def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
-    """What admission would count for a release in an account of its own: its size, whatever was charged before."""
+    """Return what admission would count for a release in an account of its own, whatever was charged before."""
     return spent(budget, weights, add(Totals(), amount))
 
 
@@ -301,7 +301,7 @@ def mean(totals: Totals, number: int) -> Price:
 
 
 def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
-    """How many more charges of an amount a budget admits, exactly; at most ``MOST_COUNTED``.
+    """Count how many more charges of an amount a budget admits, exactly; at most ``MOST_COUNTED``.
 
     The amount is one that is added as it is, as ``charged`` makes it. What is spent grows with their number, so that
     doubling it finds one too many, and halving the last that fits.
@@ -376,7 +376,7 @@ def plus(one: Totals, other: Totals) -> Totals:
 
 
 def is_charge_of(amount: Price, asked: Price) -> bool:
-    """Whether an amount is what ``charged`` makes of a price on some totals: each figure itself, or rounded up."""
+    """Tell whether an amount is what ``charged`` makes of a price on some totals: each figure itself, or rounded up."""
     figures = (
         (amount.epsilon, asked.epsilon, COARSE),
         (amount.rho, asked.rho, COARSE),

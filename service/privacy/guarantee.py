@@ -87,7 +87,7 @@ def guarantee(
     adaptive: bool = True,
     tight: bool = True,
 ) -> Guarantee:
-    """What a plan costs.
+    """Return what a plan costs, in every notion that is asked for.
 
     Args:
         plan: the release, or all releases.
@@ -115,7 +115,7 @@ def guarantee(
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What every conversion of a plan starts from.
+    """The losses of a plan from which every conversion starts.
 
     Attributes:
         delta: what its mechanisms declare.

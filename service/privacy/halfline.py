@@ -89,7 +89,7 @@ def gaussian_side(u: arb, variance: arb) -> arb:
 
 
 def terms(variance: float, bits: int) -> int:
-    """How many terms n leave about 2^-bits beyond them: n² - 1 > 2 variance bits log 2."""
+    """Return the number n of terms that leaves about 2^-bits beyond them: n² - 1 > 2 variance bits log 2."""
     return math.isqrt(math.ceil(2 * variance * bits * 0.7)) + 2
 
 

@@ -85,7 +85,7 @@ class Interval:
         return _interval(other) / self
 
     def narrow(self, relative: float) -> NDArray[np.bool_]:
-        """Where the ends are finite, positive and no further apart than ``relative``."""
+        """Tell, element by element, whether the ends are finite, positive and no further apart than ``relative``."""
         return np.isfinite(self.high) & (self.low > 0) & (self.high - self.low <= relative * self.low)
 
 

@@ -22,7 +22,7 @@ def keyed(*values: object) -> int:
 
 
 def _as_text(value: Any) -> object:
-    """What is hashed of a number, or of what holds some."""
+    """Return what is hashed of a number, or of a value that holds numbers."""
     kind = type(value)
     if kind is Fraction:
         top, bottom = value.as_integer_ratio()
@@ -60,7 +60,7 @@ class Keyed:
 
 @cache
 def _compared(kind: type) -> Callable[[object], tuple[object, ...]]:
-    """What two values of a dataclass are compared by; the class too, so that there is more than one figure."""
+    """Return the fields by which values of a dataclass are compared; and the class, so that there is more than one."""
     return attrgetter("__class__", *(field.name for field in fields(kind) if field.compare))
 
 
@@ -71,7 +71,7 @@ class Figures(tuple[Fraction, ...]):  # its hash is kept
 
     @classmethod
     def of(cls, values: Iterable[Fraction]) -> Self:
-        """The same as it is where it is one already."""
+        """Return the values as a key; themselves where they are one already."""
         return values if isinstance(values, cls) else cls(values)
 
     def __hash__(self) -> int:

@@ -104,7 +104,7 @@ def least_variance(mechanism: Noise, target: Target) -> Noise:
 
 
 def _proven(mechanism: Noise, target: Target, start: Fraction) -> Noise:
-    """The same, from a sigma² that is about right."""
+    """Return the mechanism with the least sigma² that keeps the target, searched from one that is about right."""
 
     def holds(rank: int) -> bool:
         changed = replace(mechanism, sigma_squared=of_rank(rank))
@@ -256,7 +256,7 @@ def _root(over: Callable[[float], float], start: float) -> float:
 
 
 def _over(mechanism: Noise, target: Target) -> float:
-    """How far the mechanism is from the target, in logarithms; not above 0 where it keeps it.
+    """Return how far the mechanism is from the target, in logarithms; not above 0 where it keeps it.
 
     In epsilon, which is about a power of sigma; of one cell of continuous offset tails in delta, which is a formula.
     """
@@ -275,7 +275,7 @@ def _over(mechanism: Noise, target: Target) -> float:
 
 
 def _roughly_over(mechanism: Noise, target: Target) -> float:
-    """The same by Rényi divergences: to choose an offset for many cells by."""
+    """Return the distance from the target by Rényi divergences: to choose an offset for many cells by."""
     z = _ORDERS - 1
     with np.errstate(all="ignore"):
         tau = (

@@ -32,12 +32,12 @@ class Ladder(Keyed):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing is lost."""
+        """True where nothing is lost."""
         return self.e == 0
 
     @property
     def inner(self) -> float:
-        """What the rungs between the ends weigh."""
+        """The weight of the rungs between the ends."""
         if self.values > 2:
             return (self.values - 2) * math.exp(-float(self.e) / 2)
         return -math.expm1(-float(self.e / self.s))
@@ -50,7 +50,7 @@ class _Something(Keyed):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing is lost: noise has a sensitivity above 0."""
+        """False: noise has a sensitivity above 0."""
         return False
 
 
@@ -100,7 +100,7 @@ class GaussianLoss(Keyed):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing is lost."""
+        """True where nothing is lost."""
         return self.sensitivity == 0
 
     @property

@@ -59,7 +59,7 @@ def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """What holds at a node from above: products of ``repeat`` counts and ``group`` sizes, declared partitions."""
+    """The context of a node: products of ``repeat`` counts and ``group`` sizes above it, and declared partitions."""
 
     repetitions: int = 1
     records: int = 1

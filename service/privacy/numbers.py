@@ -72,7 +72,7 @@ def exact_text(value: Fraction) -> str:
 
 @lru_cache(maxsize=4096)
 def _shortest(ratio: str) -> str:
-    """The same of a ratio in hexadecimal digits: what clients choose is looked up by its text (``keyed``)."""
+    """Return the shortest text of a ratio in hexadecimal digits; clients' numbers are looked up by text (``keyed``)."""
     top, bottom = (int(part, 16) for part in ratio.split("/"))
     value = Fraction(top, bottom)
     for context in (_SHORT, _LONG):

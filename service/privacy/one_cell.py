@@ -50,7 +50,9 @@ def osgt_delta(mechanism: Osgt, epsilon: Fraction) -> Fraction | None:
 def integer_delta(
     mechanism: DiscreteGaussian | DiscreteOsgt, epsilon: Fraction, negligible: Fraction
 ) -> Fraction | None:
-    """The same on the integers: P(X <= x*) - e^epsilon P(X <= x* - s), rounded up, or ``negligible`` where more.
+    """Return delta of one cell of integer noise, rounded up, or ``negligible`` where that is more.
+
+    It is P(X <= x*) - e^epsilon P(X <= x* - s).
 
     Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
     """

@@ -46,7 +46,7 @@ class TailParameters(Protocol):
 
     @property
     def on_integers(self) -> bool:
-        """Whether the noise is integer."""
+        """True where the noise is integer."""
 
     def __hash__(self) -> int:
         """Return the hash of the parameters, by which figures are remembered."""
@@ -77,7 +77,7 @@ def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
 
 
 def is_too_wide(mechanism: TailParameters) -> bool:
-    """Whether the loss is so small that it would take thousands of bits to tell: then ``product_tau`` serves alone."""
+    """Tell whether the loss is so small that it takes thousands of bits: then ``product_tau`` serves alone."""
     return mechanism.sigma_squared > _WIDEST * Fraction(mechanism.sensitivity) ** 2
 
 

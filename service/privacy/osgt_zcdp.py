@@ -63,7 +63,7 @@ def osgt_rho(mechanism: TailParameters) -> Fraction:
 
 
 def _starts_below(mechanism: TailParameters) -> bool:
-    """Whether K''(0) <= 2 K'(0) is proven: the loss's variance is at most twice its mean."""
+    """Tell whether K''(0) <= 2 K'(0) is proven: the loss's variance is at most twice its mean."""
     for bits in _PRECISIONS:
         with precision(bits):
             mean, square = loss_moments(mechanism)
@@ -76,7 +76,7 @@ def _starts_below(mechanism: TailParameters) -> bool:
 
 
 def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
-    """Whether K(z) <= rho z(z+1) is proven for all z > 0; rho is at least KL, and K''(0) <= 2 KL.
+    """Tell whether K(z) <= rho z(z+1) is proven for all z > 0; rho is at least KL, and K''(0) <= 2 KL.
 
     **From 0 to some b**: ``_starts``. **From there** K, convex in z, is below the chords of a partition, and
     these below the parabola. **Beyond** the order where ``product_tau`` is alpha*rho, that bound serves.
@@ -149,7 +149,7 @@ def _cumulant(mechanism: TailParameters, z: Fraction) -> arb:
 
 
 def _chord_is_below(rho: arb, a: arb, at_a: arb, b: arb, at_b: arb) -> bool:
-    """Whether the straight line through two points of K is nowhere above rho z(z+1)."""
+    """Tell whether the straight line through two points of K is nowhere above rho z(z+1)."""
     slope = (at_b - at_a) / (b - a)
     lowest = (slope / rho - 1) / 2  # where the parabola is parallel to it
     return bool(rho * lowest * (lowest + 1) >= at_a + slope * (lowest - a))

@@ -30,7 +30,7 @@ _UNSEEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """What a plan declares of a mechanism.
+    """The partitions that a plan declares for a mechanism.
 
     Attributes:
         most: how many different partitions it may be drawn for, in each repetition.
@@ -42,7 +42,7 @@ class Partitions:
 
 
 def are_clear(names: Sequence[str]) -> bool:
-    """Whether names can be told from each other where they are read: nothing unseen, and one way to write each.
+    """Tell whether readers can tell the names apart: no unseen characters, and one way to write each.
 
     All names at once, as there may be a hundred thousand.
     """
@@ -63,7 +63,7 @@ def first_unclear(names: Sequence[str]) -> int | None:
 
 
 def read_partitions(stated: object, at: str) -> Partitions:
-    """What a plan states: the names of partitions, or how many there are at the most.
+    """Return the partitions that a plan states, by their names or by their greatest number.
 
     Raises:
         InvalidInput: it is neither; the fault is at ``at`` or below.

@@ -10,7 +10,7 @@ from service.privacy.mechanisms import Mechanism
 
 
 class Neighbouring(StrEnum):
-    """Which pairs of inputs must be hard to tell apart."""
+    """The pairs of inputs that must be hard to tell apart."""
 
     ADD_REMOVE = "add_remove"  # one record more or less
     REPLACE_ONE = "replace_one"  # one record changed
@@ -43,7 +43,7 @@ class Choice(Keyed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat(Keyed):
-    """The same part ``count`` times."""
+    """One part, ``count`` times."""
 
     part: "Plan"
     count: int
@@ -87,7 +87,7 @@ def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
 
 
 def with_parts(plan: Plan, parts: Iterable[Plan]) -> Plan:
-    """The same node over other children."""
+    """Return the node with other children."""
     match plan:
         case Sequence() | Parallel() | Choice():
             return replace(plan, parts=tuple(parts))
@@ -98,7 +98,7 @@ def with_parts(plan: Plan, parts: Iterable[Plan]) -> Plan:
 
 
 def restrict(plan: Plan, tag: str) -> Plan | None:
-    """What of a plan carries ``tag`` (a node's tags hold for all below it); None where nothing does.
+    """Return the part of a plan that carries ``tag`` (a node's tags hold for all below it); None where nothing does.
 
     The cost of the rest is the loss about what the tag stands for, as the Census Bureau reports
     losses by attribute and by geography.

@@ -1,4 +1,4 @@
-"""What a release adds to an account's totals: exact, the same integers on every machine.
+"""Prices: a release's addition to an account's totals, exact, the same integers on every machine.
 
 Figures that users state stay as they are; irrational ones are the ceiling in quanta of 1e-15 nat.
 """
@@ -30,7 +30,7 @@ MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans come rarely twice and
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one release adds to an account's totals.
+    """One release's addition to an account's totals.
 
     Attributes:
         epsilon, rho: rational, or infinite.
@@ -47,7 +47,7 @@ class Price:
 
 
 def price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
-    """What a plan adds to the totals of an account with these orders; memoised whatever its names and tags are."""
+    """Return a plan's addition to the totals of an account with these orders; memoised whatever its names are."""
     condensed = condense(plan)
     if condensed.size > MEMOISED_SIZE:
         return _price(condensed, neighbouring, orders)

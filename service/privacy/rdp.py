@@ -41,7 +41,7 @@ def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
 
 @lru_cache(maxsize=1 << 9)
 def mechanism_taus(mechanism: Mechanism, orders: Figures) -> tuple[Loss, ...]:
-    """The same at many orders."""
+    """Return tau of one cell at many orders (nats), rounded up."""
     return _taus(mechanism, orders)
 
 

@@ -34,7 +34,7 @@ class Renyi:
 
     @property
     def is_straight(self) -> bool:
-        """Whether tau(alpha) is c*alpha at every order, so that RDP says exactly what zCDP says."""
+        """True where tau(alpha) is c*alpha at every order, so that RDP says exactly what zCDP says."""
         return self._costs.is_straight
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:

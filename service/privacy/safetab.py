@@ -44,7 +44,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What SafeTab is told.
+    """The inputs of SafeTab.
 
     Attributes:
         stability: groups of one level that a record can be in.
@@ -93,7 +93,7 @@ def base_of(kind: Kind, margin: int, confidence: Fraction, exact: bool) -> Geome
 
 
 def loss_of(mechanism: Geometric | DiscreteGaussian) -> Fraction:
-    """What a budget is divided by: epsilon of geometric, rho of discrete Gaussian noise; nats per cell, exact."""
+    """Return the loss that divides a budget: epsilon of geometric, rho of discrete Gaussian noise (nats, exact)."""
     loss = mechanism.pure_epsilon() if isinstance(mechanism, Geometric) else mechanism_rho(mechanism)
     return loss.nats or Fraction(0)
 

@@ -219,7 +219,7 @@ def _power(phi: arb, cells: int) -> arb:
 
 
 def _cut(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
-    """What the frequencies beyond the last can add to a tail and to the expected size.
+    """Return what the frequencies beyond the last can add to a tail and to the expected size.
 
     In the block from t to 2t, t = 2 pi j/M, are j of them; phi <= phi(t) there and sin(u/2) >= u/pi. So it adds
     (2/M) j phi(t)^n pi/t = phi(t)^n to the one, and as much times pi/t to the other, at most.
@@ -263,7 +263,7 @@ class Sum:
 
     @property
     def method(self) -> str:
-        """How tails are found."""
+        """The method by which tails are found."""
         return "characteristic function" if isinstance(self.tails, _Spectrum) else "closed form"
 
     def margin(self, confidence: Fraction) -> tuple[int, float]:

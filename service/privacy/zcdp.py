@@ -22,7 +22,7 @@ def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
 
 
 def certified_rho(plan: Straight) -> Loss:
-    """The same in intervals of doubles, for plans of thousands of mechanisms: less than 1e-11 of itself above.
+    """Return a plan's rho by intervals of doubles, less than 1e-11 of itself above: for thousands of mechanisms.
 
     ``plan``: with the mechanisms whose rho is rational.
     """

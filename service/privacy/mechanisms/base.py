@@ -57,12 +57,12 @@ class RdpBounds(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether different bounds are the least at different orders."""
+        """True where different bounds are the least at different orders."""
         return bool(self.points) or (self.curve is not None and self.slope is not None and self.attained_at is None)
 
 
 class Work(NamedTuple):
-    """How long a mechanism's figures take, in about milliseconds of one core.
+    """Estimates of the work for a mechanism's figures, in about milliseconds of one core.
 
     Attributes:
         at_order: its RDP at one order, in balls.

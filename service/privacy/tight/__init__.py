@@ -126,7 +126,7 @@ def _exp(value: float) -> Callable[[], arb]:
 
 
 def _analysis(laws: Mapping[Law, int]) -> tuple[Analysis, float]:
-    """How to invert a composition, and log of the probability that it is finite by that."""
+    """Choose the inversion of a composition; also return log of the probability that it is finite by that."""
     atoms = atoms_at_most(laws)
     if atoms <= MANY:
         lattice = lattice_of(laws)

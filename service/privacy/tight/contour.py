@@ -36,7 +36,7 @@ class Lattice:
     spacing: Fraction
 
     def above(self, epsilons: Doubles) -> Doubles:
-        """How far the first lattice point above each epsilon lies above it."""
+        """Return the distance from each epsilon to the first lattice point above it."""
         off = [(self.offset - Fraction(epsilon)) % self.spacing or self.spacing for epsilon in epsilons.tolist()]
         return np.array([float(one) for one in off])
 
@@ -93,7 +93,7 @@ class Line:
     lattice: Lattice | None
 
     def _kernels(self, epsilons: Doubles) -> tuple[Complexes, Complexes]:
-        """What exp(K(z) - z epsilon) is multiplied by for delta(epsilon), and for its slope; t down, epsilons along."""
+        """The factors of exp(K(z) - z epsilon) for delta(epsilon) and for its slope; t down, epsilons along."""
         z = (self.c + 1j * self.t)[:, None]
         if self.lattice is None:
             return np.asarray(1 / (z * (z + 1))), np.asarray(-1 / (z + 1))
@@ -122,12 +122,12 @@ class Line:
         return np.asarray(self.at_c - self.c * epsilons + log_upper + margin), np.asarray(slope)
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """The same at one epsilon."""
+        """Return log delta and its slope at one epsilon."""
         value, slope = self.log_deltas(np.array([epsilon]))
         return float(value[0]), float(slope[0])
 
     def smoother(self, rho: float) -> "Line":
-        """The same line of the same composition with a continuous Gaussian more."""
+        """Return the line with one more continuous Gaussian in the composition."""
         more = rho * (1j * self.t * (2 * self.c + 1) - self.t * self.t)
         return replace(self, change=self.change + more, at_c=self.at_c + rho * self.c * (self.c + 1))
 

@@ -23,7 +23,7 @@ class Family(Protocol):
 
     @property
     def cost(self) -> int:
-        """How much a value of one member takes, as a multiple of what it takes by a short formula (``work.spend``)."""
+        """The work for a value of one member, as a multiple of that of a short formula (``work.spend``)."""
 
     @property
     def spread(self) -> Doubles:
@@ -96,7 +96,7 @@ def expm1(x: Doubles, y: Doubles) -> Complexes:
 
 
 def turned(size: Complexes, angle: Doubles) -> Doubles:
-    """What the error of a cumulant is proportional to: its size, and beyond half a turn that of the angle.
+    """Return what bounds the error of a cumulant: its size, and beyond half a turn that of the angle.
 
     An angle is known to u*angle, by which exp(K) moves at most; relative to it that is divided by |exp(K)|.
     """

@@ -54,7 +54,7 @@ def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Frac
 
 
 def _edge(holds: Callable[[Fraction], bool], inside: Fraction, outside: Fraction) -> Fraction:
-    """Where it ceases to hold, by bisection, from the side on which it does."""
+    """Return where a condition ceases to hold, by bisection, from the side on which it does."""
     while abs(outside - inside) > max(inside, outside) / (1 << 42):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if holds(middle) else (inside, middle)

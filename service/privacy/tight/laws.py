@@ -1,4 +1,4 @@
-"""Which loss law a mechanism has, and a composition of laws as arrays."""
+"""Loss laws of mechanisms within the doubles, and compositions of laws as arrays."""
 
 import math
 from collections import Counter

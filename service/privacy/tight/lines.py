@@ -1,4 +1,4 @@
-"""Where a composition's line is laid: its c, step and length, the lattice, and the smoothing of what has none.
+"""Contour selection for a composition: c, step and length, the lattice, and the smoothing where there is none.
 
 A composition without a smooth part and without a lattice has an integrand that falls like 1/t² only. One more
 mechanism never lowers delta, so it is composed with a tiny continuous Gaussian one, which ends the line soon
@@ -145,7 +145,7 @@ def _ladder(law: Law, spacing: Fraction) -> Law:
 
 
 def _falls_until(laws: Mapping[Law, int], lattice: Lattice, c: float) -> tuple[float, float] | None:
-    """Where |M| has become negligible for good, and its bound from there to half the period; None: not known.
+    """Return where |M| has become negligible for good, and its bound from there to half the period; None: not known.
 
     It is one law's, the others' factors being at most 1: one that has the lattice's own spacing, and whose |M|
     falls over half a period. Two-point laws' do: |p + q exp(-2iet)|. The discrete Gaussian's do by Jacobi's triple

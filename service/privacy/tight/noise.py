@@ -242,7 +242,7 @@ class Table:
         return value
 
     def _transformed(self, tilted: Doubles, mean: float, t: Doubles, spacing: float) -> Complexes:
-        """The same by the chirp transform over the run of equal steps in t that holds all of t (Bluestein 1970)."""
+        """Return the transform over the run of equal steps in t that holds all of t (Bluestein 1970)."""
         h = float(np.diff(t).min())
         at = np.rint((t - t[0]) / h).astype(np.int64)
         if len(t) * 16 < at[-1]:

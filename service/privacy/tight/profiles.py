@@ -147,7 +147,7 @@ def _on_grid(branches: Sequence[_Branch]) -> Atoms:
 
 
 def _crossings(points: Doubles, profiles: Doubles) -> Doubles:
-    """Where the two that are largest at the ends of an interval cross; both are linear in exp(epsilon) there."""
+    """Return where the two that are largest at the ends of an interval cross; both are linear in exp(epsilon) there."""
     top = profiles.argmax(axis=0)
     place = np.flatnonzero(top[:-1] != top[1:])
     low, high = top[place], top[place + 1]

@@ -1,4 +1,4 @@
-"""How long one analysis may take, in numbers to compute and not in seconds: every machine finds the same figures."""
+"""Bounds on one analysis, in numbers to compute and not in seconds: every machine finds the same figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _left: ContextVar[float] = ContextVar("left", default=float("inf"))
 
 @contextmanager
 def at_most(numbers: float) -> Iterator[None]:
-    """What is done within may take so much, and no more than what is left outside, where it counts too."""
+    """Bound the work done within the block, and by what is left outside it, where it counts too."""
     before = _left.get()
     allowed = min(numbers, before)
     token = _left.set(allowed)
@@ -43,5 +43,5 @@ def spend(numbers: float) -> None:
 
 
 def most() -> float:
-    """What is left but for a part, to try something with and then do otherwise."""
+    """Yield what is left but for a part, to try something with and then do otherwise."""
     return _left.get() * 7 / 8

@@ -1,4 +1,4 @@
-"""What composes in a plan, and the worst of several: the law with the largest profile at every epsilon.
+"""Loss laws of a plan: sums, and the worst of several, which has the largest profile at every epsilon.
 
 Composing that law bounds an adversary who picks each next mechanism by earlier outcomes. The maximum over whole
 fixed combinations would understate it (the guide's errata.md has an example).
@@ -49,7 +49,7 @@ class Worst(Keyed):
 
 
 def plan_sum(plan: Priced, neighbouring: Neighbouring) -> Sum:
-    """What a plan composes (privacy.md section 3, whose rules ``outline`` holds).
+    """Return the laws that a plan composes, by the rules of ``outline``.
 
     Continuous Gaussians compose to one, and are totally ordered by rho: for them the fold of rho says it all.
 
@@ -136,6 +136,6 @@ def _rank(one: Sum) -> tuple[object, object]:
 
 
 def _contains(two: Sum, one: Sum) -> bool:
-    """Whether composing more makes ``two`` of ``one``."""
+    """Tell whether composing more makes ``two`` of ``one``."""
     counts = dict(two.items)
     return two.kept <= one.kept and all(counts.get(law, 0) >= count for law, count in one.items)
