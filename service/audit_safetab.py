@@ -1,4 +1,4 @@
-"""SafeTab under audit: seed 004's Algorithms 1 to 3 as tabulations run them, with and without one record.
+"""SafeTab under audit: Haney et al. 2021's Algorithms 1 to 3 as tabulations run them, with and without one record.
 
 A run is what one record can see of a release: of every level the ``stability`` groups that it is in. Plan and noise
 come from the code that makes plans for tabulations, and the whole run is held against the claim about the whole plan.

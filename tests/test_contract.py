@@ -32,7 +32,7 @@ _OPERATIONS = [
     (method, path, operation) for path, methods in _DOCUMENT["paths"].items() for method, operation in methods.items()
 ]
 schema = schemathesis.openapi.from_dict(_DOCUMENT)
-# Not all that a body must keep to stands in a schema (api.md), and If-Ledger-Includes may name what is not there.
+# Not all that a body must keep to stands in a schema, and If-Ledger-Includes may name what is not there.
 _REFUSED = ["401", "403", "404", "409", "412", "413", "415", "422"]
 schema.config.checks.positive_data_acceptance.expected_statuses = ["2xx", *_REFUSED]
 schema.config.checks.negative_data_rejection.expected_statuses = _REFUSED

@@ -1,4 +1,4 @@
-"""The figures of the empirical answers, in the form of seed 000's SA1 and SA2."""
+"""The figures of the empirical answers, in the form of Flaxman and Petti 2020's SA1 and SA2."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

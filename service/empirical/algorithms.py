@@ -40,7 +40,7 @@ class Raked:
 
 
 def raked(counts: Counts, loss: float, generator: np.random.Generator) -> Raked:
-    """RDPC (seed 001, 2.2): noisy counts at every level, scaled to the raked count of the area above."""
+    """RDPC (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count of the area above."""
     levels = counts.ndim
     above: Floats = counts.sum() + two_sided_geometric(loss, (1,), generator).astype(np.float64)
     divided = 0
@@ -81,7 +81,7 @@ def raked_first_area(
 
 
 def consistent(counts: Counts, total_loss: float, loss: float, generator: np.random.Generator) -> Floats:
-    """Seed 000's first case: a noisy total and noisy strata in each area, made consistent.
+    """Flaxman and Petti 2020's first case: a noisy total and noisy strata in each area, made consistent.
 
     ``counts`` has one axis for all areas and one for their strata. The result minimises the absolute differences,
     each weighted by the loss of its measurement: the most likely counts under this noise. A change of the total by
@@ -97,7 +97,7 @@ def consistent(counts: Counts, total_loss: float, loss: float, generator: np.ran
 
 
 def invariant(counts: Counts, loss: float, generator: np.random.Generator) -> Floats:
-    """Seed 000's second case: noisy counts, made non-negative with a sum that is the true one in each county.
+    """The second case of Flaxman and Petti 2020: noisy counts, made non-negative with the true sum in each county.
 
     ``counts`` has one axis for the counties and one for all that is counted in them. The nearest such counts are found
     by least squares; they minimise the sum of absolute differences as well.

@@ -17,12 +17,12 @@ from service.empirical.residuals import Counts, Floats, residuals_of
 Algorithm = Literal["gdpc", "rdpc", "adpc", "consistent", "invariant"]
 ALGORITHMS: tuple[Algorithm, ...] = ("gdpc", "rdpc", "adpc", "consistent", "invariant")
 Measurement = Literal["geometric", "as_printed"]
-STRATIFIED: tuple[Algorithm, ...] = ("consistent", "invariant")  # of seed 000; the others are of seed 001
+STRATIFIED: tuple[Algorithm, ...] = ("consistent", "invariant")  # Flaxman and Petti 2020; others: Flaxman 2019
 
 MOST_COUNTS = 4_000_000  # true counts of a population
 MOST_VALUES = 200_000_000  # noise values of an experiment
 MOST_POINTS = 2_000  # of a curve that is kept
-_MOVED_TO = 1001  # the area that seed 001 moves somebody to, from area 0
+_MOVED_TO = 1001  # the area that Flaxman 2019 moves somebody to, from area 0
 
 _PUBLISHED = Setting()
 
@@ -35,15 +35,15 @@ class Experiment:
 
     Attributes:
         algorithm: whose loss is measured.
-        epsilon: its budget (nats): in seed 001's algorithms a record touches one count of a level, in seed 000's
+        epsilon: its budget (nats): in those of Flaxman 2019 a record touches one count of a level, in the others
             a changed record touches two, so that each measurement gets half.
         people: N.
         levels: J.
         mean: mu, people in an area.
         parts: P, of ``adpc``.
-        strata: in each area, of seed 000's algorithms.
+        strata: in each area, of the algorithms of Flaxman and Petti 2020.
         total_share: of epsilon for the totals, of ``consistent``.
-        noise: of seed 000's algorithms. ``as_printed`` is Table SA1's: the *success probability* is half of the budget,
+        noise: of the same. ``as_printed`` is Table SA1's: the *success probability* is half of the budget,
             so that a measurement loses more than that, -log(1 - budget/2).
         direct_runs: R runs on D and R on D'; 0 for none.
         setting: of the residual estimate.
@@ -145,7 +145,7 @@ def _rows(experiment: Experiment, counts: Counts) -> Counts:
 
 
 def _of_rows(experiment: Experiment, rows: Counts, generator: np.random.Generator) -> Floats:
-    """The residuals of seed 000's algorithms, of independent rows."""
+    """The residuals of Flaxman and Petti 2020's algorithms, of independent rows."""
     if experiment.algorithm == "invariant":
         return invariant(rows, _loss(experiment, experiment.epsilon), generator)
     share = experiment.total_share

@@ -1,4 +1,4 @@
-"""Synthetic populations of seed 001: N people, each in one of the areas at the bottom of a regular hierarchy."""
+"""Synthetic populations of Flaxman 2019: N people, each in one of the areas at the bottom of a regular hierarchy."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from service.empirical.residuals import Counts
 
-STRATUM_RATIO = 0.5  # each stratum of seed 000's tables has so many times the people of the one before
+STRATUM_RATIO = 0.5  # each stratum of Flaxman and Petti 2020's tables has so many times the people of the one before
 
 
 @dataclass(frozen=True, slots=True)

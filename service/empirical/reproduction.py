@@ -1,4 +1,4 @@
-"""Table SA1 of seed 000 and Figure 1 of seed 001 again: our figures, and the printed ones to set them beside."""
+"""Table SA1 of Flaxman and Petti 2020 and Figure 1 of Flaxman 2019 again: our figures beside the printed ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""SafeTab's tabulation of population groups (seed 004, Algorithms 2 and 3), many groups at a time.
+"""SafeTab's tabulation of population groups (Haney et al. 2021, Algorithms 2 and 3), many groups at a time.
 
 Of a group that is marked so only the total is tabulated, with all of the group's budget. Of any other one a noisy
 total is taken first, with a small part of the budget, and is compared with thresholds: the larger it is, the finer is

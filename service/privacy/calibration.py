@@ -54,7 +54,7 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
 
 
 def safetab_scale(margin: int) -> Fraction:
-    """SafeTab's scale for a 95 % margin of error, b = (margin + 1)/ln 20, rounded down (seed 004, eq. 38).
+    """SafeTab's scale for a 95 % margin of error, b = (margin + 1)/ln 20, rounded down (Haney et al. 2021, eq. 38).
 
     To reproduce the paper only: it is **unsafe**. Its derivation floors a margin that must be rounded
     up (eqs. 35, 36), so that the coverage falls short of 95 %: it is 0.9395 at margin 6.
@@ -67,7 +67,7 @@ def safetab_scale(margin: int) -> Fraction:
 
 
 def safetab_sigma_squared(margin: int) -> Fraction:
-    """SafeTab's sigma² for a 95 % margin of error, rounded down (seed 004, eq. 37).
+    """SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
 
     rho = 1.92/margin² at sensitivity 1, so sigma² = 1/(2 rho) = margin²/3.84. Safe but wasteful at the paper's
     margins: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95 %, as 1.92 is 1.96²/2 rounded down.

@@ -1,4 +1,4 @@
-"""Offset tails beside Gaussian noise (seed 002): at equal variance, and at equal (epsilon, delta)."""
+"""Offset tails beside Gaussian noise (Sadeghi and Korki 2022): at equal variance, and at equal (epsilon, delta)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """Between notions: from RDP and zCDP to (epsilon, delta), and back.
 
 Any order gives a valid bound, so the order is searched for in doubles and the bound is then
-evaluated once, in ball arithmetic, rounded to the safe side (privacy.md section 4).
+evaluated once, in ball arithmetic, rounded to the safe side.
 """
 
 from collections.abc import Callable, Iterable
@@ -100,7 +100,7 @@ def _excess(alpha: Fraction) -> arb:
 def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
     """The excess of epsilon over tau(alpha): [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
 
-    Canonne, Kamath, Steinke 2020, Prop. 12 (seed 004, Lemma 4), rounded up; it can be negative.
+    Canonne, Kamath, Steinke 2020, Prop. 12 (Haney et al. 2021, Lemma 4), rounded up; it can be negative.
 
     Raises:
         ArithmeticError: it is not a number, as at delta = 0.
@@ -185,7 +185,7 @@ def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
     """The least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
 
     Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
-    (privacy.md 2.1): (e^pure - e^epsilon)/(1 + e^pure).
+    (``mechanisms/randomized_response.py``): (e^pure - e^epsilon)/(1 + e^pure).
     """
     if epsilon >= pure:
         return Loss(Fraction(0))
@@ -204,7 +204,7 @@ def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 def rho_to_epsilon_analytic(rho: Fraction, delta: Fraction) -> Loss:
-    """rho + sqrt(4 rho log(1/delta)) (Bun and Steinke 2016, Prop. 1.3; seed 004, Lemma 5): for comparison."""
+    """rho + sqrt(4 rho log(1/delta)) (Bun and Steinke 2016, Prop. 1.3; Haney et al. 2021, Lemma 5): for comparison."""
     return Loss(ceiling(lambda: ball(rho) + (-4 * ball(rho) * ball(delta).log()).sqrt()), rational=False)
 
 

@@ -37,12 +37,15 @@ def laplace(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Nu
 
 
 def geometric(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Number:
-    """The sum over the integers in closed form (eq. (17) of seed 004 integrates instead, and is below the truth).
+    """The sum over the integers in closed form.
+
+    Haney et al. 2021, eq. (17), integrates instead, and is below the truth.
 
     With e = 1/scale, S = s e, w = z + 1/2 and T = tanh(e/2)/tanh(we), the s+1 atoms of the loss, at
     S, S - 2e, ..., -S, sum to M = e^(-S/2) [cosh(wS) + T sinh(wS)]: (1-r) e^(zS) + r e^(-alpha S) for
     r = (1-T)/2 = q (1 - q^(2z))/((1+q) (1 - q^(2w))), q = e^(-e). The terms of first order are
-    S (2wT - 1)/2, and 2wT = (1 + C(we))/(1 + C(e/2)) for C(x) = x coth x - 1. For s = 1 it is privacy.md 2.2.
+    S (2wT - 1)/2, and 2wT = (1 + C(we))/(1 + C(e/2)) for C(x) = x coth x - 1. For s = 1
+    M is cosh(we)/cosh(e/2).
     """
     rate = 1 / scale
     loss, q, y = sensitivity * rate, at.exp(-rate), 2 * z + 1
@@ -67,7 +70,7 @@ def discrete_gaussian(variance: Number, sensitivity: Number, z: Number, at: Arit
 
 
 def randomized_response(epsilon: Number, values: Number, z: Number, at: Arithmetic) -> Number:
-    """From K(z) of privacy.md section 2; with two values it dominates every epsilon-DP mechanism (2.1).
+    """With two values it dominates every epsilon-DP mechanism.
 
     The losses are epsilon with probability p = 1/(1 + (k-1) e^-epsilon), -epsilon with p e^-epsilon and 0,
     so that M - 1 = p (e^(z epsilon) - 1) (1 - e^(-alpha epsilon)).

@@ -1,6 +1,6 @@
 """The privacy filter: exact totals, and whether one more release still fits a budget.
 
-It holds when each release is chosen after seeing all earlier outputs (privacy.md section 4). What it
+It holds when each release is chosen after seeing all earlier outputs. What it
 adds up is rational: figures that users state stay as they are, irrational ones are the ceiling in
 quanta of 1e-15 nat, so that every machine gets the same totals.
 """

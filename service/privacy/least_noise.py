@@ -37,7 +37,9 @@ _WIDE = 100  # counts squared: noise of such a variance has its best offset on t
 _LARGEST_OFFSET = 1e3  # in sigmas; beyond, the noise is Laplace noise but for less than 1e-4 of the variance
 _LARGEST_OF_MANY = 10.0  # the same of more than one cell
 _ORDERS = 1 + np.logspace(-3, 6, 400)
-_SUB_GAUSSIAN = 0.67448  # in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (seed 002)
+_SUB_GAUSSIAN = (
+    0.67448  # in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (Sadeghi and Korki 2022)
+)
 _SECANTS = 40
 _CLOSE = 1e-12
 _FURTHEST = 30.0  # in log sigma, from where a search begins

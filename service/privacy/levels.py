@@ -1,4 +1,4 @@
-"""The levels of a SafeTab plan: where in the tree their mechanisms are (seed 004, Algorithms 1 and 2)."""
+"""The levels of a SafeTab plan: where in the tree their mechanisms are (Haney et al. 2021, Algorithms 1 and 2)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

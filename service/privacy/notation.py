@@ -1,6 +1,6 @@
 """Plans as JSON documents: reading, checking, and the normal form that identifies a price.
 
-A document is what api.md calls PLAN, with every exact number as a string. Reading checks what a
+A document is a plan as requests state it, with every exact number as a string. Reading checks what a
 plan means (positive parameters, alternatives, names); ``check_relation`` checks what depends on the
 neighbouring relation.
 """

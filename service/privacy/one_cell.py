@@ -25,7 +25,7 @@ def rough_osgt_delta(mechanism: Osgt, epsilon: float) -> float:
 
 
 def osgt_delta(mechanism: Osgt, epsilon: Fraction) -> Fraction | None:
-    """delta of one cell of offset tails (seed 002 above the kink; below it the same integral), rounded up.
+    """Return delta of one cell of offset tails, rounded up (Sadeghi and Korki 2022; below the kink the same integral).
 
     With Q the normal tail, all in units of sigma: the loss at -y is s (s/2 + m + y), and falls straight from y = 0 on.
     From epsilon = s (s/2 + m) on the losses above it lie left of 0: (Q(epsilon/s - s/2) - e^epsilon Q(epsilon/s + s/2))

@@ -1,4 +1,4 @@
-"""Offset symmetric Gaussian tails, continuous and on the integers: their Rényi divergences (privacy.md 2.3).
+"""Offset symmetric Gaussian tails, continuous and on the integers: their Rényi divergences.
 
 Both laws are exp(-(|x|+m)²/(2 v)) up to a constant, v = sigma²; moved by s their divergence falls into three
 parts, left of 0, between 0 and s, and right of s, each of which is a Gaussian on a half-line. With
@@ -7,7 +7,7 @@ R(x) the integral, or the sum by the trapezoid rule, of exp(-(2 x y + y²)/(2 v)
     E[exp(z L)] = exp(z l) [R(m - z s) + R(h) + exp(-(2z+1) l) (R(m + (z+1) s) - R(h + s))] / (2 R(m)),
     l = s (s + 2m)/(2 v),    h = (2z+1) m + z s.
 
-l is the loss at 0. This is B-bar of seed 002, whose printed form multiplies a huge number by the
+l is the loss at 0. This is B-bar of Sadeghi and Korki 2022, whose printed form multiplies a huge number by the
 difference of two numbers next to 1; here nothing cancels but what is small beside the result's precision.
 """
 

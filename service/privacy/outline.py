@@ -68,7 +68,7 @@ Foldable = Priced | Outline
 
 
 def outline(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = False) -> Outline:
-    """Return the sums and maxima that a plan's price is made of (seed 004, Lemmas 1-3, 9, 10, 12).
+    """Return the sums and maxima that a plan's price is made of (Haney et al. 2021, Lemmas 1-3, 9, 10, 12).
 
     ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
     largest: the proofs of Lemmas 9, 10 and 12 bound exactly that sum.

@@ -1,4 +1,4 @@
-"""Pure differential privacy: epsilon, the largest privacy loss (seed 004, Lemma 1 composes it)."""
+"""Pure differential privacy: epsilon, the largest privacy loss (Haney et al. 2021, Lemma 1 composes it)."""
 
 from fractions import Fraction
 

@@ -75,5 +75,5 @@ def _from_alpha(tau: Callable[[arb], arb]) -> Callable[[arb], arb]:
 
 
 def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:
-    """tau(alpha) of a plan, in nats (seed 004, Lemma 3), to 96 bits: what ledgers add up."""
+    """tau(alpha) of a plan, in nats (Haney et al. 2021, Lemma 3), to 96 bits: what ledgers add up."""
     return fold(plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total, largest))

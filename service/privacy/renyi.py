@@ -15,7 +15,7 @@ from service.privacy.rdp import mechanism_tau
 
 
 class Renyi:
-    """tau(alpha) of a plan, in nats (seed 004, Lemma 3).
+    """tau(alpha) of a plan, in nats (Haney et al. 2021, Lemma 3).
 
     Attributes:
         whole: what of it is c*alpha at least at whole orders; there the discrete Gaussian attains its slope.

@@ -1,4 +1,4 @@
-"""SafeTab (seed 004): from margins of error at levels of population groups to a plan, and every analysis of it.
+"""SafeTab (Haney et al. 2021): from margins of error at levels of population groups to a plan, and its analyses.
 
 At each level a record is in at most ``stability`` groups. A group's budget goes to its total alone, or a fraction of it
 to the total (step 1) and the rest to a table that the noisy total chooses (step 2), in whose cells the margin is met.

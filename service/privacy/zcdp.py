@@ -17,7 +17,7 @@ def mechanism_rho(mechanism: Mechanism) -> Loss:
 
 
 def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
-    """zCDP rho of a plan, in nats (seed 004, Lemma 2), to 96 bits: what ledgers add up."""
+    """zCDP rho of a plan, in nats (Haney et al. 2021, Lemma 2), to 96 bits: what ledgers add up."""
     return fold(plan, neighbouring, Notion(mechanism_rho, total, largest))
 
 

@@ -53,7 +53,7 @@ def test_a_balance_composes_all_releases(client: Client) -> None:
     assert balance["releases"] == 3
     assert balance["head"] == head
     assert balance["spent"]["pure"] == {"epsilon": 1.25, "epsilon_exact": "1.25"}
-    # privacy.md 2.1: the geometric mechanism of sensitivity 1 is exactly (epsilon tanh(epsilon/2))-zCDP.
+    # The geometric mechanism of sensitivity 1 is exactly (epsilon tanh(epsilon/2))-zCDP.
     rho = sum(mpmath.mpf(e) * mpmath.tanh(mpmath.mpf(e) / 2) for e in (0.5, 0.25, 0.5))
     assert rho <= balance["spent"]["zcdp"]["rho"] <= rho * (1 + mpmath.mpf("1e-12"))
     assert balance["remaining"] == {"definition": "pure", "epsilon": 8.75}
@@ -135,7 +135,7 @@ def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) ->
 
 
 def test_a_balance_is_an_odometer_and_never_called_adaptive(embedded: Client) -> None:
-    """privacy.md section 4: figures converted from what turned out to be spent are no adaptive guarantee."""
+    """Figures converted from what turned out to be spent are no adaptive guarantee."""
     open_account(embedded)
     assert release(embedded, concentrated("0.3"))["cost"]["approximate"][0]["adaptive"] is True
     spent = _balance(embedded)["spent"]

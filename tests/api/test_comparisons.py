@@ -1,4 +1,4 @@
-"""Offset tails beside Gaussian noise over HTTP, against seed 002's figures and the reference values."""
+"""Offset tails beside Gaussian noise over HTTP, against Sadeghi and Korki 2022's figures and the reference values."""
 
 from typing import Any
 

@@ -159,7 +159,7 @@ def test_compositions_without_a_meaning(still: Client, fields: Any, pointer: str
     assert pointers_of(still.post("/v1/compositions", json={"plan": pure(1)} | fields)) == [pointer]
 
 
-# Seed 004's Table 4: the totals of the levels at their margins of error; stability s = 9, gamma = 0.1.
+# Haney et al. 2021's Table 4: the totals of the levels at their margins of error; stability s = 9, gamma = 0.1.
 _TABLE_4 = {
     ("geometric", 6): "4.2796",
     ("geometric", 11): "2.4964",
@@ -191,7 +191,6 @@ def test_safetab_says_what_it_truly_covers(still: Client) -> None:
 
 @pytest.mark.parametrize(("mechanism", "cost"), [("geometric", 0.45690), ("discrete_gaussian", 0.04512)])
 def test_the_exact_method_meets_its_target_at_the_least_cost(still: Client, mechanism: str, cost: float) -> None:
-    """privacy.md section 5."""
     found = _calibrate(still, mechanism, 6)
     assert 0.95 <= found["coverage"] < 0.9500001
     notion = found["cost"]["pure"] if mechanism == "geometric" else found["cost"]["zcdp"]

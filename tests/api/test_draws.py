@@ -124,7 +124,7 @@ def test_attempts_that_are_not_committed_have_one_noise(
 
 @pytest.mark.parametrize("scale", ["0.1", "1", "2.18865443911", "10", "1000.5"])
 def test_the_margin_of_error_is_the_smallest_that_holds(embedded: Client, scale: str) -> None:
-    """privacy.md section 5: P(|X| > m) = 2 q^(m+1)/(1+q), q = exp(-1/b)."""
+    """P(|X| > m) = 2 q^(m+1)/(1+q), q = exp(-1/b)."""
     open_account(embedded, budget=_WIDE)
     drawn = json_of(_register_and_draw(embedded, {"type": "geometric", "scale": scale}, [1]), 201)
     q = mpmath.exp(-1 / mpmath.mpf(scale))

@@ -55,7 +55,7 @@ def _script(monkeypatch: pytest.MonkeyPatch, values: list[int]) -> None:
 
 
 def test_raking_is_the_printed_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three levels of two, by the recursion over tuples as seed 001 prints it."""
+    """Three levels of two, by the recursion over tuples as Flaxman 2019 prints it."""
     generator = np.random.default_rng(2)
     counts = generator.integers(50, 90, (2, 2, 2))
     noise = generator.integers(-9, 10, 1 + 2 + 4 + 8).tolist()

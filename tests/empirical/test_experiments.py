@@ -194,7 +194,7 @@ def test_the_direct_bound_of_consistent_is_that_of_its_strata() -> None:
 
 
 def test_the_printed_figure_of_consistent_comes_with_the_noise_of_table_sa1() -> None:
-    """Seed 000: 0.25 for totals and 0.75 for strata in 2,663 districts; 0.54 is printed, of one run.
+    """Flaxman and Petti 2020: 0.25 for totals and 0.75 for strata in 2,663 districts; 0.54 is printed, of one run.
 
     How many strata there were is not printed. With two or four 0.54 is among what runs show; with noise of just the
     budgets it is not.

@@ -66,11 +66,11 @@ def pl94() -> Plan:
 
 
 STABILITY, STEP_1 = 9, Fraction(1, 10)
-"""Of SafeTab (seed 004, Table 4): a record is in at most 9 groups of a level; gamma."""
+"""Of SafeTab (Haney et al. 2021, Table 4): a record is in at most 9 groups of a level; gamma."""
 
 
 def safetab(base: list[Mechanism]) -> Plan:
-    """SafeTab over levels with these mechanisms for the whole budget of one group (privacy.md section 3).
+    """SafeTab over levels with these mechanisms for the whole budget of one group.
 
     At each level, on at most 9 groups of a record: the total only, or step 1 with a tenth of the budget
     and one of step 2's tabulations with the rest.

@@ -97,7 +97,6 @@ def test_a_tiny_confidence_is_met_by_vast_noise(calibrate: Callable[[int, Fracti
 
 
 def test_margin_six_at_95_per_cent_as_published() -> None:
-    # privacy.md, section 5.
     scale, sigma_squared = margin_to_scale(6, Fraction("0.95")), margin_to_sigma_squared(6, Fraction("0.95"))
     assert float(1 / scale) == pytest.approx(0.45690, abs=5e-6)
     assert float(1 / (2 * sigma_squared)) == pytest.approx(0.04512, abs=5e-6)
@@ -106,7 +105,7 @@ def test_margin_six_at_95_per_cent_as_published() -> None:
 
 
 def test_safetab_reproduces_its_paper_with_its_shortfall() -> None:
-    # Coverages: privacy.md, section 5. rho = 1.92/36 is the 0.053333 of seed 004.
+    # Coverages: rho = 1.92/36 is the 0.053333 of Haney et al. 2021.
     scale, sigma_squared = safetab_scale(6), safetab_sigma_squared(6)
     assert float(1 / scale) == pytest.approx(0.42796, abs=5e-6)
     assert sigma_squared == Fraction("9.375")
@@ -123,7 +122,7 @@ def test_safetabs_gaussian_form_falls_short_at_wide_margins() -> None:
     ("margin", "epsilon", "rho"), [(6, 4.2796, 0.5333), (11, 2.4964, 0.1587), (50, 0.5874, 0.00768)]
 )
 def test_safetab_table_4(margin: int, epsilon: float, rho: float) -> None:
-    # privacy.md, section 6, "from its own formulas": base parameters times s/(1 - gamma) = 9/0.9.
+    # Base parameters times s/(1 - gamma) = 9/0.9.
     assert float(10 / safetab_scale(margin)) == pytest.approx(epsilon, abs=5e-5)
     assert float(10 / (2 * safetab_sigma_squared(margin))) == pytest.approx(rho, abs=5e-5)
 

@@ -154,7 +154,7 @@ def test_rational_figures_stay_exact() -> None:
     ("epsilon", "count"), [("1e-12", 10**9), ("1e-6", 10**9), ("0.01", 10**5), ("3", 40), ("1e4", 1)]
 )
 def test_an_epsilon_of_many_geometrics_is_the_least_over_all_orders(epsilon: str, count: int, delta: str) -> None:
-    """privacy.md 2.2 and section 4 at 60 digits, minimised by the oracle."""
+    """At 60 digits, minimised by the oracle."""
     plan = Repeat(part=Geometric(scale=1 / Fraction(epsilon)), count=count)
     with mp.workdps(60):
         e = oracle.number(epsilon)

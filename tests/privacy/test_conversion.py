@@ -80,7 +80,7 @@ def test_no_delta_converts_to_nothing() -> None:
 
 
 def test_an_order_beyond_the_thousands_is_found() -> None:
-    """At rho = 1e-6 and delta = 1e-9 the best order is 3402 (privacy.md section 4)."""
+    """At rho = 1e-6 and delta = 1e-9 the best order is 3402."""
     found = rdp_to_epsilon(*line(Fraction(1, 10**6)), Fraction(1, 10**9))
     assert found.alpha is not None
     assert 3000 < found.alpha < 4000

@@ -103,7 +103,7 @@ def test_from_variance_2_on_the_slope_bounds_the_discrete_gaussian_within_2e_15(
 
 
 def test_the_discrete_gaussian_attains_its_slope_at_whole_orders() -> None:
-    """... and is a sixth below it between them at sigma² = 0.11 (privacy.md section 2)."""
+    """... and is a sixth below it between them at sigma² = 0.11."""
     mechanism = DiscreteGaussian(sigma_squared=Fraction("0.11"))
     rho = nats(mechanism_rho(mechanism))
     assert mechanism_tau(mechanism, Fraction(3)).rational
@@ -158,7 +158,7 @@ def test_randomised_response_is_the_sum_over_its_values_in_both_directions(
 
 @pytest.mark.parametrize("epsilon", ["0.001", "0.3", "1", "3", "12"])
 def test_pure_loss_implies_rho_tightly(epsilon: str) -> None:
-    """Two-valued response dominates (privacy.md 2.1): rho is its divergence, and bounds tau/alpha at every order."""
+    """Two-valued response dominates: rho is its divergence, and bounds tau/alpha at every order."""
     rho, e = nats(mechanism_rho(declared(epsilon=Fraction(epsilon)))), oracle.number(epsilon)
     p, q = (response(Fraction(epsilon), 2, truth) for truth in (0, 1))
     assert_bounds(rho, mp.fsum(a * mp.log(a / b) for a, b in zip(p, q, strict=True)))
@@ -291,7 +291,7 @@ def test_more_noise_never_costs_more(family: Any, noise: Fraction, more: Fractio
 def test_one_cell_moved_far_costs_at_least_as_much_as_many_moved_by_one(
     family: Any, noise: Fraction, s: int, order: Fraction
 ) -> None:
-    """The divergence of additive noise is superadditive in the shift (privacy.md section 3)."""
+    """The divergence of additive noise is superadditive in the shift."""
     near, far = family(noise, 1), family(noise, s)
     for cost in (methodcaller("pure_epsilon"), mechanism_rho, lambda m: mechanism_tau(m, order)):
         one = cost(near).nats
@@ -329,7 +329,7 @@ def test_at_the_extremes_the_bounds_stay_in_order(text: str) -> None:
 @pytest.mark.parametrize("order", ["1.000000000001", "1e6"])
 @pytest.mark.parametrize("noise", ["1e-3", "0.05", "30", "1e9", "1e40"])
 def test_at_the_extremes_the_bounds_are_right(noise: str, order: str) -> None:
-    """The moments written as privacy.md states them, at 400 digits."""
+    """The moments written out, at 400 digits."""
     with mp.workdps(400):
         a = oracle.number(order)
         z, e = a - 1, 1 / oracle.number(noise)

@@ -334,7 +334,7 @@ def test_weights_share_the_whole_delta_once(epsilon: str, delta: str, reserve: s
 
 @pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-6"), ("0.1", "1e-9"), ("17.15", "1e-10")])
 def test_a_gaussian_ledger_loses_little_to_the_filter(epsilon: str, delta: str) -> None:
-    """privacy.md section 4: what may be spent is nearly all that one release might cost."""
+    """What may be spent is nearly all that one release might cost."""
     budget = approximate(epsilon, delta)
     largest = epsilon_to_rho_at(budget.cap, budget.delta)
     account = Account(budget)
@@ -348,7 +348,7 @@ def test_other_definitions_need_no_weights() -> None:
 
 
 def spent_by_definition(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
-    """privacy.md section 4, in fractions: the pure sum, or tau + conversion at some order's share of delta."""
+    """In fractions: the pure sum, or tau + conversion at some order's share of delta."""
     left = budget.delta - budget.declared_delta
     found = [totals.epsilon.finite] if not totals.epsilon.infinite else []
     for k, (order, share) in enumerate(zip(weights.orders, weights.shares, strict=True)):

@@ -62,7 +62,7 @@ def test_a_level_of_the_redistricting_release_costs_its_proportion() -> None:
     assert (found.rdp, found.approximate, found.best) == ((), (), ())
 
 
-MARGINS = [6, 6, 11, 11, 50, 50, 50]  # of seed 004, Table 4, by level
+MARGINS = [6, 6, 11, 11, 50, 50, 50]  # of Haney et al. 2021, Table 4, by level
 
 
 def base_geometric() -> list[Mechanism]:
@@ -78,7 +78,7 @@ def base_gaussian() -> list[Mechanism]:
 
 
 def test_safetab_costs_what_its_formulas_say_where_they_are_sound() -> None:
-    """privacy.md section 6: the printed 13.2 for geometric RDP rests on an integral that understates."""
+    """The printed 13.2 for geometric RDP rests on an integral that understates."""
     geometric = guarantee(safetab(base_geometric()), ADD)
     assert reported(geometric.epsilon) == pytest.approx(15.3143, abs=5e-5)
     assert reported(by(geometric, "rdp").epsilon) == pytest.approx(14.1944, abs=5e-5)

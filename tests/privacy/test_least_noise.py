@@ -76,7 +76,7 @@ def test_the_least_gaussian_noise_keeps_the_target_and_barely(
 
 
 def test_the_gaussian_is_the_known_one() -> None:
-    """privacy.md 2.3: epsilon 1.11995 at delta 1e-10 belongs to the variance 27.70468."""
+    """Epsilon 1.11995 at delta 1e-10 belongs to the variance 27.70468."""
     found = least_gaussian(Gaussian, Fraction(1), Target(Fraction("1.11995"), Fraction(1, 10**10)))
     assert float(found.sigma_squared) == pytest.approx(27.70468, rel=1e-5)
 
@@ -101,7 +101,7 @@ def test_no_offset_of_a_brute_search_needs_less_variance(epsilon: str, delta: st
 
 
 def _variance(v: float, m: float) -> float:
-    r = mp.mpf(m) / mp.sqrt(v)  # seed 002, (2)
+    r = mp.mpf(m) / mp.sqrt(v)  # Sadeghi and Korki 2022, (2)
     return float(v * (1 + r * r - r * mp.exp(-r * r / 2) / (mp.sqrt(2 * mp.pi) * mp.erfc(r / mp.sqrt(2)) / 2)))
 
 
@@ -118,7 +118,7 @@ def test_the_least_noise_on_the_integers_holds_and_is_as_good_as_on_the_line() -
 
 
 def test_the_known_offset_tails_are_beaten() -> None:
-    """sigma² = 40, m = 3 of seed 002 has epsilon 0.93663 at delta 1e-10 and the variance 27.70468."""
+    """sigma² = 40, m = 3 of Sadeghi and Korki 2022 has epsilon 0.93663 at delta 1e-10 and the variance 27.70468."""
     target = Target(Fraction("0.93663"), Fraction(1, 10**10), 1, sub_gaussian=True)
     found = least_osgt(Osgt, Fraction(1), target)
     assert _variance(float(found.sigma_squared), float(getattr(found, "m", 0))) < 27.70468 * (1 + 1e-6)

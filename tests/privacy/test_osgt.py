@@ -52,7 +52,7 @@ def summed_moment(mechanism: DiscreteOsgt, alpha: Fraction) -> Any:
 
 
 def printed_moment(mechanism: Osgt, alpha: Fraction) -> Any:
-    """log of seed 002's B-bar, as it is printed: with enough digits it is right."""
+    """log of Sadeghi and Korki 2022's B-bar, as it is printed: with enough digits it is right."""
     sigma = mp.sqrt(oracle.number(mechanism.sigma_squared))
     m, s, a = oracle.number(mechanism.m) / sigma, oracle.number(mechanism.sensitivity) / sigma, oracle.number(alpha)
 
@@ -245,7 +245,7 @@ def test_doubles_are_near_enough_to_choose_an_order_by(mechanism: OffsetTails) -
 
 @pytest.mark.parametrize(("order", "off"), [(2, "right"), (8, "above"), (9, "below"), (12, "below")])
 def test_the_printed_formula_fails_in_doubles(order: int, off: str) -> None:
-    """privacy.md 2.3: at sigma² = 40, m = 3 it is off by per cents at order 8 and below the truth then."""
+    """At sigma² = 40, m = 3 it is off by per cents at order 8 and below the truth then."""
     mechanism = Osgt(sigma_squared=Fraction(40), m=Fraction(3))
     sigma, a, z = math.sqrt(40), float(order), order - 1.0
     m, s = 3 / sigma, 1 / sigma

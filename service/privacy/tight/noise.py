@@ -105,7 +105,7 @@ class DiscreteGaussians(Members):
 
 @dataclass(frozen=True, slots=True)
 class Osgts(Members):
-    """Offset symmetric Gaussian tails (seed 002), for complex z.
+    """Offset symmetric Gaussian tails (Sadeghi and Korki 2022), for complex z.
 
     With E(x) = erfcx(x/(sigma sqrt 2)) and the loss e = s(s+2m)/(2 v) at the two kinks, exp(K) is
     [exp(ez) (E(m-zs) + E(m+z(s+2m))) + exp(-e(z+1)) (E(m+(z+1)s) - E(m+s+z(s+2m)))]/(2 E(m)):

@@ -87,7 +87,7 @@ def test_reference_profiles_of_osgt(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("at", ["0.1", "0.5", "0.94"])
 def test_osgt_is_its_closed_form(at: str) -> None:
-    """Seed 002, for losses that only outputs below 0 have."""
+    """Sadeghi and Korki 2022, for losses that only outputs below 0 have."""
     v, m, e = mp.mpf(630), mp.mpf(15), oracle.number(at)
     unit, crossing = mp.sqrt(2 * v), m + mp.mpf(1) / 2 - v * e
     with mp.workdps(80):
@@ -108,14 +108,13 @@ def test_the_discrete_gaussian_is_not_the_continuous_one() -> None:
 
 
 def test_safetab() -> None:
-    """privacy.md section 6."""
     by_geometric, by_gaussian = safetab(base_geometric()), safetab(base_gaussian())
     assert float(epsilon(by_geometric, "1e-10")) == pytest.approx(14.05, abs=0.01)
     assert 11.6662 < epsilon(by_gaussian, "1e-10") < 11.69  # above the continuous Gaussian of the same rho
 
 
 def test_an_adversary_that_picks_the_second_mechanism_is_met() -> None:
-    """privacy.md section 4.3: 0.1527, where the best fixed combination has 0.1277."""
+    """0.1527, where the best fixed combination has 0.1277."""
     first, sharp = RandomizedResponse(epsilon=Fraction(1, 2)), RandomizedResponse(epsilon=Fraction(2), values=60)
     law = exact.response("0.5", 2)
     e = mp.mpf("0.6")

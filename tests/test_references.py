@@ -1,0 +1,35 @@
+"""What the code cites can be looked up in the repository."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+_KEYS = [line.split("|")[1].strip() for line in (ROOT / "docs" / "references.md").read_text().splitlines()[7:]]
+# Authors, and a year: "Bun and Steinke 2016", "Haney et al. 2021", "Ellis, Monroe, Newman 1976".
+_AUTHOR = r"[A-Z][a-zé]+"
+_CITED = re.compile(rf"{_AUTHOR}(?:(?:,| and|, and) {_AUTHOR})*(?: et al\.)? (?:19|20)\d\d(?!-)\b")
+_NO_PAPERS = re.compile(r"The \d{4}|Washington State, 1940")
+_TEXTS = sorted(
+    [
+        *(path for folder in ("service", "benchmarks") for path in (ROOT / folder).rglob("*.py")),
+        *(path for path in (ROOT / "docs").rglob("*.md") if path.name != "references.md"),
+        ROOT / "ARCHITECTURE.md",
+    ]
+)
+
+
+def test_every_key_is_there_once() -> None:
+    assert len(_KEYS) > 20
+    assert len(set(_KEYS)) == len(_KEYS)
+
+
+@pytest.mark.parametrize("path", _TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_citation_has_its_source(path: Path) -> None:
+    text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", path.read_text(encoding="utf-8"))
+    cited = {one for one in _CITED.findall(text) if not _NO_PAPERS.fullmatch(one)}
+    assert {one for one in cited if not any(one in key or key in one for key in _KEYS)} == set()
+    named = set(re.findall(r"docs/[a-z-]+(?:/[a-z-]+)?\.md", text))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    assert not re.search(r"\bseed 00\d\b", text)
