@@ -205,9 +205,8 @@ class Helpers:
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
             helper.idle, helper.take = False, room_of(request.scope)
             database: Database = request.app.state.database
-            helper.moment, heads = database.known_after(helper.moment)
             try:
-                message = await self._in_time(partial(helper.ask, (asked, bytes(body), heads)))
+                message = await self._in_time(partial(helper.begin, database, asked, bytes(body)))
                 if change is not None and message["type"] == _WRITE:
                     message = await self._written(helper, change, message)
                 last = await self._relay(helper, request.scope, message, send)
@@ -279,8 +278,13 @@ class _Helper:
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
         self.idle = True
-        self.moment = 0  # of what it knows to be committed
+        self._moment = 0  # of what it knows to be committed
         self.take: Take = room_of({"state": {}})
+
+    def begin(self, database: Database, asked: dict[str, Any], body: bytes) -> Message:
+        """Send a request with what was committed since the last one; the first message that comes back."""
+        self._moment, heads = database.known_after(self._moment)
+        return self.ask((asked, body, heads))
 
     def ask(self, said: object) -> Message:
         """Send a request, or what it waits for; the first message that comes back."""

@@ -5,11 +5,13 @@ A row of an account that is put back as it once was has its old seal. Whoever co
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from service.ledger.company import Made
 
 _JOURNALS = 100_000  # of which the newest head is known; those that moved last
+_TOLD = 10_000  # of which another process is told, that a new one begins soon; likewise
 
 
 class _Known(NamedTuple):
@@ -49,13 +51,9 @@ class Newest:
         self.moment = moment
 
     def after(self, moment: int) -> list[Made]:
-        """Return the heads that were added after a moment, for somebody who knows the others."""
-        found: list[Made] = []
-        for account_id, known in reversed(self._heads.items()):
-            if known.moment <= moment:
-                break
-            found.append(Made(account_id, known.seq, known.hash))
-        return found
+        """Return the last heads that were added after a moment, for another process."""
+        added = takewhile(lambda item: item[1].moment > moment, islice(reversed(self._heads.items()), _TOLD))
+        return [Made(account_id, known.seq, known.hash) for account_id, known in added]
 
     def number(self, account_id: int) -> int:
         """Return the number of the newest head of a journal; 0 where none is known."""
