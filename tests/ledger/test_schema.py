@@ -54,7 +54,7 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
             "the rule kept on journal is not of the ledger",
         ),
         (["ALTER TABLE journal ENABLE ROW LEVEL SECURITY"], "the row security on journal is not of the ledger"),
-        (["CREATE POLICY first_few ON journal USING (seq < 9)"], "the policy first_few on journal is not of the ledger"),
+        (["CREATE POLICY few ON journal USING (seq < 9)"], "the policy few on journal is not of the ledger"),
         (["ALTER TABLE accounts ALTER COLUMN name DROP NOT NULL"], "the column accounts.name was changed"),
         (
             ["ALTER TABLE accounts DROP CONSTRAINT accounts_releases", _CHECK],
