@@ -24,7 +24,7 @@ from typing import Any, cast
 import structlog
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from service.api.context import PRICES_ONLY, READ_ONLY, WRITES, Change, Found
 from service.api.fair import Fair
@@ -35,6 +35,7 @@ from service.api.room import Take, room_of
 from service.api.throttle import GIVEN_UP
 from service.errors import InvalidInput, ServiceError, TooManyRequests, Unavailable
 from service.ledger import known
+from service.ledger.database import Database
 from service.memory_privacy import forbid_dumps
 
 _PICKLED = b"application/x-python-pickle"  # of answers that are not for clients
@@ -42,7 +43,8 @@ _WAITING = 64  # requests of one principal
 _RETRY = 5  # seconds after which somebody whose releases wait for their price may ask again
 _NICENESS = 10
 _MOST_KEPT = 1 << 25  # bytes of an answer that wait for its end: a million counts as JSON are fewer
-_BROUGHT_BACK = ("problem", TO_KEEP)  # of the state of a request
+_STOPPED = "stopped"  # why nothing is to be written any more, in the state of a request that found it out
+_BROUGHT_BACK = ("problem", TO_KEEP, _STOPPED)  # of the state of a request
 _FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
 _END = "end"  # the type of the message after a request's last
 _WRITE = "write"  # of one that has the serving process write; its answer comes before the rest
@@ -202,11 +204,15 @@ class Helpers:
         async with self.queue.place(request.state.principal.name):
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
             helper.idle, helper.take = False, room_of(request.scope)
+            database: Database = request.app.state.database
             try:
-                message = await self._in_time(partial(helper.ask, (asked, bytes(body))))
+                message = await self._in_time(partial(helper.begin, database, asked, bytes(body)))
                 if change is not None and message["type"] == _WRITE:
                     message = await self._written(helper, change, message)
-                return await self._relay(helper, request.scope, message, send)
+                last = await self._relay(helper, request.scope, message, send)
+                if reason := request.scope["state"].pop(_STOPPED, None):
+                    database.stop(reason)
+                return last
             finally:
                 if helper.idle:
                     self._idle.append(helper)
@@ -272,7 +278,13 @@ class _Helper:
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
         self.idle = True
+        self._moment = 0  # of what it knows to be committed
         self.take: Take = room_of({"state": {}})
+
+    def begin(self, database: Database, asked: dict[str, Any], body: bytes) -> Message:
+        """Send a request with what was committed since the last one; the first message that comes back."""
+        self._moment, heads = database.known_after(self._moment)
+        return self.ask((asked, body, heads))
 
     def ask(self, said: object) -> Message:
         """Send a request, or what it waits for; the first message that comes back."""
@@ -398,13 +410,14 @@ def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     with asyncio.Runner() as runner:
         while True:
             try:
-                scope, body = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
+                scope, body, heads = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
             except (EOFError, OSError):
                 return
+            app.state.database.remember(heads)
             runner.run(_answer(app, scope, body, pipe))
 
 
-async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> None:
+async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> None:
     structlog.contextvars.bind_contextvars(request_id=scope["state"].get("request_id"))
     left, whole = [body], False
 
@@ -442,6 +455,7 @@ async def _answer(app: ASGIApp, scope: Scope, body: bytes, pipe: Connection) -> 
             logging.getLogger("service.helpers").exception("request")  # without its message, as all such lines
             if not whole:
                 os._exit(_FAILED)
+        scope["state"][_STOPPED] = app.state.database.stopped
         left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}
         await send({"type": _END, "state": left_behind})
     except BrokenPipeError:  # the server has gone

@@ -4,14 +4,14 @@ A row holds the head of the journal, whose hash stands for every entry before it
 can neither change an account nor add an entry: a row without its seal is not read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered
-from service.ledger.database import batch, require_written, secret_of
+from service.ledger.database import batch, require_present, require_written, secret_of
 from service.ledger.secret import Secret
 from service.ledger.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.tables import Account
@@ -87,22 +87,36 @@ def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
     """Make sure that accounts are as the service wrote them.
 
     Raises:
-        Altered: the row of one is not as the service wrote it.
+        Unavailable: the row of one is not as the service wrote it, or is an older one.
     """
+    for row in _rows(connection, account_ids):
+        require_seal(connection, row)
+
+
+def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:
+    """Return which of these accounts have rows that the service did not write."""
+    secret = secret_of(connection)
+    return {row.id for row in _rows(connection, list(account_ids)) if not is_sealed(secret, row._mapping)}
+
+
+def _rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
     for first in range(0, len(account_ids), _AT_ONCE):
-        query = select(*COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE]))
-        for row in connection.execute(query):
-            require_seal(connection, row)
+        yield from connection.execute(select(*COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE])))
 
 
-def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
-    """Refuse a row that the service did not write.
+def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> None:
+    """Refuse a row that the service did not write, and one that it wrote before an entry that is known.
+
+    Args:
+        locked: whether the transaction locked the row when it read it.
 
     Raises:
-        Altered: this is one.
+        Altered: the service did not write it.
+        Unavailable: it is an older one; from now on nothing is written any more.
     """
     if not is_sealed(secret_of(connection), row._mapping):
         raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row))
+    require_present(connection, row.id, row.head_seq, row.head_hash, locked=locked)
 
 
 def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, without_seal: bool = True) -> list[int]:

@@ -358,7 +358,7 @@ def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool
     if len(rows) != len(ids) or rows[-1].name != name:  # another database was put in this one's place
         line_of.cache_clear()
         raise NotFound("account", name)
-    return [_record(connection, row) for row in rows]
+    return [_record(connection, row, locked=lock) for row in rows]
 
 
 def _proposed(body: str | None) -> ProposedChange | None:
@@ -366,8 +366,8 @@ def _proposed(body: str | None) -> ProposedChange | None:
     return None if entry is None or entry["kind"] != "change_proposed" else ProposedChange.said(entry)
 
 
-def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> AccountRecord:
-    account_rows.require_seal(connection, row)
+def _record(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> AccountRecord:
+    account_rows.require_seal(connection, row, locked=locked)
     return AccountRecord(
         id=row.id,
         name=row.name,

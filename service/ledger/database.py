@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import psycopg
+import structlog
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, CursorResult, Engine, Row, Select
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -25,6 +26,7 @@ from service.errors import StartupRefused, Unavailable
 from service.ledger.company import TALLY, Company, Made, Parted, Tally
 from service.ledger.engines import make_sqlite_file, postgresql_engine, sqlite_engine
 from service.ledger.failures import RETRIED, Kind, failure_of, refusal
+from service.ledger.newest import Newest
 from service.ledger.place import Place, place_of
 from service.ledger.queue import Queue, Turn
 from service.ledger.secret import Secret
@@ -61,7 +63,9 @@ _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connection's present wait is noted
 _NOTHING = nullcontext()
 _DATABASE = "database"  # where a connection has what it is a connection of
-_JOURNALS = 100_000  # of which a process remembers the newest entry that it committed
+_SINCE = "since"  # where it has which heads were known to be committed before its transaction began
+_WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
+_log = structlog.get_logger("service.database")
 
 
 def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int = 16) -> "Database":
@@ -119,7 +123,7 @@ class Database:
         self.stopped: str | None = None  # why nothing is written any more, where that is so
         self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
         self._done = Tally()
-        self._newest: dict[int, int] = {}  # the number of the last entry that it committed, by account
+        self.newest = Newest()  # heads that are known to be committed, by this process or by the high-water mark
         self._counting = threading.Lock()
 
     @property
@@ -147,6 +151,22 @@ class Database:
         """Have the next call return these too: they could not be dealt with."""
         with self._counting:
             self._done.entries += entries
+
+    def remember(self, heads: Iterable[Made]) -> None:
+        """Know heads to be committed, as this process's own are."""
+        with self._counting:
+            self.newest.add(heads)
+
+    def known_after(self, moment: int) -> tuple[int, list[Made]]:
+        """Return the moment of what is known to be committed, and what was not yet known at an earlier one."""
+        with self._counting:
+            return self.newest.moment, self.newest.after(moment)
+
+    def stop(self, reason: str, **said: object) -> None:
+        """Write nothing any more: the ledger went back."""
+        if self.stopped is None:
+            _log.critical("the ledger went back; nothing is written", reason=reason, **said)
+            self.stopped = reason
 
     def has_committed(self) -> bool:
         """Whether there are any."""
@@ -220,7 +240,7 @@ class Database:
         for pause in _PAUSES:
             if lost:
                 time.sleep(pause)
-            committing, company = False, Company(self.writers)
+            committing, company, since = False, Company(self.writers), self.newest.moment
             try:
                 with self._writer.connect() as connection:
                     self._begin_write(connection, deadline, lock)
@@ -228,11 +248,13 @@ class Database:
                         if landed(connection, earlier):
                             return self._count(earlier, counts)
                     done = Tally()
-                    connection.info[TALLY], connection.info[_DATABASE] = done, self
+                    connection.info.update({TALLY: done, _DATABASE: self, _SINCE: since})
                     value = work(connection)
                     self._require_transaction(connection)
                     if shared:
                         company.work(connection)
+                    if self.stopped is not None:  # by what was read in it, or by somebody else meanwhile
+                        raise Unavailable(self.stopped, retry_after=60)
                     committing = True
                     self._commit(connection)
                     done.add(company.done)
@@ -259,16 +281,29 @@ class Database:
         Raises:
             Unavailable: there is one; from now on nothing is written any more.
         """
-        if any(entry.seq <= self._newest.get(entry.account_id, 0) for entry in entries):
-            self.stopped = "the ledger went back: an entry that was committed is not there; nothing is written"
-            raise Unavailable(self.stopped, retry_after=60)
+        for entry in entries:
+            if entry.seq <= self.newest.number(entry.account_id):
+                raise self._went_back(entry.account_id, entry.seq - 1)
+
+    def require_present(self, account_id: int, seq: int, digest: str, moment: int | None) -> None:
+        """Refuse a journal's head that was read, where it was further before or had another of this number.
+
+        Args:
+            moment: as in ``Newest.went_back``.
+
+        Raises:
+            Unavailable: it was, or had; from now on nothing is written any more.
+        """
+        if self.newest.went_back(account_id, seq, digest, moment):
+            raise self._went_back(account_id, seq)
+
+    def _went_back(self, account_id: int, seq: int) -> Unavailable:
+        self.stop(_WENT_BACK, account=account_id, head=seq, known=self.newest.number(account_id))
+        return Unavailable(_WENT_BACK, retry_after=60)
 
     def _count(self, value: T, done: Tally) -> T:
         with self._counting:
-            for entry in done.entries:
-                self._newest[entry.account_id] = max(entry.seq, self._newest.pop(entry.account_id, 0))
-            while len(self._newest) > _JOURNALS:
-                del self._newest[next(iter(self._newest))]
+            self.newest.add(done.entries)
             if not self.remembers:
                 done.entries = []
             self._done.add(done)
@@ -278,10 +313,10 @@ class Database:
         begin = _READ_SQLITE if self.kind == "sqlite" else _READ_POSTGRESQL
 
         def begun() -> Connection:
-            connection = self._reader.connect()
+            connection, since = self._reader.connect(), self.newest.moment
             try:
                 connection.exec_driver_sql(begin)
-                connection.info[_DATABASE] = self
+                connection.info.update({_DATABASE: self, _SINCE: since})
             except SQLAlchemyError:
                 connection.close()
                 raise
@@ -372,6 +407,26 @@ def note_entries(connection: Connection, entries: Sequence[Made]) -> None:
         database.require_new(entries)
         done: Tally = connection.info[TALLY]
         done.entries += entries
+
+
+def require_present(connection: Connection, account_id: int, seq: int, digest: str, *, locked: bool = False) -> None:
+    """Refuse a journal's head that was read in this transaction, where the journal was further before.
+
+    Args:
+        locked: whether the transaction holds a lock without which nobody adds to the journal.
+
+    Raises:
+        Unavailable: it was, or had another entry of this number; from now on nothing is written any more.
+    """
+    info = connection.info
+    if _SINCE in info:
+        info[_DATABASE].require_present(account_id, seq, digest, None if locked else info[_SINCE])
+
+
+def newest_known(connection: Connection, account_id: int) -> Made | None:
+    """Return the newest head of a journal that this transaction must find in it, if one is known."""
+    info = connection.info
+    return info[_DATABASE].newest.committed(account_id, info[_SINCE]) if _SINCE in info else None
 
 
 def require_written(result: CursorResult[Any], number: int) -> None:

@@ -96,6 +96,13 @@ def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
         connect_args={"autocommit": True, **options},
     )
 
+    @event.listens_for(engine, "connect")
+    def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        # Rows that a policy would hide are an error. Set here it wins over what is set for the role or the database.
+        cursor = raw.cursor()
+        cursor.execute("SET row_security = off")
+        cursor.close()
+
     if not read_only:
         event.listen(engine, "handle_error", _leave_former_primary)
     return engine

@@ -165,6 +165,9 @@ def _advice(failure: Failure) -> str:
     if failure.kind is Kind.LOST:
         return "check that the server runs; its log says why it ended the connection"
     if failure.code == "42501":
-        return "the tables' owner migrates, and then runs deploy/postgres-roles.sql, which grants what servers need"
+        return (
+            "the tables' owner migrates, and then runs deploy/postgres-roles.sql, which grants what servers need; no"
+            " table of the ledger has row-level security"
+        )
     name = failure.code.split("_")[1] if failure.code.startswith("SQLITE_") else ""
     return _SQLITE_ADVICE.get(name, "")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from sqlalchemy import Connection, Row, select, text
 
 from service.errors import StartupRefused
-from service.ledger import installation_journal
+from service.ledger import account_rows, installation_journal
 from service.ledger.company import Made
 from service.ledger.journal import LARGEST_INTEGER, Head
 from service.ledger.secret import Secret
@@ -274,8 +274,12 @@ def present_heads(connection: Connection, secret: Secret, accounts: Iterable[Las
 
 
 def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]) -> list[Missing]:
-    """Find the journals that lack the entry which a mark has of them, given the last entries of at least these."""
+    """Find the journals that lack the entry which a mark has of them, given the last entries of at least these.
+
+    An entry is missing too where the account's row, sealed, ends before it: then that is an older row.
+    """
     last: dict[str, int] = {}  # the number of the last entry
+    older: dict[int, str] = {}  # accounts whose rows end before the marked entry, by id
     stored: dict[str, str] = {}  # the hash of the marked entry
     earlier: dict[tuple[int, int], str] = {}  # journals that went on, by the account's id and the marked entry's number
     for account_id, name, seq, _, digest in accounts:
@@ -285,36 +289,44 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts:
             stored[name] = digest
         elif marked is not None:  # an account's row may say anything: the entry itself is looked for
             earlier[account_id, marked.seq] = name
+            if last[name] < marked.seq:
+                older[account_id] = name
     stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in _entries_at(connection, list(earlier))}
+    for account_id in account_rows.unsealed_among(connection, older):
+        del older[account_id]
+    behind = set(older.values())
     missing = [
         Missing(name, head, last.get(name, 0))
         for name, head in heads.items()
-        if name != INSTALLATION and stored.get(name) != head.hash
+        if name != INSTALLATION and (stored.get(name) != head.hash or name in behind)
     ]
     own = heads.get(INSTALLATION)
-    if own is not None and not installation_journal.has_entry(connection, own):
-        missing.append(Missing(INSTALLATION, own, installation_journal.head(connection).seq))
+    if own is not None:
+        seq = installation_journal.head(connection).seq
+        if seq < own.seq or not installation_journal.has_entry(connection, own):
+            missing.append(Missing(INSTALLATION, own, seq))
     return missing
 
 
 def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
-    """Find the entries that are not in the journals any more."""
+    """Find the entries that are not in the journals any more, or are behind what a sealed row says is the last."""
     present = set(_entries_at(connection, [entry[:2] for entry in made]))
-    lost = [entry for entry in made if entry not in present]
-    if not lost:
-        return []
-    last: dict[int, tuple[str, Any]] = {
+    last: dict[int, tuple[str, int]] = {
         installation_journal.NO_ACCOUNT: (INSTALLATION, installation_journal.head(connection).seq)
     }
-    for ids in _batches(list({entry.account_id for entry in lost})):
+    for ids in _batches(list({entry.account_id for entry in made})):
         accounts = connection.execute(select(Account.id, Account.name, Account.head_seq).where(Account.id.in_(ids)))
-        last |= {account_id: (name, seq) for account_id, name, seq in accounts}
-    missing = []
-    for entry in lost:
-        # An account that is gone has no name any more; nor has another one a name with such a character.
-        name, seq = last.get(entry.account_id, (f"#{entry.account_id}", 0))
-        missing.append(Missing(name, Head(entry.seq, entry.hash), seq if isinstance(seq, int) else 0))
-    return missing
+        last |= {row.id: (row.name, row.head_seq if isinstance(row.head_seq, int) else 0) for row in accounts}
+    # An account that is gone has no name any more; nor has another one a name with such a character.
+    last |= {entry.account_id: (f"#{entry.account_id}", 0) for entry in made if entry.account_id not in last}
+    behind = {entry.account_id for entry in made if last[entry.account_id][1] < entry.seq}
+    older = behind - account_rows.unsealed_among(connection, behind)
+    return [
+        Missing(name, Head(entry.seq, entry.hash), seq)
+        for entry in made
+        for name, seq in (last[entry.account_id],)
+        if entry not in present or (entry.account_id in older and seq < entry.seq)
+    ]
 
 
 def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
@@ -328,13 +340,13 @@ def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> It
             yield installation_journal.NO_ACCOUNT, row.seq, row.hash
 
 
-def names_of(connection: Connection, account_ids: Collection[int]) -> list[str]:
-    """Read the names of accounts, which never change."""
-    return [
-        name
+def names_of(connection: Connection, account_ids: Collection[int]) -> dict[int, str]:
+    """Read the names of accounts, which never change, by id."""
+    return {
+        account_id: name
         for ids in _batches(list(account_ids))
-        for name in connection.execute(select(Account.name).where(Account.id.in_(ids))).scalars()
-    ]
+        for account_id, name in connection.execute(select(Account.id, Account.name).where(Account.id.in_(ids)))
+    }
 
 
 def last_entries(connection: Connection, journals: Collection[str] | None = None) -> list[LastEntry]:

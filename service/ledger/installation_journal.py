@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, insert, select
 
 from service.ledger.company import Made
-from service.ledger.database import note_entries, require_written
+from service.ledger.database import note_entries, require_present, require_written
 from service.ledger.journal import (
     BEFORE_FIRST,
     MISFILED,
@@ -93,6 +93,7 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
 
     Raises:
         Broken: an entry is missing, was changed, or was written without the secret; the text says which and how.
+        Unavailable: its last entries are not there any more.
     """
     last = BEFORE_FIRST
     while rows := connection.execute(_ENTRY.where(InstallationEntry.seq > last.seq).limit(_AT_ONCE)).all():
@@ -105,6 +106,7 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
                 raise Broken(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
             last = Head(row.seq, row.hash)
             yield said
+    require_present(connection, NO_ACCOUNT, last.seq, last.hash)
 
 
 def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:

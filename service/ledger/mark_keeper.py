@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import structlog
 
 from service.errors import ServiceError, StartupRefused
-from service.ledger import clock
+from service.ledger import clock, installation_journal
 from service.ledger.background import until_stopped
 from service.ledger.backup import require_sound_file
 from service.ledger.company import Made
@@ -23,7 +23,7 @@ from service.ledger.high_water import (
     names_of,
     present_heads,
 )
-from service.ledger.journal import Head
+from service.ledger.journal import BEFORE_FIRST, Head
 
 _PAUSE = 0.5  # seconds between two looks at what was committed
 _REFRESH = 120  # looks after which the time is written although nothing was committed
@@ -42,7 +42,7 @@ _ADVICE = (
 def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = False) -> Mark | None:
     """Refuse a ledger that lacks entries of its high-water mark, and a clock that is behind it.
 
-    From here on the process's time does not go back behind the mark.
+    From here on the process's time does not go back behind the mark, and no journal that it reads.
 
     Args:
         check_file: read all of an SQLite file whose server did not end in good order.
@@ -61,12 +61,15 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = Fa
     if check_file and mark.in_use:
         require_sound_file(database)
     with database.read() as connection:
-        missing = missing_entries(connection, mark.heads, last_entries(connection))
+        accounts = last_entries(connection)
+        missing = missing_entries(connection, mark.heads, accounts)
     if missing:
         raise StartupRefused(
             f"the ledger is older than its high-water mark {file.path} of {mark.written_at}: {described(missing)}."
             f" {_ADVICE}"
         )
+    ids = {name: account_id for account_id, name, *_ in accounts} | {INSTALLATION: installation_journal.NO_ACCOUNT}
+    database.remember([Made(ids[name], head.seq, head.hash) for name, head in mark.heads.items()])
     return mark
 
 
@@ -101,7 +104,7 @@ class MarkKeeper:
 
     def __init__(self, database: Database, file: HighWaterFile) -> None:
         self._database, self.file = database, file
-        self._failing = False
+        self._failing, self._altered = False, list[str]()
         database.remembers = True
         self.written_at = clock.now()
 
@@ -109,8 +112,9 @@ class MarkKeeper:
         """Write the heads of journals that this process added to, or of all; ``last`` as the server ends.
 
         Where a journal lacks the entry that is marked of it, or one that this process committed since the last look,
-        the ledger was replaced by an older one, or rewritten: then nothing is written into the ledger any more, and of
-        all entries the mark gets only those that were lost, so that the next start is refused too.
+        or the account's row ends before it, the ledger was replaced by an older one, or rewritten: then nothing is
+        written into the ledger any more, and of all entries the mark gets only those that were lost, so that the next
+        start is refused too. What is there and could not be marked is looked for again each time until it is.
 
         Raises:
             BrokenMark: the mark cannot be read or written.
@@ -120,10 +124,16 @@ class MarkKeeper:
         try:
             with self._database.read() as connection:  # after these were taken, so that all of them were committed
                 lost = lost_entries(connection, made)
-                journals = names_of(connection, {entry.account_id for entry in made})
+                names = names_of(connection, {entry.account_id for entry in made})
             if not lost:
                 made = _last_of_each(made)  # enough to mark them, later if need be
-                lost = self._advance(made, None if everything or not self.file.path.exists() else journals, last=last)
+                journals = None if everything or not self.file.path.exists() else list(names.values())
+                lost, marked = self._advance(made, journals, last=last)
+                names[installation_journal.NO_ACCOUNT] = INSTALLATION
+                heads = {account_id: marked.get(name, BEFORE_FIRST) for account_id, name in names.items()}
+                if self._database.stopped is None:
+                    left = [entry for entry in made if heads[entry.account_id].seq < entry.seq]
+                    self._database.put_back_committed(left)
             if lost:
                 self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
                 gone = {one.journal: one.marked for one in sorted(lost, key=lambda one: one.marked.seq)}
@@ -132,8 +142,14 @@ class MarkKeeper:
             self._database.put_back_committed(made)
             raise
 
-    def _advance(self, made: list[Made], journals: list[str] | None, *, last: bool) -> list[Missing]:
-        """Write the heads of these journals, or of all, unless entries are missing; which of these made were lost."""
+    def _advance(
+        self, made: list[Made], journals: list[str] | None, *, last: bool
+    ) -> tuple[list[Missing], dict[str, Head]]:
+        """Write the heads of these journals, or of all, unless entries are missing.
+
+        Returns:
+            Which of these made were lost, and the heads as they are now marked, or later ones are.
+        """
         if journals is None:
             mark = self.file.read()
             marked: Mapping[str, Head] = {} if mark is None else mark.heads
@@ -145,22 +161,21 @@ class MarkKeeper:
             missing = missing_entries(connection, marked, accounts)
             heads = present_heads(connection, self.file.secret, accounts)
             lost = lost_entries(connection, made)  # again: what is marked instead of them must follow them
-        if heads.altered:
+        if heads.altered and heads.altered != self._altered:
             names = [name or "the installation's journal" for name in heads.altered[:_SHOWN]]
             number = len(heads.altered)
             _log.error("heads that the service did not write; they are not marked", journals=names, number=number)
+        self._altered = heads.altered
         if missing:
             self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
         elif not lost:
             at = clock.now()
             self.file.advance(heads.sound, at, in_use=not last)
             self.written_at = at
-        return lost
+        return lost, heads.sound
 
     def _stop(self, reason: str, missing: list[Missing]) -> None:
-        if self._database.stopped is None:
-            _log.critical("the ledger went back; nothing is written", reason=reason, missing=described(missing))
-            self._database.stopped = reason
+        self._database.stop(reason, missing=described(missing))
 
     @contextmanager
     def keeping(self) -> Iterator[None]:

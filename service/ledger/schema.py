@@ -22,7 +22,7 @@ EXPECTED = Path(__file__).with_suffix(".json")
 # What the ledger's statements cannot do without.
 _READ = ("table ", "column ")
 # What can do something else than the statements say, or nothing.
-_ACTING = ("trigger ", "rule ")
+_ACTING = ("trigger ", "rule ", "policy ", "row security ")
 _SHOWN = 5
 
 _SQLITE = """
@@ -34,7 +34,7 @@ FROM sqlite_master AS made, pragma_table_info(made.name) AS own WHERE made.type 
 # Enabled triggers only, so that one that was disabled is missing. NOT NULL is told with its column.
 _POSTGRESQL = """
 WITH ours AS (
-    SELECT oid, relname, relkind, relrowsecurity FROM pg_class
+    SELECT oid, relname, relkind, relrowsecurity, relforcerowsecurity FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relname IN :tables
 ), found AS (
     SELECT 'table ' || relname AS object, relkind::text || relrowsecurity AS definition FROM ours
@@ -51,6 +51,9 @@ WITH ours AS (
     JOIN pg_proc ON pg_proc.oid = tgfoid
     UNION ALL SELECT 'rule ' || rulename || ' on ' || relname, pg_get_ruledef(pg_rewrite.oid)
     FROM ours JOIN pg_rewrite ON ev_class = ours.oid
+    UNION ALL SELECT 'policy ' || polname || ' on ' || relname, coalesce(pg_get_expr(polqual, polrelid), '')
+    FROM ours JOIN pg_policy ON polrelid = ours.oid
+    UNION ALL SELECT 'row security on ' || relname, relforcerowsecurity::text FROM ours WHERE relrowsecurity
 )
 SELECT object, replace(definition, quote_ident(current_schema()) || '.', '') FROM found
 """
@@ -73,7 +76,7 @@ def schema_faults(connection: Connection) -> list[str]:
 
 
 def require_schema(database: Database, *, to_read: bool = False) -> None:
-    """Refuse a database that lacks something which the migrations make, or whose triggers or rules are others.
+    """Refuse a database that lacks something which the migrations make, or whose triggers, rules or policies differ.
 
     Columns, indexes and constraints that were changed or added are left to ``verify``: they make no statement do
     something else without an error.

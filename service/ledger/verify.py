@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, func, select
 from service.errors import NotFound
 from service.ledger import account_rows, budgets, hold_rows, journal
 from service.ledger.audit import UNREADABLE, Audit
-from service.ledger.database import secret_of
+from service.ledger.database import newest_known, secret_of
 from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
 from service.ledger.rows import OwnRows
@@ -50,7 +50,9 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = ()) -> Ve
     account = account_rows.read_row(connection, name)
     if account is None:
         raise NotFound("account", name)
-    audit = Audit(name)
+    known, audit = newest_known(connection, account.id), Audit(name)
+    if known is not None:
+        kept = [*kept, Head(known.seq, known.hash)]
     try:
         with ExitStack() as cursors:
             _hold_against(connection, account, audit, kept, cursors)

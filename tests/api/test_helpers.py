@@ -47,6 +47,7 @@ from tests.api.calls import (
     release,
 )
 from tests.api.conftest import serving
+from tests.ledger.test_newest import put_row, stored_account
 
 _LARGE = {"type": "sequence", "parts": [concentrated(f"0.00{1000 + k}") for k in range(1200)]}
 _MIXED = {
@@ -101,6 +102,23 @@ def test_figures_are_the_same_to_the_last_digit_wherever_they_are_found(client: 
     assert balances[0]["spent"] == balances[1]["spent"]
     assert balances[0]["remaining"] == balances[1]["remaining"]
     assert json_of(client.get("/v1/accounts/two/verify"))["valid"]
+
+
+@pytest.mark.parametrize("path", ["export", "releases"])
+def test_a_helper_knows_what_was_committed(client: TestClient, database: Database, path: str) -> None:
+    """And whoever asked it writes nothing any more, where a row was put back as it once was."""
+    open_account(client)
+    release(client, concentrated("0.1"))
+    row = stored_account(database)
+    release(client, concentrated("0.1"))
+    assert client.get(f"/v1/accounts/people/{path}").status_code == 200
+    other = open_database(database.url)
+    put_row(other, row)
+    problem = problem_of(client.get(f"/v1/accounts/people/{path}"), "unavailable")
+    assert "the ledger went back" in problem["detail"]
+    assert database.stopped is not None
+    problem_of(charge(client, concentrated("0.1")), "unavailable")
+    other.close()
 
 
 def test_too_much_work_is_refused_before_it_begins(embedded: TestClient) -> None:

@@ -148,7 +148,7 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
     open_account(database)
     open_account(database, "places")
     charge(database, {"type": "gaussian", "rho": "1/8"})
-    first = account_of(database).head
+    first, people = account_of(database).head, account_of(database).id
     charge(database, {"type": "gaussian", "rho": "1/8"})
     with database.read() as connection:
         heads, altered = present_heads(connection, SECRET, last_entries(connection))
@@ -158,7 +158,7 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
             "people": account_of(database).head,
             "places": account_of(database, "places").head,
         }
-        assert names_of(connection, [account_of(database).id, 10**9]) == ["people"]
+        assert names_of(connection, [people, 10**9]) == {people: "people"}
         assert present_heads(connection, SECRET, last_entries(connection, ["people"])).sound.keys() == {"", "people"}
         assert missing_entries(connection, heads, last_entries(connection)) == []
         assert missing_entries(connection, heads | {"people": first}, last_entries(connection)) == [], (

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 
 from service.errors import Unavailable
-from service.ledger import clock, jobs, keys, known
+from service.ledger import clock, installation_journal, jobs, keys, known
 from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.installation import check_secret
@@ -272,3 +272,32 @@ def test_an_owner_who_is_no_superuser_migrates_and_grants(empty_database_url: st
             administrator.execute(f"REASSIGN OWNED BY agency TO {administrator.info.user}")
             administrator.execute("DROP OWNED BY agency")
             administrator.execute("DROP ROLE agency")
+
+
+def test_rows_that_a_policy_hides_are_an_error(served: Database, postgresql_url: str) -> None:
+    """Whatever is set for the role: rows that are hidden from one statement alone would be taken for gone."""
+    with _connected(_libpq(postgresql_url)) as owner, _opened(served.url) as database:
+        check_secret(database, SECRET)
+        name = make_url(postgresql_url).database
+        owner.execute(f'ALTER ROLE {APPLICATION} IN DATABASE "{name}" SET row_security = on'.encode())
+        before = _read_journal(database)
+        owner.execute("ALTER TABLE installation_journal ENABLE ROW LEVEL SECURITY")
+        owner.execute("CREATE POLICY first_few ON installation_journal USING (seq < 2)")
+        for act in (_read_journal, _make_key):
+            with pytest.raises(Unavailable, match="42501") as refused:
+                act(database)
+            assert "row-level security" in str(refused.value.for_operator)
+        owner.execute("ALTER TABLE installation_journal DISABLE ROW LEVEL SECURITY")
+        assert _read_journal(database) == before
+
+
+def _read_journal(database: Database) -> list[dict[str, Any]]:
+    with database.read() as connection:
+        return list(installation_journal.read(connection, SECRET))
+
+
+def _make_key(database: Database) -> None:
+    named: dict[str, Any] = {"name": "eve", "role": "auditor", "accounts": None, "expires_at": None}
+    database.write(
+        lambda connection: keys.create_key(connection, SECRET, **named, at=clock.now()), landed=lambda *_: False
+    )

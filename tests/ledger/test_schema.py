@@ -53,7 +53,8 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
             ["CREATE RULE kept AS ON INSERT TO journal DO INSTEAD NOTHING"],
             "the rule kept on journal is not of the ledger",
         ),
-        (["ALTER TABLE journal ENABLE ROW LEVEL SECURITY"], "the table journal was changed"),
+        (["ALTER TABLE journal ENABLE ROW LEVEL SECURITY"], "the row security on journal is not of the ledger"),
+        (["CREATE POLICY few ON journal USING (seq < 9)"], "the policy few on journal is not of the ledger"),
         (["ALTER TABLE accounts ALTER COLUMN name DROP NOT NULL"], "the column accounts.name was changed"),
         (
             ["ALTER TABLE accounts DROP CONSTRAINT accounts_releases", _CHECK],
@@ -114,7 +115,7 @@ def test_what_was_changed_or_added_is_named(new_database: Callable[[], Database]
         _run(database, *statements)
         assert fault in _faults(database)
         require_schema(database, to_read=True)
-        if fault.startswith(("the trigger", "the rule")):
+        if fault.startswith(("the trigger", "the rule", "the policy", "the row security")):
             with pytest.raises(StartupRefused, match=f"not as the ledger has it, the {fault.split()[1]} ") as refused:
                 require_schema(database)
             assert "\n" not in str(refused.value)
