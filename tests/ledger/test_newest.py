@@ -207,7 +207,16 @@ def test_charges_and_reads_at_once_are_no_rollback(database: Database) -> None:
 @pytest.fixture
 def held(replica: Database) -> Callable[[], None]:
     """Has the account's row stay as it is, by a trigger, whatever is charged, until it is called again."""
-    columns = ("totals", "head_seq", "head_hash", "releases", "partitions_drawn", "partitions_undeclared", "seal")
+    columns = (
+        "totals",
+        "head_seq",
+        "head_hash",
+        "releases",
+        "partitions_drawn",
+        "partitions_undeclared",
+        "spending_sum",
+        "seal",
+    )
     kept = ", ".join(f"{name} = old.{name}" for name in columns)
     on, off = {
         "sqlite": (
