@@ -1,4 +1,4 @@
-"""What the demo registers and draws: facts of the 2020 redistricting release, and published county counts.
+"""The demo's release: facts of the 2020 redistricting release, and published county counts.
 
 Where both files come from is in ``SOURCES.md`` beside them.
 """
@@ -32,7 +32,7 @@ class County(NamedTuple):
 
 
 def read_allocation() -> dict[str, Any]:
-    """How the release divides its loss: levels of geography with their proportions, and queries with theirs."""
+    """Return the shares of the release's loss: levels of geography with their proportions, queries with theirs."""
     allocation: dict[str, Any] = json.loads((_HERE / "pl94_2020_us_persons.json").read_text(encoding="utf-8"))
     return allocation
 

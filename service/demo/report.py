@@ -1,4 +1,4 @@
-"""What the demo prints: plain text of at most 80 columns.
+"""The demo's report: plain text of at most 80 columns.
 
 The figures are the service's own; only shares and the count of counties within their margin are worked out here.
 """
@@ -40,7 +40,7 @@ def registered(allocation: Mapping[str, Any], release: Mapping[str, Any], spent:
 
 
 def cost(allocation: Mapping[str, Any], release: Mapping[str, Any]) -> str:
-    """What the release costs, and what is left of the budget."""
+    """Return the lines about the release's cost, and what is left of the budget."""
     rho = release["cost"]["zcdp"]
     statement = _by_zcdp(release["cost"])
     return "\n".join(
@@ -93,7 +93,7 @@ def drawn(counties: Sequence[County], draw: Mapping[str, Any]) -> str:
 
 
 def ending(account: str, address: str | None) -> str:
-    """What is left behind; ``address`` is None where the demo's own service goes with it."""
+    """Return the last lines, about what is left behind; ``address`` is None where the demo's own service ends."""
     if address is None:
         return "\nThe demo's service stops now and leaves nothing behind."
     return f"\nThe account {account} stays; every operation is described at {address}/docs"

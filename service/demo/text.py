@@ -1,4 +1,4 @@
-"""What all demos print alike: plain text of at most 80 columns."""
+"""Text that all demos print alike: plain, at most 80 columns."""
 
 
 def title(text: str) -> str:

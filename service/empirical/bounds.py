@@ -74,14 +74,14 @@ class _Events:
     unlikely: Pair
 
     def counted(self, samples: Pair) -> tuple[Counts, Counts]:
-        """How many values of two sorted samples are in each event, and in what it is compared with."""
+        """Count the values of two sorted samples in each event, and in what it is compared with."""
         first, second = samples[::-1] if self.swapped else samples
         if self.mirrored:
             first, second = -first[::-1], -second[::-1]
         return _inside(first, self.likely), _inside(second, self.unlikely)
 
     def sizes(self, samples: Pair) -> tuple[int, int]:
-        """How many values there are in all, in the same order."""
+        """Count the values in all, in the same order."""
         first, second = samples[::-1] if self.swapped else samples
         return first.size, second.size
 
@@ -103,13 +103,13 @@ one minus the confidence."""
 
 
 def proportion_above(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """What the probability of success exceeds in at most ``risk`` of all samples, rounded up."""
+    """Return a bound that the probability of success exceeds in at most ``risk`` of all samples, rounded up."""
     found: Floats = special.betainccinv(successes + 1.0, np.maximum(trials - successes, 1.0), risk)
     return np.where(successes >= trials, 1.0, np.minimum(found * (1 + _ROUNDING), 1.0))
 
 
 def proportion_below(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """What the probability of success is below in at most ``risk`` of all samples, rounded down."""
+    """Return a bound that the probability of success is below in at most ``risk`` of all samples, rounded down."""
     found: Floats = special.betaincinv(np.maximum(successes, 1.0), trials - successes + 1.0, risk)
     return np.where(successes <= 0, 0.0, found * (1 - _ROUNDING))
 
@@ -200,7 +200,7 @@ def _shifted(values: Floats, shift: float, mirrored: bool) -> list[_Events]:
 
 
 def _common(values: Floats, mirrored: bool, swapped: bool) -> list[_Events]:
-    """The same events on two samples: tails, and intervals from each place to the next."""
+    """The events that two samples have in common: tails, and intervals from each place to the next."""
     start = _starts(values, mirrored)
     ends = start, np.full(start.size, np.inf)
     tails = _Events("tail", mirrored, swapped, 0.0, ends, ends)

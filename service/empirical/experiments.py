@@ -31,7 +31,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What to simulate.
+    """A simulation's inputs.
 
     Attributes:
         algorithm: whose loss is measured.
@@ -74,7 +74,7 @@ class Experiment:
 
     @property
     def values(self) -> int:
-        """How many values of noise it takes, about."""
+        """About the number of values of noise that it takes."""
         tree = self.tree
         of_one_run = {"rdpc": tree.children * tree.levels, "consistent": self.strata, "invariant": self.county}
         direct = self.direct_runs * of_one_run.get(self.algorithm, self.parts)
@@ -82,17 +82,17 @@ class Experiment:
 
     @property
     def counts(self) -> int:
-        """How many true counts its population has."""
+        """The number of true counts of its population."""
         return self.tree.areas * self.strata
 
     @property
     def areas_of_county(self) -> int:
-        """How many areas of the last level an area of the first one has."""
+        """The number of areas of the last level in an area of the first one."""
         return self.tree.areas // self.tree.children
 
     @property
     def county(self) -> int:
-        """How many counts it has, with their strata."""
+        """The number of its counts, with their strata."""
         return self.areas_of_county * self.strata
 
 

@@ -17,7 +17,7 @@ LARGEST_RANGE = 100_000  # unit bins
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the density is smoothed and where the largest ratio is looked for.
+    """The smoothing of the density, and the range in which the largest ratio is looked for.
 
     Attributes:
         bandwidth: of the kernel, in standard deviations of the residuals: scipy's ``bw_method``.

@@ -57,7 +57,7 @@ def area_counts(tree: Hierarchy, generator: np.random.Generator) -> Counts:
 
 
 def stratified_counts(tree: Hierarchy, strata: int, generator: np.random.Generator) -> Counts:
-    """The same with each area's people in strata, of which each is half as large as the one before.
+    """Return counts with each area's people in strata, each of them half as large as the one before.
 
     Most counts of a real cross-tabulation by age, race and ethnicity are small or zero; so are these.
     """

@@ -1,4 +1,4 @@
-"""How far an estimate of empirical privacy loss varies and is biased, by doing it again on other samples."""
+"""Variance and bias of an estimate of empirical privacy loss, by repeating it on other samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ def bootstrap(
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """What EPL comes out at where the truth is known: two-sided geometric noise as wide as the residuals.
+    """EPL where the truth is known: of two-sided geometric noise as wide as the residuals.
 
     Attributes:
         epsilon: the true loss of that noise for a shift by one (nats).
@@ -56,7 +56,7 @@ class Bias:
 
     @property
     def bias(self) -> float:
-        """How far EPL is from the truth in the mean (nats)."""
+        """The distance of EPL from the truth in the mean (nats)."""
         return self.mean - self.epsilon
 
 
@@ -85,12 +85,12 @@ def bias(residuals: Residuals, setting: Setting, replicates: int, generator: np.
 
 
 def _unit(residuals: Residuals, setting: Setting) -> int:
-    """How many counts may be one, for replicates: residuals that are k times as wide show 1/k of the loss."""
+    """Return how many counts may be one, for replicates: residuals k times as wide show 1/k of the loss."""
     return max(1, int(setting.bandwidth * residuals.deviation / _FINENESS))
 
 
 def _thinned(residuals: Residuals, setting: Setting, unit: int) -> Residuals:
-    """The same in few distinct values."""
+    """Return the residuals in few distinct values."""
     if unit > 1:
         return rounded(replace(residuals, positions=residuals.positions / unit), 1)
     if residuals.per_unit or residuals.positions.size <= _FEW:
@@ -106,7 +106,7 @@ def _smoothing_work(residuals: Residuals, setting: Setting) -> float:
 
 
 def _affordable(replicates: int, numbers: float) -> int:
-    """How many replicates of so many numbers each are computed; 0 where that is too few to say anything."""
+    """Return the number of replicates that are computed, of so many numbers each; 0 where too few to say anything."""
     if not numbers < _MOST_NUMBERS:  # nor where it is NaN, without a deviation
         return 0
     number = min(replicates, int(_MOST_NUMBERS / max(numbers, 1.0)))

@@ -34,7 +34,7 @@ class Row:
 
     @property
     def within(self) -> bool:
-        """Whether our mean lies in the printed interval."""
+        """True where our mean lies in the printed interval."""
         return self.mean is not None and self.printed[1] <= self.mean <= self.printed[2]
 
 
@@ -130,7 +130,7 @@ class Panel:
 
     @property
     def off(self) -> float:
-        """How far EPL is from the printed one, relatively."""
+        """Return the relative distance of EPL from the printed one."""
         return self.found.epl / FIGURE_1_EPL - 1
 
 

@@ -28,7 +28,7 @@ class Residuals:
 
     @cached_property
     def size(self) -> int:
-        """How many residuals there are."""
+        """The number of residuals."""
         return int(self.counts.sum())
 
     @cached_property
@@ -41,7 +41,7 @@ class Residuals:
 
     @cached_property
     def cumulated(self) -> Counts:
-        """How many residuals are at most at each position."""
+        """The number of residuals up to each position."""
         cumulated: Counts = np.cumsum(self.counts)
         return cumulated
 
@@ -53,7 +53,7 @@ class Residuals:
         return float(first + (second - first) * (index - low))
 
     def below(self, edges: Floats) -> Counts:
-        """How many residuals are below each edge."""
+        """Count the residuals below each edge."""
         found: Counts = np.concatenate([[0], self.cumulated])[np.searchsorted(self.positions, edges, "left")]
         return found
 
@@ -71,7 +71,7 @@ def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
 
 
 def rounded(residuals: Residuals, per_unit: int) -> Residuals:
-    """The same on a lattice of so many nodes a unit: what resampling can afford where few values repeat."""
+    """Return the residuals on a lattice of so many nodes a unit: resampling affords no more where few values repeat."""
     moved = np.rint(residuals.positions * per_unit) / per_unit
     starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(moved))])
     return Residuals(moved[starts], np.add.reduceat(residuals.counts, starts), per_unit)

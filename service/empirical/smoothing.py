@@ -66,7 +66,7 @@ def _summed(residuals: Residuals, bandwidth: float, places: Floats) -> Floats:
 
 
 def _lattice(residuals: Residuals, bandwidth: float, first: float, number: int) -> tuple[float, int, Floats]:
-    """What the kernels at these places see of the residuals: the first node, nodes a unit, their weights."""
+    """Return the lattice that kernels at these places see: the first node, nodes a unit, their weights."""
     reach = _REACH * bandwidth
     seen = slice(*np.searchsorted(residuals.positions, [first - reach, first + number + reach]))
     positions, counts = residuals.positions[seen], residuals.counts[seen]

@@ -85,7 +85,7 @@ class Blocks:
         return doubtful[~self._kept(out[doubtful], uniform[doubtful], keystream)]
 
     def _kept(self, values: NDArray[np.int64], top: NDArray[Any], keystream: Keystream) -> NDArray[np.bool_]:
-        """Whether a uniform U of first byte ``top`` is below p = exp(-t), t = g(x) - g(jB).
+        """Tell whether a uniform U of first byte ``top`` is below p = exp(-t), t = g(x) - g(jB).
 
         The byte that the squeeze saw is U's first: a fresh U would change the law. With r = |x| - jB, 0 <= r <= B,
 

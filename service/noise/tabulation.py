@@ -27,7 +27,7 @@ MOST_AGES = 200
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which detail a group gets.
+    """The rules for the detail that a group gets.
 
     Attributes:
         thresholds: a noisy total below the first gives the total, below the second the coarsest ages, and so on.

@@ -21,7 +21,7 @@ class Uniform:
         self._keystream = keystream
 
     def below(self, bound: Callable[[], arb]) -> bool:
-        """Whether U is below the number that ``bound`` evaluates, as a ball at the precision then in force.
+        """Tell whether U is below the number that ``bound`` evaluates, as a ball at the precision then in force.
 
         Each turn adds as many bits to U as to the precision, so it ends as soon as U and the bound differ in a
         known bit: with probability 1, and after one turn but for about 2^-60.

@@ -83,7 +83,7 @@ def table_of(crossing: Crossing, at: str) -> Integers:
 
 
 def _proven(crossing: Crossing) -> bool:
-    """Whether there are numbers that prove that no table meets the totals, none negative.
+    """Tell whether there are numbers that prove that no table without negative cells meets the totals.
 
     They are the dual values of the least by which a table misses the totals, at most 1 in size, rounded to multiples
     of 2^-48. What roundings leave above 0 in some cell is taken off each: every cell has a total.
@@ -114,7 +114,7 @@ def _proven(crossing: Crossing) -> bool:
 
 
 def _exceeding(crossing: Crossing, one: int, other: int) -> Iterator[tuple[int, Integers]]:
-    """Which partition's blocks exceed, and these; empty where none do."""
+    """Return the partition whose blocks exceed, and these; empty where none do."""
     yield one, _whole_parts(crossing, one, other)
     yield other, _whole_parts(crossing, other, one)
     yield _cut(crossing, one, other)
@@ -135,7 +135,7 @@ def _whole_parts(crossing: Crossing, one: int, other: int) -> Integers:
 
 
 def _cut(crossing: Crossing, one: int, other: int) -> tuple[int, Integers]:
-    """Which partition's blocks exceed, and these, from the minimal cut of a flow that leaves something over.
+    """Return the partition whose blocks exceed, and these, by the minimal cut of a flow that leaves a rest.
 
     No edge leads out of what that reaches. So blocks of one in there exceed; or, where open cells are in there as well,
     blocks of the other out of there, whose cells all lie in blocks of one that are out of there too.

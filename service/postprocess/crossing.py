@@ -95,7 +95,7 @@ class Crossing:
         return cls(places, kept, atom, tuple(one.block[first] for one in kept))
 
     def misses(self, counts: Reals) -> bool:
-        """Whether real counts miss a total by more than the tolerance."""
+        """Tell whether real counts miss a total by more than the tolerance."""
         return any(
             bool((np.abs(_sums(one, counts) - one.totals) > TOLERANCE * np.maximum(one.totals, 1)).any())
             for one in self.partitions
@@ -242,7 +242,7 @@ class _Dual:
         return np.maximum(shifted, 0.0) * self.alive
 
     def length(self, y: Reals, step: Reals, slope: float) -> float:
-        """How far to go, for about the least value along a step: its slope is bracketed, and then made small."""
+        """Return the length of about the least value along a step: its slope is bracketed, and then made small."""
         low, high, tried = 0.0, np.inf, 1.0
         below, above = slope, 0.0
         for _ in range(_TRIALS):

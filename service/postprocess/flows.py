@@ -50,7 +50,7 @@ class Network:
         return cls(tails, heads, needed)
 
     def lacking(self, counts: Integers) -> Integers:
-        """What nodes are to give, or to take where it is below 0."""
+        """Return what nodes have to give, or to take where it is below 0."""
         lacking = self.needed.copy()
         np.subtract.at(lacking, self.tails, counts)
         np.add.at(lacking, self.heads, counts)

@@ -53,7 +53,7 @@ class Crossed:
 
 
 def blocks_of(shape: Sequence[int], published: Sequence[Published]) -> Blocks | Crossed:
-    """What adjusted cells of a table must add up to.
+    """Return the totals that adjusted cells of a table must add up to.
 
     Raises:
         InvalidInput: totals that are negative or contradict each other, or for which no whole counts are found.

@@ -72,7 +72,7 @@ def any_whole(real: Reals, crossing: Crossing) -> Search:
 
 
 def _exact(found: Search, crossing: Crossing) -> bool:
-    """Whether atoms' units are found, and meet every total."""
+    """Tell whether atoms' units are found, and meet every total."""
     return found.counts is not None and not any(part.any() for part in _missing(found.counts, crossing, of_atoms=True))
 
 
@@ -91,12 +91,12 @@ def whole(fit: Fit, counts: Integers, crossing: Crossing, known: Integers) -> In
 
 
 def meets(counts: Integers, crossing: Crossing) -> bool:
-    """Whether whole counts are not negative and meet every total exactly."""
+    """Tell whether whole counts are not negative and meet every total exactly."""
     return not (counts < 0).any() and not any(missing.any() for missing in _missing(counts, crossing, of_atoms=False))
 
 
 def _missing(counts: Integers, crossing: Crossing, *, of_atoms: bool) -> list[Integers]:
-    """What blocks lack, exactly."""
+    """Return what blocks lack, exactly."""
     found = []
     for number, one in enumerate(crossing.partitions):
         sums = np.zeros(one.totals.size + 1, np.int64)
@@ -106,7 +106,7 @@ def _missing(counts: Integers, crossing: Crossing, *, of_atoms: bool) -> list[In
 
 
 def _slack(crossing: Crossing) -> float:
-    """How far real counts may be from ones that meet the totals exactly."""
+    """Return how far real counts may be from ones that meet the totals exactly."""
     largest = max(int(one.totals.max(initial=0)) for one in crossing.partitions)
     return max(2.0**-20, largest * 2.0**-46)
 
@@ -206,7 +206,7 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
 
 
 def matrix(places: Integers, signs: Reals, crossing: Crossing, *, beside: int = 0) -> csr_array:
-    """What adds atoms up: a row for each total, a column for each variable, and so many more that are in none."""
+    """Return the matrix that adds atoms up: a row for each total, a column for each variable, more for those in none."""
     rows, columns, starts = [], [], 0
     for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
         covered = np.flatnonzero(blocks[places] != OPEN)

@@ -134,7 +134,7 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]
 
 
 def _crossed(fit: Fit, table: Integers, finest: Sequence[_Numbered], *, integer: bool) -> Adjusted:
-    """The same for crossing totals, a partition for the finest of each hierarchy."""
+    """Return the table for crossing totals, with a partition for the finest of each hierarchy."""
     indices = np.indices(table.shape).reshape(table.ndim, -1)
     partitions = []
     for one in finest:
@@ -162,7 +162,7 @@ def _fits(descending: Integers, k: Integers) -> bool:
 
 
 def _active(descending: Integers, excess: Integers) -> Integers:
-    """The same where products are beyond 64 bits: x k > e is x > floor(e/k) for whole numbers."""
+    """Return the active blocks where products are beyond 64 bits: x k > e is x > floor(e/k) for whole numbers."""
     k = np.arange(1, descending.shape[1] + 1)
     return np.asarray(np.maximum((descending > excess // k).sum(axis=1), 1))
 
