@@ -206,7 +206,7 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
 
 
 def matrix(places: Integers, signs: Reals, crossing: Crossing, *, beside: int = 0) -> csr_array:
-    """Return the matrix that adds atoms up: a row for each total, a column for each variable, more for those in none."""
+    """Return the matrix that adds atoms up: a row for each total, a column for each variable, and more in none."""
     rows, columns, starts = [], [], 0
     for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
         covered = np.flatnonzero(blocks[places] != OPEN)
