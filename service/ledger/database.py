@@ -10,12 +10,13 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import psycopg
+import structlog
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, CursorResult, Engine, Row, Select
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -62,6 +63,9 @@ _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connect
 _NOTHING = nullcontext()
 _DATABASE = "database"  # where a connection has what it is a connection of
 _JOURNALS = 100_000  # of which a process remembers the newest entry that it committed
+_WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
+
+_log = structlog.get_logger("service.database")
 
 
 def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int = 16) -> "Database":
@@ -120,6 +124,9 @@ class Database:
         self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
         self._done = Tally()
         self._newest: dict[int, int] = {}  # the number of the last entry that it committed, by account
+        self._ends: dict[str, str] = {}  # from when on a key is refused whatever its row says, by its id
+        self.followed: Made | None = None  # the last entry of the installation's journal whose ends of keys it knows
+        self.followed_to = 0  # the number of the last one that it looked at; greater where that one is not sound
         self._counting = threading.Lock()
 
     @property
@@ -148,6 +155,35 @@ class Database:
         with self._counting:
             self._done.entries += entries
 
+    def remember(self, heads: Iterable[Made]) -> None:
+        """Know entries to be committed, as this process's own are."""
+        with self._counting:
+            for entry in heads:
+                self._newest[entry.account_id] = max(entry.seq, self._newest.pop(entry.account_id, 0))
+            while len(self._newest) > _JOURNALS:
+                del self._newest[next(iter(self._newest))]
+
+    def newest(self, account_id: int) -> int:
+        """Return the number of the last entry of a journal that is known to be committed; 0 where none is."""
+        return self._newest.get(account_id, 0)
+
+    def remember_ends(self, ends: Mapping[str, str]) -> None:
+        """Refuse keys from some moments on, or from earlier ones that are known."""
+        with self._counting:
+            self._ends |= {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
+
+    def has_ended(self, key_id: str, at: str) -> bool:
+        """Whether the installation's journal ended a key by a moment, as far as this process has seen."""
+        end = self._ends.get(key_id)
+        return end is not None and end <= at
+
+    def went_back(self, **said: object) -> Unavailable:
+        """Write nothing any more, as the ledger lacks an entry that was committed; the refusal that says so."""
+        if self.stopped is None:
+            _log.critical("the ledger went back; nothing is written", **said)
+            self.stopped = _WENT_BACK
+        return Unavailable(_WENT_BACK, retry_after=60)
+
     def has_committed(self) -> bool:
         """Whether there are any."""
         return bool(self._done.entries)
@@ -160,7 +196,7 @@ class Database:
             for name, pool in pools.items()
         }
 
-    def ask(self, statement: Select[*R], parameters: dict[str, str]) -> Row[*R] | None:
+    def ask(self, statement: Select[*R], parameters: Mapping[str, str | int]) -> Row[*R] | None:
         """The one row of a statement, or None; a statement alone sees one moment without a transaction around it.
 
         On PostgreSQL it takes one round trip, on SQLite less time than handing it to a thread would.
@@ -259,16 +295,13 @@ class Database:
         Raises:
             Unavailable: there is one; from now on nothing is written any more.
         """
-        if any(entry.seq <= self._newest.get(entry.account_id, 0) for entry in entries):
-            self.stopped = "the ledger went back: an entry that was committed is not there; nothing is written"
-            raise Unavailable(self.stopped, retry_after=60)
+        if any(entry.seq <= self.newest(entry.account_id) for entry in entries):
+            raise self.went_back()
 
     def _count(self, value: T, done: Tally) -> T:
+        self.remember(done.entries)
+        self.remember_ends(done.ends)
         with self._counting:
-            for entry in done.entries:
-                self._newest[entry.account_id] = max(entry.seq, self._newest.pop(entry.account_id, 0))
-            while len(self._newest) > _JOURNALS:
-                del self._newest[next(iter(self._newest))]
             if not self.remembers:
                 done.entries = []
             self._done.add(done)
@@ -359,6 +392,33 @@ def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> N
     done: Tally | None = connection.info.get(TALLY)
     if done is not None:
         done.counts[what, of] += number
+
+
+def note_ends(connection: Connection, ends: Mapping[str, str]) -> None:
+    """Note from which moments on this write transaction ends keys; it counts once that is committed."""
+    done: Tally | None = connection.info.get(TALLY)
+    if done is not None:
+        done.ends |= ends
+
+
+def expected(connection: Connection, account_id: int) -> int:
+    """Return the number of an entry that whatever this write transaction reads of a journal from now on must reach.
+
+    A transaction that only reads may see an earlier moment, of which nothing is expected.
+    """
+    database: Database | None = connection.info.get(_DATABASE)
+    return 0 if database is None or TALLY not in connection.info else database.newest(account_id)
+
+
+def require_reached(connection: Connection, account_id: int, seq: int, least: int) -> None:
+    """Refuse what was read of a journal up to an entry, where it was ``expected`` to go further.
+
+    Raises:
+        Unavailable: it was; from now on nothing is written any more.
+    """
+    if seq < least:
+        database: Database = connection.info[_DATABASE]
+        raise database.went_back(account=account_id, head=seq, known=least)
 
 
 def note_entries(connection: Connection, entries: Sequence[Made]) -> None:
