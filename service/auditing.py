@@ -16,18 +16,19 @@ from service.installation import (
     open_to_verify,
     require_ledger,
     settings_of_command,
+    writing,
 )
 from service.ledger import accounts, clock, exports
 from service.ledger.backup import back_up, file_faults
 from service.ledger.database import Database
 from service.ledger.high_water import HighWaterFile, Mark, last_entries, missing_entries
 from service.ledger.journal import Head, read_head, write_head
+from service.ledger.key_lives import lives_of
 from service.ledger.mark_keeper import check_clock
 from service.ledger.rebuild import rebuild
 from service.ledger.receipts import check_receipt
 from service.ledger.recompute import Repriced, recompute as price_again
 from service.ledger.schema import schema_faults
-from service.ledger.secret import Secret
 from service.ledger.signing import signer_of
 from service.ledger.texts import Amount, price_of
 from service.ledger.verify import verify as verify_account
@@ -60,6 +61,8 @@ def verify(
     database, secret = open_to_verify(settings)
     mark, fault = _mark(high_water_file(settings, secret))
     bad, verified = fault is not None, 0
+    with database.read() as connection:
+        lives = lives_of(connection)
     if fault is not None:
         typer.echo(f"the high-water mark: {fault}")
     if not account:
@@ -79,7 +82,7 @@ def verify(
         verified += 1
         heads = [*kept, mark.heads[name]] if mark is not None and name in mark.heads else kept
         with database.read() as connection:
-            verdict = verify_account(connection, name, heads)
+            verdict = verify_account(connection, name, heads, lives)
         first = verdict.first_bad
         bad = bad or first is not None
         typer.echo(
@@ -137,14 +140,13 @@ def recompute(
     apply: Annotated[bool, typer.Option("--apply", help="Write the new prices into journal and totals.")] = False,
 ) -> None:
     """Price every release again by the present accountant; exit status 3 where an account is over its budget."""
-    database, _ = _open()
     over, differ = False, 0
-    for name in account or _names(database):
-        found = price_again(database, name, apply=apply)
-        over, differ = over or bool(found.over), differ + len(found.prices)
-        for line in _described(name, found):
-            typer.echo(line)
-    database.close()
+    with writing(settings_of_command()) as (database, _):
+        for name in account or _names(database):
+            found = price_again(database, name, apply=apply)
+            over, differ = over or bool(found.over), differ + len(found.prices)
+            for line in _described(name, found):
+                typer.echo(line)
     done = "priced again" if apply else "priced otherwise; nothing was changed"
     typer.echo(f"{differ} {'release' if differ == 1 else 'releases'} {done}")
     if over:
@@ -173,7 +175,7 @@ def export(
     output: Annotated[Path | None, typer.Option(dir_okay=False, help="A file; standard output otherwise.")] = None,
 ) -> None:
     """Export the ledger, or the families of some accounts, as JSON Lines."""
-    database, secret = _open()
+    database, secret = open_installation(settings_of_command())
     with database.read() as connection:
         exported = exports.members(connection, account or None)
     lines = exports.export(database, signer_of(secret), exported, clock.now())
@@ -216,15 +218,10 @@ def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
     An export of this installation's own secret is taken as it is; of another's, with its --public-key.
     """
     # What is imported may be older than the high-water mark: the next start tells, and an operator acknowledges it.
-    database, secret = open_installation(settings_of_command(), begin=True, require_mark=False)
-    heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
-    database.close()
+    with writing(settings_of_command(), begin=True, require_mark=False) as (database, secret):
+        heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
     for name, head in heads.items():
         typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
-
-
-def _open() -> tuple[Database, Secret]:
-    return open_installation(settings_of_command())
 
 
 def _names(database: Database) -> Iterator[str]:

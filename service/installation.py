@@ -1,5 +1,7 @@
 """Starting: open the database, migrate it where that is ours to do, bind it to the secret."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import URL, make_url
@@ -9,10 +11,12 @@ from service.errors import StartupRefused
 from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.failures import out_of_reach
-from service.ledger.high_water import INSTALLATION, HighWaterFile
+from service.ledger.high_water import INSTALLATION, HighWaterFile, last_entries, missing_entries
 from service.ledger.installation import check_secret, is_bound
-from service.ledger.journal import BEFORE_FIRST
-from service.ledger.mark_keeper import check_mark
+from service.ledger.installation_journal import follow
+from service.ledger.journal import BEFORE_FIRST, Broken
+from service.ledger.keys import unsound
+from service.ledger.mark_keeper import MarkKeeper, check_mark
 from service.ledger.migrate import prepare
 from service.ledger.schema import require_schema
 from service.ledger.secret import Secret, load_secret
@@ -59,10 +63,47 @@ def open_installation(
     check_secret(database, secret)
     mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
     if serving:
+        try:
+            follow(database, secret)
+        except Broken as broken:
+            raise unsound(broken) from None
         marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
         bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
         adopt(database, secret, bootstrap, marked=marked)
     return database, secret
+
+
+@contextmanager
+def writing(settings: Settings, *, begin: bool = False, require_mark: bool = True) -> Iterator[tuple[Database, Secret]]:
+    """Open the database for a command that writes; what it wrote is in the high-water mark before the block ends.
+
+    Where there is no mark yet the first server begins it: until then rows of an older version may wait for their seals.
+
+    Args:
+        begin, require_mark: as in ``open_installation``.
+
+    Raises:
+        StartupRefused: as ``open_installation``, or what was written is gone, or the mark cannot be written.
+        Unavailable: the database does not answer.
+    """
+    database, secret = open_installation(settings, begin=begin, require_mark=require_mark)
+    file = high_water_file(settings, secret)
+    keeper = MarkKeeper(database, file, serves=False)
+    try:
+        yield database, secret
+    finally:
+        if database.has_committed() and file.path.exists() and (require_mark or not _lacks_entries(database, file)):
+            keeper.advance()
+        database.close()
+    if database.stopped is not None:
+        raise StartupRefused(database.stopped)
+
+
+def _lacks_entries(database: Database, file: HighWaterFile) -> bool:
+    """Whether the ledger lacks entries of its mark, which then stays until an operator acknowledges that."""
+    mark = file.read()
+    with database.read() as connection:
+        return mark is not None and bool(missing_entries(connection, mark.heads, last_entries(connection)))
 
 
 def open_to_verify(settings: Settings) -> tuple[Database, Secret]:

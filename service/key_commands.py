@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 import typer
 from sqlalchemy import Connection
 
-from service.installation import open_installation, settings_of_command
+from service.installation import open_installation, settings_of_command, writing
 from service.ledger import clock, installation_journal, keys
 from service.ledger.database import Database
 from service.ledger.journal import Broken
+from service.ledger.key_events import Known, keys_of
 from service.ledger.key_records import KeyRecord
 from service.ledger.secret import Secret
 
@@ -36,19 +37,19 @@ def create(
     """Make a key and print its id and, this once, the key."""
     if expires_at is not None and days is not None:
         raise typer.BadParameter("expected --expires-at or --days, not both")
-    database, secret = _open(begin=True)
     now = clock.now()
     end = None if days is None else clock.later(now, timedelta(days))
     if expires_at is not None:
         end = clock.stamp(expires_at.replace(tzinfo=UTC))
 
-    def work(connection: Connection) -> tuple[KeyRecord, str]:
-        return keys.create_key(
-            connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
-        )
+    with writing(settings_of_command(), begin=True) as (database, secret):
 
-    _show(*database.write(work, landed=_landed))
-    database.close()
+        def work(connection: Connection) -> tuple[KeyRecord, str]:
+            return keys.create_key(
+                connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
+            )
+
+        _show(*database.write(work, landed=_landed))
 
 
 @app.command("rotate")
@@ -59,35 +60,35 @@ def rotate(
     ] = 24,
 ) -> None:
     """Give the principal of a key a new one, and print its id and, this once, the key; the old one ends."""
-    database, secret = _open()
-    now, overlap = clock.now(), timedelta(hours=overlap_hours)
-    _show(
-        *database.write(
-            lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
-            landed=_landed,
+    with writing(settings_of_command()) as (database, secret):
+        now, overlap = clock.now(), timedelta(hours=overlap_hours)
+        _show(
+            *database.write(
+                lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
+                landed=_landed,
+            )
         )
-    )
-    database.close()
 
 
 @app.command("revoke")
 def revoke(key_id: KeyArgument) -> None:
     """Revoke a key by its id; it is refused from then on."""
-    database, secret = _open()
-    database.write(
-        lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
-        landed=lambda *_: False,
-    )
-    database.close()
+    with writing(settings_of_command()) as (database, secret):
+        record = database.write(
+            lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
+            landed=lambda *_: False,
+        )
+    if not record.sealed:
+        typer.echo("warning: the key's row was not as the service wrote it; run verify", err=True)
     typer.echo(f"revoked {key_id}")
 
 
 @app.command("list")
 def list_all() -> None:
     """List the keys: id, role, principal, state, accounts, who made it, last use."""
-    database, _ = _open()
+    database, secret = _open()
     now = clock.now()
-    for record in _all_keys(database):
+    for record in _all_keys(database, secret):
         state = _state(record, now) + ("" if record.accounts is None else f", for {' '.join(record.accounts)}")
         made = f"made by {record.created_by or 'the operator'}"
         used = f"last used {record.last_used_at or 'never'}"
@@ -130,13 +131,18 @@ def _landed(connection: Connection, made: tuple[KeyRecord, str]) -> bool:
     return keys.has_key(connection, made[0].id)
 
 
-def _all_keys(database: Database) -> list[KeyRecord]:
+def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
     found: list[KeyRecord] = []
     with database.read() as connection:
-        while page := keys.list_keys(connection, found[-1].id if found else None, _PAGE):
+        try:
+            known: Known = keys_of(connection, secret)
+        except Broken as broken:
+            known = {}
+            typer.echo(f"error: the installation's journal: {broken}; this is what the table of keys says", err=True)
+        while page := keys.list_keys(connection, found[-1].id if found else None, _PAGE, known=known):
             found.extend(page)
     return found
 
 
-def _open(*, begin: bool = False) -> tuple[Database, Secret]:
-    return open_installation(settings_of_command(), begin=begin)
+def _open() -> tuple[Database, Secret]:
+    return open_installation(settings_of_command())

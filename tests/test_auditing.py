@@ -16,6 +16,8 @@ import pytest
 from service.__main__ import main
 from service.ledger import account_rows
 from service.ledger.database import open_database
+from service.ledger.high_water import HighWaterFile
+from service.ledger.journal import Head
 from service.ledger.secret import load_secret
 from tests.api.calls import concentrated, json_of, open_account, pure, release
 from tests.processes import environment, run, service
@@ -220,6 +222,19 @@ def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Pat
     assert said(copy, "import", str(file), "--public-key", key) == f"people: 4 entries, head {head}\n"
     assert said(copy, "verify").endswith("people: 4 entries, all valid\n")
     assert "without accounts" in said(copy, "import", str(file), "--public-key", key, code=1)
+    assert not (copy / "service.high-water").exists(), "the first server begins it"
+
+    marked = tmp_path / "marked"
+    marked.mkdir()
+    with service(marked) as served:
+        assert served.stop() == 0
+    assert f"people: 4 entries, head {head}\n" in said(marked, "import", str(file), "--public-key", key)
+    assert "{0.seq}:{0.hash}".format(_marked(marked)["people"]) == head
+    (marked / "data" / "ledger.db").unlink()
+    before = _marked(marked)
+    assert f"people: 4 entries, head {head}\n" in said(marked, "import", str(file), "--public-key", key)
+    assert _marked(marked) == before, "the installation's journal is gone, which an operator is to acknowledge"
+    assert "acknowledge --reason" in said(marked, "keys", "list", code=1)
 
 
 def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command) -> None:
@@ -240,4 +255,49 @@ def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command) -> 
     assert "people: over its budget: " in answer
     assert answer.endswith("1 release priced otherwise; nothing was changed\n")
     assert said(older, "recompute", "--apply", code=3).endswith("1 release priced again\n")
+    assert _marked(older)["people"].seq == 5, "the entry of the new price"
     assert said(older, "recompute", code=3).endswith("0 releases priced otherwise; nothing was changed\n")
+
+
+def _marked(home: Path) -> dict[str, Head]:
+    file = HighWaterFile(home / "service.high-water", load_secret(home / "service.secret", make=False))
+    mark = file.read()
+    assert mark is not None
+    assert not mark.in_use
+    return dict(mark.heads)
+
+
+def test_a_revocation_by_a_command_that_is_taken_back_is_noticed(home: Path, tmp_path: Path, said: Command) -> None:
+    """The attack: no server runs, or one that has nothing to do, and what a command wrote is taken away at leisure."""
+    copy = tmp_path / "copy"
+    shutil.copytree(home, copy)
+    before = _marked(copy)[""].seq
+    key = said(copy, "keys", "create", "--role", "steward", "--name", "eve").split()[0]
+    assert _marked(copy)[""].seq == before + 1
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        (seal,) = connection.execute("SELECT seal FROM api_keys WHERE id = ?", (key,)).fetchone()
+    assert said(copy, "keys", "revoke", key) == f"revoked {key}\n"
+    assert _marked(copy)[""].seq == before + 2
+    assert said(copy, "keys", "rotate", key, code=1) == "error: expected a valid key; it is revoked or expired\n"
+    back = _tampered(
+        copy,
+        tmp_path / "back",
+        f"UPDATE api_keys SET revoked_at = NULL, seal = '{seal}' WHERE id = '{key}'",
+    )
+    assert "steward   eve  revoked " in said(back, "keys", "list"), "as the journal says"
+    back = _tampered(
+        back,
+        tmp_path / "further",
+        "DELETE FROM installation_journal WHERE seq = (SELECT max(seq) FROM installation_journal)",
+    )
+    for command in (("keys", "list"), ("verify",)):
+        assert f"the installation's journal ends with entry {before + 1} and had" in said(back, *command, code=1)
+
+
+def test_a_command_says_that_the_row_of_a_revoked_key_was_changed(home: Path, tmp_path: Path, said: Command) -> None:
+    changed = _changed(home, tmp_path / "changed", "UPDATE api_keys SET revoked_at = created_at")
+    key = said(changed, "keys", "list").split()[0]
+    answer = run(changed, "keys", "revoke", key)  # a process of its own, whose log lines are not this one's
+    assert "warning: the key's row was not as the service wrote it; run verify\n" in answer.stderr
+    assert answer.stdout == f"revoked {key}\n"
+    assert "key revoked by the operator" in said(changed, "keys", "history")

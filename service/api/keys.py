@@ -14,14 +14,14 @@ from service.api import examples
 from service.api.accounts import AccountName
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
-from service.api.context import Change, Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.context import Change, Changing, CurrentDatabase, CurrentSecret, in_writers, ok, respond
 from service.api.exact import Duration, Label, Short, duration_of
 from service.api.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.room import Room
 from service.errors import Conflict, Forbidden
 from service.ledger import clock, keys
 from service.ledger.idempotency import StoredAnswer
-from service.ledger.key_events import require_valid
+from service.ledger.key_events import require_valid, sound_keys
 from service.ledger.key_records import KeyRecord, Role
 from service.ledger.keys import Principal
 from service.ledger.once import Answer, Reload, Source, once_reloaded
@@ -146,7 +146,12 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
 
 @router.get("", response_model=KeyPage)
 def list_keys(
-    database: CurrentDatabase, principal: CurrentPrincipal, take: Room, limit: Limit = 100, cursor: Cursor = None
+    database: CurrentDatabase,
+    secret: CurrentSecret,
+    principal: CurrentPrincipal,
+    take: Room,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Response:
     """List keys.
 
@@ -154,7 +159,8 @@ def list_keys(
     """
     _require_keeper(principal)
     with database.read() as connection:
-        found = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take))
+        known = sound_keys(connection, secret)
+        found = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
     return ok(page([_body(record) for record in found], found[-1].id if found.more else None))
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, insert, select, text
 from sqlalchemy.orm import aliased
 
-from service.errors import Conflict, NotFound, Overrun
+from service.errors import Altered, Conflict, NotFound, Overrun
 from service.ledger import account_rows, budgets, spending_rows
 from service.ledger.account_rows import COLUMNS
 from service.ledger.database import Database, secret_of
-from service.ledger.journal import AccountHead, Actor, Head
+from service.ledger.journal import AccountHead, Actor, Head, entry_hash, hash_before
 from service.ledger.metadata import Metadata, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.spending_rows import NOTHING, Change
@@ -326,13 +326,10 @@ _METADATA = (
     .scalar_subquery()
 )
 _SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
+_OF_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
 _PROPOSED = (  # or the entry that ended the last proposal, in the words of the index of these few
     select(Entry.body)
-    .where(
-        Entry.account_id == Account.id,
-        Entry.seq <= Account.head_seq,
-        text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')"),
-    )
+    .where(Entry.account_id == Account.id, Entry.seq <= Account.head_seq, _OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
     .scalar_subquery()
@@ -342,6 +339,12 @@ _PROPOSED = (  # or the entry that ended the last proposal, in the words of the 
 
 # Statements are built once: building one costs more than running it.
 _BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
+_LAST_CHANGE = (
+    select(Entry.seq, Entry.hash)
+    .where(Entry.account_id == bindparam("account"), Entry.seq <= bindparam("head"), _OF_CHANGES)
+    .order_by(Entry.seq.desc())
+    .limit(1)
+)
 _BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
 
 
@@ -361,9 +364,21 @@ def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool
     return [_record(connection, row, locked=lock) for row in rows]
 
 
-def _proposed(body: str | None) -> ProposedChange | None:
-    entry = None if body is None else json.loads(body)
-    return None if entry is None or entry["kind"] != "change_proposed" else ProposedChange.said(entry)
+def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> ProposedChange | None:
+    """The change that waits, as its entry says, whose text must have the hash that the journal has of it.
+
+    Raises:
+        Altered: it has not.
+    """
+    body = account._mapping.get("proposed")
+    said = None if body is None else json.loads(body)
+    if said is None or said["kind"] != "change_proposed":
+        return None
+    found = connection.execute(_LAST_CHANGE, {"account": account.id, "head": account.head_seq}).one()
+    linked = entry_hash(hash_before(connection, account.id, found.seq), str(body)) == found.hash
+    if not linked or said["seq"] != found.seq or (found.seq == account.head_seq and found.hash != account.head_hash):
+        raise Altered("an account's proposed change", f"entry {found.seq} of account {account.name!r}")
+    return ProposedChange.said(said)
 
 
 def _record(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> AccountRecord:
@@ -389,5 +404,5 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool 
         partitions_undeclared=row.partitions_undeclared,
         spending_sum=row.spending_sum,
         metadata=read_metadata(row._mapping.get("metadata")),
-        proposed=_proposed(row._mapping.get("proposed")),
+        proposed=_proposed(connection, row),
     )

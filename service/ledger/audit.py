@@ -9,7 +9,8 @@ from service.errors import ServiceError
 from service.ledger import texts
 from service.ledger.accounts import ProposedChange
 from service.ledger.history import Chain, Said
-from service.ledger.journal import MISFILED, Broken, Head, JournalEntry, check_link, read_body, read_entry
+from service.ledger.journal import MISFILED, Actor, Broken, Head, JournalEntry, check_link, read_body, read_entry
+from service.ledger.key_lives import KeyLives
 from service.ledger.texts import Amount, Subject
 from service.privacy.filter import is_charge_of
 from service.privacy.notation import check_relation
@@ -21,21 +22,37 @@ UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, 
 _REMEMBERED = 4096  # distinct plans at their prices
 
 
-def _check_second(said: Said, proposed: ProposedChange | None) -> None:
+_BY_ONE = "was proposed and approved by one principal"
+_BY_KEYS_OF_ONE = "was proposed and approved with keys that one principal could know"
+
+
+def _check_second(said: Said, proposed: ProposedChange | None, lives: KeyLives | None) -> None:
     """Whether a change that says that somebody else proposed it is the one that was."""
     budget = said["content"].get("budget")
     change = {"state": "open"} if said["kind"] == "account_reopened" else {"budget": budget}
     if proposed is None or (proposed.seq, proposed.change) != (said["content"]["proposal"], change):
         raise Broken("the change is not the one that was proposed")
-    if proposed.by.name == said["actor"]:
-        raise Broken("the change was proposed and approved by one principal")
+    _check_persons("the change", proposed.by, said, lives)
+
+
+def _check_persons(what: str, proposer: Actor, said: Said, lives: KeyLives | None) -> None:
+    """Hold an approval against two-person control, by names and, where keys are known, by who could know them."""
+    if proposer.name == said["actor"]:
+        raise Broken(f"{what} {_BY_ONE}")
+    approver = Actor(said["actor"], said.get("key"))
+    if lives is not None and lives.is_one_person(proposer, approver, said["time"]):
+        raise Broken(f"{what} {_BY_KEYS_OF_ONE}")
 
 
 class Audit:
-    """The audit of one account's chain, from its first entry on."""
+    """The audit of one account's chain, from its first entry on.
 
-    def __init__(self, account: str) -> None:
-        self.chain = Chain(account)
+    Args:
+        lives: of the keys that entries name; None where nobody knows the installation's journal.
+    """
+
+    def __init__(self, account: str, lives: KeyLives | None = None) -> None:
+        self.chain, self._lives = Chain(account), lives
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
     def take(self, entry: JournalEntry) -> tuple[Said, str | None]:
@@ -66,9 +83,12 @@ class Audit:
         proposed, held = chain.proposed, chain.held.get(said.get("release", ""))
         state = chain.follow(said, Head(said["seq"], said_hash))
         if said["kind"] in ("budget_changed", "account_reopened") and "proposal" in said["content"]:
-            _check_second(said, proposed)
-        if said["kind"] == "approved" and held is not None and held.by == said["actor"]:
-            raise Broken("the release was proposed and approved by one principal")
+            _check_second(said, proposed, self._lives)
+        if said["kind"] == "approved" and held is not None:
+            _check_persons("the release", held.by, said, self._lives)
+        if self._lives is not None:
+            own = said["content"].get("origin") is None and (held is None or held.own)
+            self._refuse(self._lives.fault(said, chain.name if own else None))
         if state is not None and "plan" in said["content"]:
             self._check_price(said["content"]["accountant"], chain.subject, chain.amount)
         return said, state
@@ -86,6 +106,19 @@ class Audit:
             raise Broken(MISFILED)
         self.chain.commit(amount, subject, Head(entry.seq, entry.hash), own=own)
         self._check_price(accountant, subject, amount)
+
+    def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
+        """Hold an entry that registers a release at once against the life of the key that it names.
+
+        Raises:
+            Broken: the key cannot have made it.
+        """
+        if self._lives is not None:
+            self._refuse(self._lives.fault_of(key, actor, at, self.chain.name if own else None, steward=False))
+
+    def _refuse(self, fault: str | None) -> None:
+        if fault is not None:
+            raise Broken(fault)
 
     def check_repriced(self, said: Said, plan: str) -> None:
         """The same for the new price of a release that was registered before, whose plan somebody has to look up."""

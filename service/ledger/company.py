@@ -36,15 +36,18 @@ class Tally:
     Attributes:
         counts: how often something was done, by what it is and of which kind.
         entries: those that it adds to journals.
+        ends: the keys that it ends, by their ids, each with the moment from which it is refused.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     entries: list[Made] = field(default_factory=list)
+    ends: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: "Tally") -> None:
         """Add what another transaction did."""
         self.counts.update(other.counts)
         self.entries += other.entries
+        self.ends |= other.ends
 
 
 class Parted(Exception):

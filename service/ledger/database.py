@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
@@ -65,6 +65,7 @@ _NOTHING = nullcontext()
 _DATABASE = "database"  # where a connection has what it is a connection of
 _SINCE = "since"  # where it has which heads were known to be committed before its transaction began
 _WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
+
 _log = structlog.get_logger("service.database")
 
 
@@ -124,6 +125,9 @@ class Database:
         self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
         self._done = Tally()
         self.newest = Newest()  # heads that are known to be committed, by this process or by the high-water mark
+        self._ends: dict[str, str] = {}  # from when on a key is refused whatever its row says, by its id
+        self.followed: Made | None = None  # the last entry of the installation's journal whose ends of keys it knows
+        self.followed_to = 0  # the number of the last one that it looked at; greater where that one is not sound
         self._counting = threading.Lock()
 
     @property
@@ -168,6 +172,16 @@ class Database:
             _log.critical("the ledger went back; nothing is written", reason=reason, **said)
             self.stopped = reason
 
+    def remember_ends(self, ends: Mapping[str, str]) -> None:
+        """Refuse keys from some moments on, or from earlier ones that are known."""
+        with self._counting:
+            self._ends |= {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
+
+    def has_ended(self, key_id: str, at: str) -> bool:
+        """Whether the installation's journal ended a key by a moment, as far as this process has seen."""
+        end = self._ends.get(key_id)
+        return end is not None and end <= at
+
     def has_committed(self) -> bool:
         """Whether there are any."""
         return bool(self._done.entries)
@@ -180,7 +194,7 @@ class Database:
             for name, pool in pools.items()
         }
 
-    def ask(self, statement: Select[*R], parameters: dict[str, str]) -> Row[*R] | None:
+    def ask(self, statement: Select[*R], parameters: Mapping[str, str | int]) -> Row[*R] | None:
         """The one row of a statement, or None; a statement alone sees one moment without a transaction around it.
 
         On PostgreSQL it takes one round trip, on SQLite less time than handing it to a thread would.
@@ -283,7 +297,7 @@ class Database:
         """
         for entry in entries:
             if entry.seq <= self.newest.number(entry.account_id):
-                raise self._went_back(entry.account_id, entry.seq - 1)
+                raise self.went_back(entry.account_id, entry.seq - 1)
 
     def require_present(self, account_id: int, seq: int, digest: str, moment: int | None) -> None:
         """Refuse a journal's head that was read, where it was further before or had another of this number.
@@ -295,15 +309,17 @@ class Database:
             Unavailable: it was, or had; from now on nothing is written any more.
         """
         if self.newest.went_back(account_id, seq, digest, moment):
-            raise self._went_back(account_id, seq)
+            raise self.went_back(account_id, seq)
 
-    def _went_back(self, account_id: int, seq: int) -> Unavailable:
+    def went_back(self, account_id: int, seq: int) -> Unavailable:
+        """Write nothing any more, as a journal ends with an entry before one that was committed; say so."""
         self.stop(_WENT_BACK, account=account_id, head=seq, known=self.newest.number(account_id))
         return Unavailable(_WENT_BACK, retry_after=60)
 
     def _count(self, value: T, done: Tally) -> T:
+        self.remember(done.entries)
+        self.remember_ends(done.ends)
         with self._counting:
-            self.newest.add(done.entries)
             if not self.remembers:
                 done.entries = []
             self._done.add(done)
@@ -394,6 +410,13 @@ def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> N
     done: Tally | None = connection.info.get(TALLY)
     if done is not None:
         done.counts[what, of] += number
+
+
+def note_ends(connection: Connection, ends: Mapping[str, str]) -> None:
+    """Note from which moments on this write transaction ends keys; it counts once that is committed."""
+    done: Tally | None = connection.info.get(TALLY)
+    if done is not None:
+        done.ends |= ends
 
 
 def note_entries(connection: Connection, entries: Sequence[Made]) -> None:

@@ -118,11 +118,11 @@ class HighWaterFile:
             raise self._broken("its heads are not those that the service wrote")
         return Mark(heads, total[0].entries, total[1], total[2])
 
-    def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool = True) -> None:
+    def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool | None = True) -> None:
         """Write heads that are later than those of the mark, durably, before this returns; others are left out.
 
         Args:
-            in_use: whether the server goes on.
+            in_use: whether the server goes on; None: it is a command that writes, and what servers do is left as it is.
 
         Raises:
             BrokenMark: the file cannot be written, or is not as the service wrote it.
@@ -132,7 +132,7 @@ class HighWaterFile:
             file.execute("BEGIN IMMEDIATE")
             for statement in _TABLES.split(";\n"):
                 file.execute(statement)
-            total, before, _ = self._total(file) or (_Total(0, 0, 0), at, False)
+            total, before, was_in_use = self._total(file) or (_Total(0, 0, 0), at, False)
             journals, entries, digest = total.journals, total.entries, total.digest
             for name, head in heads.items():
                 row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
@@ -143,6 +143,7 @@ class HighWaterFile:
                 journals += marked is None
                 entries += head.seq - (0 if marked is None else marked.seq)
                 digest += self._code(name, head) - (0 if marked is None else self._code(name, marked))
+            in_use = was_in_use if in_use is None else in_use
             row = (journals, entries, f"{digest % _RING:064x}", max(at, before), int(in_use))
             seal = self.secret.seal("high-water-mark", *row)
             file.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?, ?, ?, ?, ?)", (*row, seal))

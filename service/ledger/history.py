@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 
 from service.ledger import budgets, journal
 from service.ledger.accounts import AccountRecord, ProposedChange
-from service.ledger.journal import BEFORE_FIRST, Broken, Head, JournalEntry
+from service.ledger.journal import BEFORE_FIRST, Actor, Broken, Head, JournalEntry
 from service.ledger.metadata import Metadata, check_metadata
 from service.ledger.releases import expires
 from service.ledger.spending_rows import Subplans
@@ -53,7 +53,7 @@ class Held:
     subject: Subject
     expires_at: str | None
     own: bool  # registered in this account, and not in one under it
-    by: str | None  # who registered it
+    by: Actor  # who registered it
 
 
 class _Sum:
@@ -200,7 +200,8 @@ class Chain:
         else:
             read_amount(amount)
             self._holds.add(amount)
-            self.held[release] = Held(kind, amount, subject, content["expires_at"], own, said["actor"])
+            by = Actor(said["actor"], said.get("key"))
+            self.held[release] = Held(kind, amount, subject, content["expires_at"], own, by)
         return kind
 
     def _commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:

@@ -5,13 +5,13 @@ writes the database can neither add one nor change one: all that is left to them
 restore an older state of everything, which only somebody who kept a head can tell.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from service.ledger.company import Made
-from service.ledger.database import note_entries, require_present, require_written
+from service.ledger.database import Database, note_ends, note_entries, require_present, require_written
 from service.ledger.journal import (
     BEFORE_FIRST,
     MISFILED,
@@ -37,8 +37,10 @@ _ENTRY = select(
     InstallationEntry.hash,
     InstallationEntry.seal,
 ).order_by(InstallationEntry.seq)
+_AT = _ENTRY.order_by(None).where(InstallationEntry.seq == bindparam("seq"))
 _INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
 _PURPOSE = "installation-journal"
+_OF_KEYS = ("key_adopted", "key_left", "key_made", "key_rotated", "key_revoked")
 NO_ACCOUNT = 0  # as the id of the account whose journal it is
 _AT_ONCE = 500  # entries that a reader holds
 
@@ -64,7 +66,16 @@ def append(
     row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
     require_written(connection.execute(_INSERT, row), 1)
     note_entries(connection, [Made(NO_ACCOUNT, new.seq, new.hash)])
+    note_ends(connection, _ends(kind, content))
     return new
+
+
+def _ends(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
+    """Find the keys that an entry ends, each with the moment of it; what is revoked is so whatever clocks say."""
+    if kind not in _OF_KEYS:
+        return {}
+    end = content.get("expires_at") if content.get("revoked_at") is None else ""
+    return {} if end is None else {content["id"]: end}
 
 
 def head(connection: Connection) -> Head:
@@ -93,20 +104,60 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
 
     Raises:
         Broken: an entry is missing, was changed, or was written without the secret; the text says which and how.
-        Unavailable: its last entries are not there any more.
+        Unavailable: its last entries, which this process has seen, are not there any more.
     """
     last = BEFORE_FIRST
+    for head, said in read_after(connection, secret, BEFORE_FIRST):
+        last = head
+        yield said
+    require_present(connection, NO_ACCOUNT, last.seq, last.hash)
+
+
+def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
+    """Read what follows an entry: what each entry says, after it was checked, and the head that it makes.
+
+    Raises:
+        Broken: as ``read``.
+    """
     while rows := connection.execute(_ENTRY.where(InstallationEntry.seq > last.seq).limit(_AT_ONCE)).all():
         for row in rows:
-            try:
-                said = _checked(secret, last, JournalEntry(row.seq, row.kind, None, row.body, row.hash), row.seal)
-            except Broken as broken:
-                raise Broken(f"entry {last.seq + 1}: {broken}") from None
-            except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
-                raise Broken(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
+            said = _said(secret, last, row)
             last = Head(row.seq, row.hash)
-            yield said
-    require_present(connection, NO_ACCOUNT, last.seq, last.hash)
+            yield last, said
+
+
+def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict[str, Any]:
+    try:
+        return _checked(secret, last, JournalEntry(row.seq, row.kind, None, row.body, row.hash), row.seal)
+    except Broken as broken:
+        raise Broken(f"entry {last.seq + 1}: {broken}") from None
+    except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
+        raise Broken(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
+
+
+def follow(database: Database, secret: Secret) -> None:
+    """Have a process learn which keys the entries end that follow those it knows.
+
+    Raises:
+        Broken: as ``read``; the ends before that entry are known then.
+        Unavailable: the last entries that it knows are not there any more, or the database does not answer.
+    """
+    least, followed = (
+        database.newest.number(NO_ACCOUNT),
+        database.followed,
+    )  # all of it was committed before what follows
+    last = BEFORE_FIRST if followed is None else Head(followed.seq, followed.hash)
+    row = database.ask(_AT, {"seq": last.seq})
+    if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
+        raise database.went_back(NO_ACCOUNT, 0)
+    while (row := database.ask(_AT, {"seq": last.seq + 1})) is not None:
+        said = _said(secret, last, row)
+        database.remember_ends(_ends(said["kind"], said["content"]))
+        last = Head(row.seq, row.hash)
+    if last.seq < least:
+        raise database.went_back(NO_ACCOUNT, last.seq)
+    database.followed = Made(NO_ACCOUNT, last.seq, last.hash)
+    database.remember([database.followed])
 
 
 def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:

@@ -126,8 +126,9 @@ def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any]) -> No
         case "key_rotated" | "key_revoked":
             column = "expires_at" if kind == "key_rotated" else "revoked_at"
             value = content[column]
-            if content["id"] in known:  # somebody may revoke a row that the service did not write
-                known[content["id"]] = replace(known[content["id"]], **{column: value})
+            old = known.get(content["id"])  # somebody may revoke a row that the service did not write
+            if old is not None and (kind == "key_rotated" or old.revoked_at is None):
+                known[old.id] = replace(old, **{column: value})
 
 
 def people_behind(known: Known, actor: Actor) -> frozenset[str]:

@@ -11,7 +11,7 @@ import json
 import unicodedata
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -25,11 +25,11 @@ from service.ledger.database import Database
 from service.ledger.installation import check_secret
 from service.ledger.installation_journal import lock_installation
 from service.ledger.journal import Actor, Broken
-from service.ledger.key_events import require_valid
+from service.ledger.key_events import Known, keys_of, require_valid, sound_keys
 from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord, Role, includes
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.secret import Secret
-from service.ledger.tables import ApiKey
+from service.ledger.tables import ApiKey, InstallationEntry
 
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
 ISSUED = "oidc:"  # begins the names of principals that an identity provider vouches for, and those of no keys
@@ -128,17 +128,20 @@ def rotate_key(
 
     Raises:
         NotFound: there is no such key.
-        Conflict: it is revoked, expired, or rotated already, or its row is not as the service wrote it.
+        Conflict: it is revoked, expired, or rotated already, as the installation's journal has it, or its row is not as
+            the service wrote it.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
     """
     # Locked, so that a key which somebody revokes at this moment has no successor afterwards.
     stored = _locked(connection, key_id)
-    old = read_key(connection, key_id)
-    if not _is_sealed(secret, stored):
+    _require_steward(connection, secret, by, at)
+    known = sound_keys(connection, secret)
+    if key_id not in known or not _is_sealed(secret, stored):
         raise Conflict("the key's row is not as this service wrote it: make a new key")
+    old = _as_known(read_key(connection, key_id), known)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= at):
         raise Conflict("expected a valid key; it is revoked or expired")
-    if connection.execute(select(ApiKey.id).where(ApiKey.rotated_from == key_id)).first() is not None:
+    if any(record.rotated_from == key_id for record in known.values()):
         raise Conflict("the key was rotated before; rotate the one that took its place")
     lifetime = None if old.expires_at is None else clock.between(old.created_at, old.expires_at)
     new = create_key(
@@ -170,7 +173,8 @@ def add_bootstrap_key(connection: Connection, secret: Secret, token: str, at: st
 
 
 # Built once: every request runs it, and building it costs more than running it.
-_VALID = select(*_SEALED, ApiKey.seal).where(
+_LAST_ENTRY = select(func.max(InstallationEntry.seq)).scalar_subquery()
+_VALID = select(*_SEALED, ApiKey.seal, _LAST_ENTRY.label("last_entry")).where(
     ApiKey.token_hash == bindparam("token_hash"),
     ApiKey.revoked_at.is_(None),
     or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > bindparam("at")),
@@ -181,16 +185,48 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     """Who holds this token; None where it is unknown, expired or revoked at that moment, or its row was changed.
 
     The token is looked up by its code, so the time that it takes says nothing about other tokens. The
-    database is asked every time: a revocation holds at once, whichever server it was made on.
+    database is asked every time: a revocation holds at once, whichever server it was made on. A row that somebody puts
+    back as it was revives no key whose end the installation's journal has: the statement that asks for the row tells
+    whether that journal went on since this process read it.
+
+    Raises:
+        Unavailable: the database does not answer, or the installation's journal went back.
     """
+    followed = database.followed  # before the row is read
     row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
     if row is None:
         return None
-    if not _is_sealed(secret, row):
+    if not _is_sealed(secret, row[:-1]):
         _log.warning("the row of a key is not as this service wrote it", key=str(row.id))
+        return None
+    if followed is not None:
+        _follow(database, secret, followed.seq, row.last_entry or 0)
+    if database.has_ended(row.id, at):
+        _log.warning("the row of a key says that it is valid; the installation's journal has ended it", key=row.id)
         return None
     accounts = _accounts(row.accounts)
     return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
+
+
+def _follow(database: Database, secret: Secret, followed: int, last: int) -> None:
+    """Learn which keys were ended elsewhere; while the journal is not sound, the mark's keeper tries again.
+
+    Args:
+        followed: the number of the journal's last entry that was known before somebody looked.
+        last: the one that it has.
+
+    Raises:
+        Unavailable: the journal went back, or the database does not answer.
+    """
+    if last < followed:
+        raise database.went_back(installation_journal.NO_ACCOUNT, last)
+    if last <= max(followed, database.followed_to):
+        return
+    try:
+        installation_journal.follow(database, secret)
+    except Broken as broken:
+        database.followed_to = last
+        _log.error("the installation's journal is not as the service wrote it", broken=str(broken))
 
 
 def read_key(connection: Connection, key_id: str) -> KeyRecord:
@@ -217,9 +253,17 @@ def is_made_by(connection: Connection, secret: Secret, key_id: str, principal: s
 
 
 def list_keys(
-    connection: Connection, after: str | None, limit: int, before_reading: BeforeReading | None = None
+    connection: Connection,
+    after: str | None,
+    limit: int,
+    before_reading: BeforeReading | None = None,
+    *,
+    known: Known | None = None,
 ) -> Page[KeyRecord]:
     """A page of keys, oldest first, revoked ones too; ``after`` is the id of the last key of the page before.
+
+    Args:
+        known: the keys as the installation's journal has them, which says when each ends; without it the rows do.
 
     Raises:
         InvalidInput: no key has the id ``after``.
@@ -231,11 +275,24 @@ def list_keys(
             raise InvalidInput.at("/query/cursor", "expected a cursor that an earlier page gave")
         query = query.where(tuple_(*_ORDER) > tuple_(last, after))
     size = func.coalesce(func.length(ApiKey.accounts), 0)
-    return page_of(rows_of(connection, query, size, limit, before_reading=before_reading), _record)
+    rows = rows_of(connection, query, size, limit, before_reading=before_reading)
+    return page_of(rows, lambda row: _as_known(_record(row), known or {}))
+
+
+def _as_known(record: KeyRecord, known: Known) -> KeyRecord:
+    """A key that ends as the installation's journal says, whatever its row does."""
+    entered = known.get(record.id, record)
+    return replace(record, expires_at=entered.expires_at, revoked_at=entered.revoked_at)
 
 
 def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, by: Actor | None) -> KeyRecord:
     """Make a key useless from now on. A key that is revoked already keeps its first moment.
+
+    The installation's journal says whether it is: its row may say so for as long as somebody wants it to. The operator
+    revokes a key also while the journal is not sound.
+
+    Returns:
+        The key; not ``sealed`` where its row was not as the service wrote it.
 
     Raises:
         NotFound: there is no such key.
@@ -243,11 +300,23 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
     """
     stored = _locked(connection, key_id)
     _require_steward(connection, secret, by, at)
-    if stored.revoked_at is None:
-        _change(connection, secret, stored, revoked_at=at)
+    sealed = _is_sealed(secret, stored)
+    if not sealed:
+        _log.error("the row of a key that is revoked is not as this service wrote it", key=key_id)
+    try:
+        entered = keys_of(connection, secret).get(key_id)
+        told = stored if entered is None and not sealed else entered
+        revoked_at: str | None = None if told is None else told.revoked_at
+    except Broken as broken:
+        _log.error("a key is revoked while the installation's journal is not sound", key=key_id, broken=str(broken))
+        revoked_at = None
+    if revoked_at is None:
+        revoked_at = at
         said: dict[str, object] = {"id": key_id, "revoked_at": at}
         installation_journal.append(connection, secret, "key_revoked", said, actor=by, at=at)
-    return read_key(connection, key_id)
+    if stored.revoked_at != revoked_at:
+        _change(connection, secret, stored, revoked_at=revoked_at)
+    return replace(read_key(connection, key_id), sealed=sealed)
 
 
 def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str) -> None:
@@ -376,7 +445,7 @@ def _seal(secret: Secret, row: Mapping[str, Any]) -> str:
     return secret.seal(_PURPOSE, *(row[column.key] for column in _SEALED))
 
 
-def _is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
+def _is_sealed(secret: Secret, row: Sequence[Any]) -> bool:
     """Whether a row, whose last column is its seal, is as the service wrote it."""
     *values, seal = row
     return secret.is_seal(seal, _PURPOSE, *values)

@@ -23,7 +23,7 @@ from service.ledger.high_water import (
     names_of,
     present_heads,
 )
-from service.ledger.journal import BEFORE_FIRST, Head
+from service.ledger.journal import BEFORE_FIRST, Broken, Head
 
 _PAUSE = 0.5  # seconds between two looks at what was committed
 _REFRESH = 120  # looks after which the time is written although nothing was committed
@@ -100,10 +100,11 @@ class MarkKeeper:
     Attributes:
         file: where it is.
         written_at: the moment at which the mark was last written.
+        serves: False for a command, which advances the mark once and says nothing of whether a server is at work.
     """
 
-    def __init__(self, database: Database, file: HighWaterFile) -> None:
-        self._database, self.file = database, file
+    def __init__(self, database: Database, file: HighWaterFile, *, serves: bool = True) -> None:
+        self._database, self.file, self._serves = database, file, serves
         self._failing, self._altered = False, list[str]()
         database.remembers = True
         self.written_at = clock.now()
@@ -137,7 +138,7 @@ class MarkKeeper:
             if lost:
                 self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
                 gone = {one.journal: one.marked for one in sorted(lost, key=lambda one: one.marked.seq)}
-                self.file.advance(gone, clock.now(), in_use=not last)
+                self.file.advance(gone, clock.now(), in_use=not last if self._serves else None)
         except BaseException:
             self._database.put_back_committed(made)
             raise
@@ -170,7 +171,7 @@ class MarkKeeper:
             self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
         elif not lost:
             at = clock.now()
-            self.file.advance(heads.sound, at, in_use=not last)
+            self.file.advance(heads.sound, at, in_use=not last if self._serves else None)
             self.written_at = at
         return lost, heads.sound
 
@@ -184,9 +185,10 @@ class MarkKeeper:
             yield
 
     def _keep_advancing(self, stopping: threading.Event) -> None:
-        looks, last = 0, False
+        looks, last, sound = 0, False, True
         while not last:
             last, looks = stopping.wait(_PAUSE), looks + 1
+            sound = self._follow_ends(sound=sound)
             if not (last or looks % _REFRESH == 0 or self._database.has_committed()):
                 continue
             try:
@@ -200,6 +202,24 @@ class MarkKeeper:
                 self._failing = False
             if looks % _REFRESH == 0 and (behind := clock.seconds_behind()) > 1:
                 _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
+
+    def _follow_ends(self, *, sound: bool) -> bool:
+        """Learn which keys were ended, wherever that was done; whether the installation's journal is sound.
+
+        Args:
+            sound: whether it was at the last look, so that the log says it once.
+        """
+        try:
+            installation_journal.follow(self._database, self.file.secret)
+        except Broken as broken:
+            if sound:
+                _log.error("the installation's journal is not as the service wrote it", broken=str(broken))
+            return False
+        except ServiceError:  # the database does not answer, or the ledger went back, which the log says already
+            return sound
+        except Exception as error:  # noqa: BLE001 - likewise
+            _log.error("the installation's journal was not followed", error=type(error).__name__)
+        return True
 
 
 def _last_of_each(made: list[Made]) -> list[Made]:

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
 
-from service.errors import ServiceError, Unavailable
+from service.errors import ServiceError, Unauthenticated, Unavailable
 from service.ledger import clock, idempotency, journal
 from service.ledger.accounts import HoldsDue
 from service.ledger.database import Database
@@ -149,6 +149,8 @@ def _write(
             journal.require_kept(connection, request.kept)
         _stop_if_answered(connection, request)
         at = clock.now()
+        if request.key_id is not None and database.has_ended(request.key_id, at):  # since the request was let in
+            raise Unauthenticated("the key is unknown, expired or revoked")
         try:
             result = work(connection, at)
         except ServiceError:

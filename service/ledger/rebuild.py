@@ -12,7 +12,8 @@ from service.errors import Conflict
 from service.ledger import accounts, branches, budgets, draws, hold_rows, partitions, release_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
-from service.ledger.database import Database, secret_of
+from service.ledger.company import Made
+from service.ledger.database import Database, note_entries, secret_of
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
 from service.ledger.history import Chain, Said, as_left, ends_by_itself
 from service.ledger.installation_journal import lock_installation
@@ -47,6 +48,7 @@ def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: s
             writer = _Writer(connection, reader)
             for entered in reader.entries():
                 _take(writer, reader, entered)
+            note_entries(connection, writer.made)
             return reader.heads
 
     def landed(connection: Connection, heads: dict[str, Head]) -> bool:
@@ -78,6 +80,7 @@ class _Writer:
         self._rows: dict[type[Base], list[dict[str, Any]]] = {table: [] for table in _IN_ORDER}
         self._changes: list[dict[str, Any]] = []  # of releases that those rows make, or earlier ones
         self._drawn_from: tuple[str, Plan] | None = None
+        self.made: list[Made] = []  # the last entry of each account
 
     def take(self, entered: Entered) -> None:
         """Write an entry with all that it says."""
@@ -229,6 +232,7 @@ class _Writer:
         drawn, undeclared = partitions.own_total(self._connection, account.id)
         after = replace(as_left(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
         accounts.save(self._connection, [after], Charged(chain.spent, chain.reserved))
+        self.made.append(Made(account.id, after.head.seq, after.head.hash))
 
 
 def _price_text(amount: Amount) -> str:

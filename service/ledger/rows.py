@@ -103,7 +103,8 @@ class OwnRows:
         key = body[tags_at + len(between) : -len(after)]  # of older entries nothing
         if at < 0 or body != f"{self._start}{actor}{before}{price}{between}{key}{after}":
             return False
-        if not _is_name(actor) or (key and not (key.startswith(_KEY) and _is_name(key.removeprefix(_KEY)))):
+        name, key_id = _name_of(actor), _name_of(key.removeprefix(_KEY)) if key.startswith(_KEY) else None
+        if name is None or (key and key_id is None):
             return False
         amount = _amount_of(price)
         if amount is None or expires_at is not None:
@@ -111,6 +112,8 @@ class OwnRows:
         if own and (state, amount_in(stored)) != ("committed", amount):
             return False
         self._audit.take_committed(entry, release, accountant, amount, subject, own=own)
+        if key_id is not None:
+            self._audit.check_key(key_id, name, created_at, own=own)
         if own:
             self._check_tags(entry.seq, subject)
         return True
@@ -305,10 +308,10 @@ def _amount_of(text: str) -> Amount | None:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _is_name(text: str) -> bool:
-    """Whether this is the canonical JSON of a text."""
+def _name_of(text: str) -> str | None:
+    """The text of which this is the canonical JSON; None where it is none of one."""
     try:
         value = json.loads(text)
     except ValueError:
-        return False
-    return isinstance(value, str) and canonical(value) == text
+        return None
+    return value if isinstance(value, str) and canonical(value) == text else None

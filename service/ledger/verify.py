@@ -21,6 +21,7 @@ from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.database import newest_known, secret_of
 from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
+from service.ledger.key_lives import KeyLives, lives_of
 from service.ledger.rows import OwnRows
 from service.ledger.spending_rows import is_sum
 from service.ledger.streams import Bad, stream
@@ -41,8 +42,11 @@ class Verdict:
         return self.first_bad is None
 
 
-def verify(connection: Connection, name: str, kept: Collection[Head] = ()) -> Verdict:
+def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives: KeyLives | None = None) -> Verdict:
     """Hold an account against its journal, and the journal against heads that were kept elsewhere.
+
+    Args:
+        lives: of keys, as the installation's journal has them; read from it where this is None.
 
     Raises:
         NotFound: there is no such account.
@@ -50,9 +54,10 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = ()) -> Ve
     account = account_rows.read_row(connection, name)
     if account is None:
         raise NotFound("account", name)
-    known, audit = newest_known(connection, account.id), Audit(name)
+    known = newest_known(connection, account.id)
     if known is not None:
         kept = [*kept, Head(known.seq, known.hash)]
+    audit = Audit(name, lives_of(connection) if lives is None else lives)
     try:
         with ExitStack() as cursors:
             _hold_against(connection, account, audit, kept, cursors)

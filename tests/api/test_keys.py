@@ -277,7 +277,11 @@ def test_a_key_whose_old_row_is_put_back_does_nothing_that_stewards_do(
     problem_of(client.get("/v1/keys", headers=mine), "unauthenticated")
 
     _put(database, old)
+    problem_of(client.get("/v1/keys", headers=mine), "unauthenticated")
+    database._ends.clear()  # another server, which has not read of the end yet
     listed = json_of(client.get("/v1/keys", headers=mine))["items"]
+    ends = {key["id"]: (key["revoked_at"], key["expires_at"]) for key in listed}
+    assert ends[eve["id"]] == (ended["revoked_at"], ended["expires_at"]), "the list goes by the journal"
     acts: list[tuple[str, str, Any]] = [
         ("POST", "/v1/keys", {"name": "eve"} | _STEWARD),
         ("POST", f"/v1/keys/{bob['id']}/rotate", {}),

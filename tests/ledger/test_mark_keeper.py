@@ -1,5 +1,6 @@
 """A server's high-water mark follows what it commits, and an older ledger under it is not written any more."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import StartupRefused, Unavailable
+from service.installation import writing
 from service.ledger import clock, installation_journal
 from service.ledger.company import Made
 from service.ledger.database import Database, note_entries, open_database
@@ -19,6 +21,7 @@ from service.ledger.installation_journal import Kind
 from service.ledger.journal import Head
 from service.ledger.mark_keeper import MarkKeeper, check_mark
 from service.ledger.secret import Secret
+from service.settings import Settings
 from tests.ledger.charging import account_of, charge, open_account, seal
 
 PLAN = {"type": "gaussian", "rho": "1/8"}
@@ -400,4 +403,39 @@ def test_a_clock_behind_the_mark_is_refused_or_made_up_for(database: Database, f
     assert 25 < clock.seconds_behind() <= 30
     file.advance({}, late)
     with pytest.raises(StartupRefused, match="this machine's clock says"):
+        check_mark(database, file)
+
+
+def test_a_command_marks_what_it_wrote_before_it_ends(
+    database: Database, file: HighWaterFile, secret: Secret, tmp_path: Path
+) -> None:
+    """It says nothing of whether a server is at work."""
+    kept = tmp_path / "service.secret"
+    kept.write_text(bytes(range(32)).hex())
+    kept.chmod(0o600)
+    settings = Settings(
+        data_dir=tmp_path / "data", database_url=database.url, secret_file=kept, high_water_file=file.path
+    )
+
+    def command(*, fails: bool = False) -> int:
+        with contextlib.suppress(ZeroDivisionError), writing(settings) as (opened, _):
+            head = opened.write(
+                lambda connection: installation_journal.append(
+                    connection, secret, "mark_acknowledged", {}, actor=None, at=clock.now()
+                ),
+                landed=lambda *_: False,
+            )
+            assert 1 // (not fails)
+        return head.seq
+
+    command()
+    assert file.read() is None, "the first server begins the mark"
+    MarkKeeper(database, file).advance(everything=True)
+    for fails in (False, True):
+        last = command(fails=fails)
+        mark = file.read()
+        assert mark is not None
+        assert (mark.heads[""].seq, mark.in_use) == (last, True)
+    _unprotected(database, "installation_journal", f"DELETE FROM installation_journal WHERE seq = {last}")
+    with pytest.raises(StartupRefused, match=f"ends with entry {last - 1} and had {last}"):
         check_mark(database, file)
