@@ -144,7 +144,7 @@ def _figures(change: Change, line: Line, asked: Sequence[_Asked]) -> list[Figure
 
 def _key(asked: _Asked, line: Line) -> str:
     parts: tuple[str, ...] = (
-        json.dumps(asked.release.document), exact_text(asked.delta), line.neighbouring.value,
+        json.dumps(asked.release.document), exact_text(asked.delta), line.neighbouring.value, str(asked.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

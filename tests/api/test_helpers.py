@@ -121,6 +121,24 @@ def test_a_charge_that_is_too_much_work_is_refused_and_charges_nothing(database:
         json_of(charge(client, concentrated("0.1")), 201)
 
 
+@pytest.mark.parametrize("helpers", [0, 1])
+def test_a_draw_leaves_no_figures_that_others_are_answered_with(
+    database: Database, secret: Secret, helpers: int
+) -> None:
+    mechanism = _offset(1000 + helpers)  # figures are kept by process
+    with client_of(application(database, secret, helper_processes=helpers)) as client:
+        for name in ("drawn", "other"):
+            open_account(client, name, _APPROXIMATE)
+        drawn = {"name": "x", "mechanism": mechanism, "counts": [10] * 6000}  # long enough for a helper
+        json_of(client.post("/v1/accounts/drawn/draws", json=drawn), 201)
+        asked = {"name": "x", "plan": mechanism}
+        dry = json_of(client.post("/v1/accounts/other/releases?dry_run=true", json=asked))
+        tags = [f"{number}-{'t' * 190}" for number in range(64)]  # likewise
+        made = release(client, mechanism, "other", tags=tags, partitions=["p" * 150 + str(k) for k in range(30)])
+        assert made["cost"] == dry["cost"]
+        assert dry["cost"]["approximate"]
+
+
 def test_what_was_registered_before_a_limit_was_lowered_is_still_settled(database_url: str, secret: Secret) -> None:
     plan = {"type": "sequence", "parts": [_offset(1), _offset(2)]}
     with client_of(application(open_database(database_url), secret)) as client:
