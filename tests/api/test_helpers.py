@@ -3,9 +3,11 @@
 import asyncio
 import json
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import InvalidOperation
 from functools import partial
 from typing import Any
@@ -29,8 +31,10 @@ from service.api.helpers import Helpers, _Kept
 from service.api.priced import check_work
 from service.api.room import ROOM
 from service.errors import InvalidInput, TooManyRequests, Unavailable
+from service.ledger import drawn as ledger_drawn, releases as ledger_releases
 from service.ledger.database import Database, open_database
 from service.ledger.secret import Secret
+from service.privacy import notation
 from tests.api.calls import (
     STEWARD,
     Client,
@@ -47,6 +51,7 @@ from tests.api.calls import (
     release,
 )
 from tests.api.conftest import serving
+from tests.api.streams import counts, headers
 
 _LARGE = {"type": "sequence", "parts": [concentrated(f"0.00{1000 + k}") for k in range(1200)]}
 _MIXED = {
@@ -345,6 +350,54 @@ def elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient
     ):
         monkeypatch.setattr(module, name, refuse)
     return client
+
+
+@pytest.mark.parametrize("helpers", [0, 1])
+def test_a_long_plan_is_read_by_a_helper_and_never_in_a_transaction(
+    database: Database, secret: Secret, helpers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [_NOISE | {"name": f"m{k}"} for k in range(500)]
+    within, read = threading.local(), notation.read_plan
+
+    @contextmanager
+    def around(_: str) -> Iterator[None]:
+        within.depth = getattr(within, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            within.depth -= 1
+
+    def read_outside(document: Any) -> Any:
+        assert not helpers, "this is for a helper"
+        assert not getattr(within, "depth", 0), "this is for after the transaction"
+        return read(document)
+
+    with client_of(application(database, secret, helper_processes=helpers)) as client:
+        open_account(client, budget={"definition": "zcdp", "rho": 1000})
+        released = release(client, {"type": "choice", "parts": parts})
+        at = f"/v1/accounts/people/releases/{released['id']}"
+        for module in (ledger_releases, ledger_drawn):
+            monkeypatch.setattr(module, "read_plan", read_outside)
+        database.around = around
+        key = {"Idempotency-Key": "k"}
+        asked = {"mechanism": "m3", "partition": "a", "counts": [5]}
+        first = client.post(f"{at}/draws", json=asked, headers=key)
+        drawn_body = json_of(first, 201)
+        assert client.post(f"{at}/draws", json=asked, headers=key).text == first.text
+        streamed = {"mechanism": "m3", "partition": "b"}
+        stream = client.post(f"{at}/draws", params=streamed, content=counts([7]), headers=headers())
+        assert stream.status_code == 201
+        assert pointers_of(client.post(f"{at}/draws", json=asked | {"mechanism": "m"})) == ["/mechanism"]
+        refused = client.post(f"{at}/draws", params={"mechanism": "m"}, content=counts([7]), headers=headers())
+        assert pointers_of(refused) == ["/query/mechanism"]
+        assert pointers_of(client.post(f"{at}/draws", json=asked | {"repetition": 1})) == ["/repetition"]
+        problem_of(client.post(f"{at}/draws", json=asked | {"mechanism": "m4"}), "already_drawn")
+        assert json_of(client.get(f"{at}/draws"))["items"][0] == drawn_body
+        assert len(json_of(client.get(f"{at}/draws?noisy=false"))["items"]) == 2
+        assert json_of(client.get(f"/v1/accounts/people/draws/{drawn_body['draw']}")) == drawn_body
+        for _ in range(2):
+            assert json_of(client.post(f"{at}/commit"))["cost"] == released["cost"]
+        assert json_of(client.patch(at, json={"metadata": {"notes": "x"}}))["cost"] == released["cost"]
 
 
 @pytest.mark.parametrize("what", _HEAVY)
