@@ -400,6 +400,18 @@ def test_a_long_plan_is_read_by_a_helper_and_never_in_a_transaction(
         assert json_of(client.patch(at, json={"metadata": {"notes": "x"}}))["cost"] == released["cost"]
 
 
+def test_as_many_large_releases_of_one_principal_are_settled_at_once_as_he_likes(app: FastAPI) -> None:
+    with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as client:
+        open_account(client, budget=_WIDE)
+        paths = [f"/v1/accounts/people/releases/{release(client, _LARGE, name=str(k))['id']}" for k in range(12)]
+
+        def ask(path: str) -> int:
+            return client.post(f"{path}/commit").status_code
+
+        with ThreadPoolExecutor(12) as threads:
+            assert set(threads.map(ask, paths)) == {200}
+
+
 @pytest.mark.parametrize("what", _HEAVY)
 def test_large_draws_are_computed_by_a_helper_and_stored_once(elsewhere: TestClient, what: str) -> None:
     path, key = _heavy_path(elsewhere, what), {"Idempotency-Key": "k"}
@@ -598,7 +610,7 @@ def test_a_rehearsal_takes_no_writers_place(client: TestClient, alone: TestClien
 
 
 def test_one_principal_waits_for_prices_in_half_of_the_places() -> None:
-    helpers = Helpers(1, FastAPI, __name__, 60, asking=4)
+    helpers = Helpers(1, FastAPI, __name__, 0.01, asking=4)
     for name in ("ann", "ann", "bob"):
         helpers._begin_asking(name)
     with pytest.raises(TooManyRequests, match="one principal"):
