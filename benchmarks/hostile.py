@@ -186,6 +186,11 @@ def _read_draws() -> list[Ask]:
     return [("/v1/accounts/tables/draws/{draw}", None)]
 
 
+def _settled() -> list[Ask]:
+    of = "/v1/accounts/large/releases/{large}"
+    return [(f"{of}/commit", {}), (f"{of}/draws?noisy=false", None)]
+
+
 def _losses() -> list[Ask]:
     return [("/v1/empirical/loss", {"residuals": [k % 31 - 15 for k in range(100_000)], "bootstrap": 200})]
 
@@ -207,6 +212,7 @@ ATTACKS = (
     Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
     Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
     Attack("pipeline", f"charges of {_PARTS:,} unlike mechanisms", _stored_wide_charges),
+    Attack("pipeline", f"commits and lists of draws of a release of {_PARTS:,} mechanisms", _settled),
     Attack("pipeline", "histograms of 40,000 cells, raked", _histograms),
     Attack("pipeline", "draws of 200,000 counts as JSON", _draws),
     Attack("pipeline", "draws of 10 counts as Arrow streams", _small_streams),
@@ -312,12 +318,12 @@ def _prepare(address: str) -> tuple[str, dict[str, str]]:
         for _ in range(_ENTRIES // 1000):
             send("/v1/accounts/long/releases/batch", {"releases": [{"name": "small", "plan": _NOISE}] * 1000})
         for number in range(4):
-            send("/v1/accounts/large/releases", {"name": "large", "plan": _wide(_PARTS * number)})
+            large = send("/v1/accounts/large/releases", {"name": "large", "plan": _wide(_PARTS * number)})
         send("/v1/accounts/small/releases", {"name": "small", "plan": _NOISE})
         noises = {of: _NOISE | {"name": f"County/{of}"} for of in ("total", "step 1", "step 2")}
         steps = {"type": "sequence", "parts": [noises["step 1"], noises["step 2"]]}
         plan = {"type": "choice", "parts": [noises["total"], steps]}
-        ids = {"tables": send("/v1/accounts/tables/releases", {"name": "x", "plan": plan})["id"]}
+        ids = {"tables": send("/v1/accounts/tables/releases", {"name": "x", "plan": plan})["id"], "large": large["id"]}
         drawn = {"name": "x", "mechanism": _NOISE, "counts": [9] * 1_000_000}
         ids["draw"] = send("/v1/accounts/tables/draws", drawn)["draw"]
     return other, ids

@@ -72,6 +72,7 @@ _NO_TELEMETRY: TelemetryConfig = {
 }
 _THREADS = 40  # that anyio has for requests which only read
 _TURNS = 1  # request of one principal that is worked on at a time in this process while others ask
+_ALONE = 8  # of one principal while nobody else asks: most places, readers and writers stay free for newcomers
 # Routes are tried one after the other, so those come first that are asked most.
 _ROUTERS = (
     bulk.router,  # before the one of the same addresses in JSON, which takes every media type
@@ -118,7 +119,8 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     mark = None if keeper is None else keeper.file
     app = _application(settings, database, secret, mark, lifespan)
     places = _THREADS + settings.writer_threads
-    app.state.turns = Fair(places, _TURNS, places, settings.max_connections)
+    alone = max(1, min(_ALONE, settings.writer_threads - 1))
+    app.state.turns = Fair(places, _TURNS, alone, settings.max_connections)
     own = settings.model_copy(update={"bootstrap_key": None})
     make = partial(helper_app, own, database.url, secret, mark)
     most = settings.max_connections

@@ -1,5 +1,7 @@
 """The workers: each takes jobs from the ledger's queue and runs them in a process of its own, one at a time.
 
+Principals take turns, so that nobody's experiment waits for all of another's.
+
 Between jobs they remove what is kept no longer: old jobs, and old noisy counts.
 
 A process, and not a thread, so that a simulation can neither hold the interpreter's lock while charges wait nor take
@@ -48,6 +50,7 @@ class Workers:
         self._database, self._secret, self._number = database, secret, number
         self._kept, self._noisy_kept = kept, noisy_kept  # jobs that ended; noisy counts (None: for ever)
         self._arrivals = 0  # of jobs, as far as this server knows
+        self._last = ""  # whose job was taken last: the next one is another principal's
         self._changed = threading.Condition()
 
     @contextmanager
@@ -80,8 +83,9 @@ class Workers:
             before = self._arrivals
             try:
                 self._forget(stopping)
-                job = jobs.take(self._database, name)
+                job = jobs.take(self._database, name, self._last)
                 if job is not None:
+                    self._last = job.principal
                     self._work(job, name, stopping)
                     continue
             except (ServiceError, OSError, RuntimeError, ValueError) as error:

@@ -229,8 +229,12 @@ def _passed_on(content: Iterator[bytes | str]) -> Generator[bytes | str]:
 
 def respond(answer: Answer) -> Response:
     """An answer of the ledger as HTTP."""
-    headers = {"Idempotent-Replay": "true"} if answer.replayed else None
-    return Response(answer.body, answer.status, headers, "application/json")
+    return Response(answer.body, answer.status, replay_header(answer), "application/json")
+
+
+def replay_header(answer: Answer) -> dict[str, str]:
+    """What says that an answer was given before."""
+    return {"Idempotent-Replay": "true"} if answer.replayed else {}
 
 
 def ok(body: dict[str, Any]) -> Response:

@@ -1,13 +1,15 @@
 """Noisy counts: drawing them, once, and reading them again."""
 
+import json
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import Field
+from sqlalchemy import Connection
 
 from service.api import arrow, contract, examples
 from service.api.accounts import AccountPath
@@ -18,6 +20,7 @@ from service.api.context import (
     Changing,
     CurrentDatabase,
     Elsewhere,
+    Found,
     Streamed,
     heavy_in_helpers,
     in_writers,
@@ -44,6 +47,7 @@ from service.ledger.once import Answer, Outcome
 from service.noise import Keystream, add_noise
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.noise_law import NoiseLaw
+from service.privacy.plan import mechanisms_of
 
 
 class DrawRoute(StrictRoute):
@@ -171,19 +175,38 @@ def draw_of(
 ) -> Outcome[DrawRecord]:
     """Store a draw of a mechanism of a registered release, likewise."""
     require(change.principal, "pipeline", account)
-    with change.database.read() as connection:
-        owner = accounts.read_account(connection, account)
-        plan = releases.read_release(connection, owner.id, release).plan
-    mechanism = draws.find_mechanism(plan, asked.mechanism, f"{below}/mechanism")
-    turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
-    draws.check_turn(plan, mechanism, turn, f"{below}/repetition")
+    place = _place(account, release, asked, change, below)
+    mechanism = place.mechanism
+    draws.check_turn(place, f"{below}/repetition")
     unit_of(mechanism, asked.granularity, below)
     names = [] if asked.partition is None else [asked.partition]
     at, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
     with change.keystream() as keystream:
-        drawn = _drawn(mechanism, noisy, keystream, below)
-        return change.write(draws.draw, account, release, plan, mechanism, turn, drawn, refusal)
+        drawn = draws.seal(place, _drawn(mechanism, noisy, keystream, below))
+        return change.write(draws.draw, account, release, drawn, refusal)
+
+
+def _place(account: str, release: str, asked: DrawSelection, change: Change, below: str) -> draws.Place:
+    """Where the mechanism is in the release's plan, which a helper reads where it is long."""
+    turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
+    with change.database.read() as connection:
+        account_id = accounts.read_account(connection, account).id
+        is_long = releases.plan_size(connection, release, account_id) > releases.LONG
+        elsewhere = change.elsewhere if is_long else None
+        found = None if elsewhere is not None else releases.read_release(connection, account_id, release)
+    if elsewhere is not None:
+        body = asked.model_dump(include={"mechanism", "partition", "repetition"}) | {"counts": [0]}
+        (place,) = elsewhere(f"/v1/accounts/{account}/releases/{release}/draws", json.dumps(body).encode())
+    elif found is not None:
+        plan = found.plan
+        mechanism = next((one for one in mechanisms_of(plan) if one.name == asked.mechanism), None)
+        place = None if mechanism is None else draws.place_of(plan, mechanism, turn)
+    if change.prices_only:
+        raise Found([place])
+    if place is None:
+        raise draws.no_mechanism(f"{below}/mechanism")
+    return cast("draws.Place", place)
 
 
 @router.get("/releases/{release}/draws", response_model=DrawPage)
@@ -209,9 +232,12 @@ def list_draws(
         _leave_large(request, size)
 
     with database.read() as connection:
-        owner = accounts.read_account(connection, account)
-        releases.state_of(connection, owner.id, release)
-        asked = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, before_reading
+        account_id = accounts.read_account(connection, account).id
+        releases.state_of(connection, account_id, release)
+        text = _plan_text(request, connection, release)
+    mechanisms = drawn.mechanisms_by_name(text)
+    with database.read() as connection:
+        asked = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
         if not noisy:
             outlines = drawn.list_outlines(*asked)
             last_seq = outlines[-1].head.seq if outlines.more else None
@@ -240,13 +266,16 @@ def read_draw(
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        owner = accounts.read_account(connection, account)
-        size = drawn.size_of(connection, owner.id, draw)
+        account_id = accounts.read_account(connection, account).id
+        release, size = drawn.release_and_size(connection, account_id, draw)
         take(_A_COUNT * size)
         as_stream = prefers(accept, arrow.MEDIA_TYPE)
         if not as_stream:
             _leave_large(request, size)
-        record = drawn.read_draw(connection, owner.id, draw)
+        text = _plan_text(request, connection, release)
+    mechanisms = drawn.mechanisms_by_name(text)
+    with database.read() as connection:
+        record = drawn.read_draw(connection, account_id, draw, mechanisms)
     if as_stream:
         return Streamed(stream_of(record), headers=identity_of(record), media_type=arrow.MEDIA_TYPE)
     return Streamed(json_of(record), media_type="application/json")
@@ -260,6 +289,17 @@ def _leave_large(request: Request, size: int) -> None:
     """
     if size > _MANY and request.app.state.helpers is not None:
         raise Elsewhere
+
+
+def _plan_text(request: Request, connection: Connection, release: str) -> str:
+    """A release's plan, to be read after the transaction.
+
+    Raises:
+        Elsewhere: it is long, and there are helpers to read it.
+    """
+    if request.app.state.helpers is not None and releases.plan_size(connection, release) > releases.LONG:
+        raise Elsewhere
+    return drawn.plan_text(connection, release)
 
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:

@@ -71,7 +71,7 @@ class Helpers:
         share = max(1, number - 1)
         self.queue = Fair(number, share, share, _WAITING)
         self.overran = self.hung_up = 0
-        self._most_asking, self._asking, self._counting = asking, Counter[str](), threading.Lock()
+        self._most_asking, self._asking, self._counting = asking, Counter[str](), threading.Condition()
         self._application, self._seconds = application, seconds
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([preload])
@@ -118,18 +118,22 @@ class Helpers:
             finally:
                 with self._counting:
                     self._asking[principal] -= 1
+                    self._counting.notify_all()
 
         return ask
 
     def _begin_asking(self, principal: str) -> None:
         """Count somebody who asks, of whom each may hold half of the places, so that others always come in.
 
+        What is beyond waits, in a thread of those few that one principal has at a time.
+
         Raises:
-            TooManyRequests: too many of the principal's releases wait for their price.
+            TooManyRequests: the principal's releases wait for too long.
             Unavailable: too many of all do.
         """
+        most = max(1, self._most_asking // 2)
         with self._counting:
-            if self._asking[principal] >= max(1, self._most_asking // 2):
+            if not self._counting.wait_for(lambda: self._asking[principal] < most, self._seconds):
                 raise TooManyRequests("too many releases of one principal wait for their price", _RETRY)
             if self._asking.total() >= self._most_asking:
                 raise Unavailable("too many releases wait for their price")

@@ -24,7 +24,7 @@ def costs_of(
     connection: Connection, request: Request, owner: AccountRecord, releases: Sequence[ReleaseRecord]
 ) -> list[dict[str, Any]]:
     """GUARANTEE of each release; of large plans it is found once and then kept."""
-    subjects = [f"release {release.id}" for release in releases]
+    subjects = [subject_of(release.id) for release in releases]
     there = known.look(connection, request.app.state.secret, known.FOUND_BY, subjects)
     costs: list[dict[str, Any]] = []
     for subject, release in zip(subjects, releases, strict=True):
@@ -36,6 +36,11 @@ def costs_of(
         if plan.size > MEMOISED_SIZE:
             _leave(request, Known(subject, known.FOUND_BY, json.dumps(costs[-1])))
     return costs
+
+
+def subject_of(release_id: str) -> str:
+    """What figures of a release are kept under."""
+    return f"release {release_id}"
 
 
 class Question:

@@ -5,16 +5,17 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
 from service.api.context import Change, Found
 from service.api.guarantees import cost_text
-from service.errors import InvalidInput
-from service.ledger import accounts, charges
+from service.api.kept import subject_of
+from service.errors import InvalidInput, ServiceError
+from service.ledger import accounts, charges, known, releases
 from service.ledger.accounts import Line
 from service.ledger.charges import NewRelease, Prepared
-from service.ledger.releases import ReleaseRecord
 from service.privacy import effort
 from service.privacy.guarantee import USUAL_ORDERS
 from service.privacy.keyed import Key
@@ -78,9 +79,29 @@ def prepared(
     return new, [found[key][1] for key in keys]
 
 
-def cost_of_stored(change: Change, account: str, release: ReleaseRecord) -> str:
-    """GUARANTEE of a release that is in the ledger, whatever work it is."""
-    line = accounts.line_of(change.database, account)
+def cost_of_stored(change: Change, account: str, release_id: str) -> str:
+    """GUARANTEE of a release that is in the ledger, whatever work it is; of a long plan a helper finds it, once.
+
+    Raises:
+        NotFound: there is no such account, or it has no such release.
+        TooManyRequests, Unavailable: no helper can find it now.
+    """
+    line, subject = accounts.line_of(change.database, account), subject_of(release_id)
+    with change.database.read() as connection:
+        is_long = releases.plan_size(connection, release_id, line.account_id) > releases.LONG
+        elsewhere = change.elsewhere if is_long else None
+        if elsewhere is None:
+            release = releases.read_release(connection, line.account_id, release_id)
+        else:
+            found = known.look(connection, change.secret, known.FOUND_BY, [subject])
+            if found:
+                return found[subject]
+    if elsewhere is not None:
+        found_there: list[Figures] = elsewhere(f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
+        ((_, cost),) = found_there
+        with suppress(ServiceError):  # it may be found again
+            known.keep(change.database, change.secret, [known.Known(subject, known.FOUND_BY, cost)])
+        return cost
     stated = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
     ((_, cost),) = _figures(change, line, [_Asked.of(stated, release.delta, line, costs=True)])
     return cost
@@ -144,7 +165,7 @@ def _figures(change: Change, line: Line, asked: Sequence[_Asked]) -> list[Figure
 
 def _key(asked: _Asked, line: Line) -> str:
     parts: tuple[str, ...] = (
-        json.dumps(asked.release.document), exact_text(asked.delta), line.neighbouring.value,
+        json.dumps(asked.release.document), exact_text(asked.delta), line.neighbouring.value, str(asked.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

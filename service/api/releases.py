@@ -1,8 +1,6 @@
 """Releases: registering plans against an account's budget, and reading them."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -30,25 +28,20 @@ from service.api.guarantees import (
     GuaranteeBody,
     HeadBody,
     Remaining,
-    head_body,
     read_delta,
-    remaining_body,
 )
 from service.api.kept import costs_of
 from service.api.metadata import DescribeRelease, Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_seq, with_room
 from service.api.plans import BoundedPlan, DeclaredPartitions, Plan, StatedPartitions, document_of, plan_of_document
-from service.api.priced import cost_of_stored, prepared
+from service.api.priced import prepared
 from service.api.room import Room
+from service.api.settled import answered, around_plan, body_of, rendering
 from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
-from service.ledger.accounts import AccountRecord
 from service.ledger.charges import NewRelease, Prepared, Registered
-from service.ledger.holds import Settled
-from service.ledger.partitions import DrawnFor
 from service.ledger.releases import ReleaseRecord, State
 from service.ledger.settling import present
-from service.privacy.numbers import exact_text
 from service.privacy.plan import Plan as PlanValue
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
@@ -225,7 +218,7 @@ def list_releases(
         owner = present(connection, owner, now).account
         drawn = partitions.drawn_for(connection, [release.id for release in found])
     shown = [
-        _body(release, owner, now, drawn.get(release.id, ())) | {"plan": release.document, "cost": cost}
+        body_of(release, owner, now, drawn.get(release.id, [])) | {"plan": release.document, "cost": cost}
         for release, cost in zip(found, costs, strict=True)
     ]
     return ok(page(shown, found[-1].head.seq if found.more else None))
@@ -252,8 +245,8 @@ def read_release(
         found = releases.read_release(connection, owner.id, release).seen(now)
         (cost,) = costs_of(connection, request, owner, [found])
         owner = present(connection, owner, now).account
-        drawn = partitions.drawn_for(connection, [release]).get(release, ())
-    return ok(_body(found, owner, now, drawn) | {"plan": found.document, "cost": cost})
+        drawn = partitions.drawn_for(connection, [release]).get(release, [])
+    return ok(body_of(found, owner, now, drawn) | {"plan": found.document, "cost": cost})
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
@@ -265,8 +258,9 @@ def describe_release(account: AccountPath, release: ReleasePath, body: DescribeR
     account's metadata hold. Each change is a journal entry. head is the account's.
     """
     require(change.principal, "pipeline", account)
-    render, patch = _settled(change, account, release), patch_of(body.metadata)
-    return respond(descriptions.describe_release(change.database, change.request, account, release, patch, render))
+    render, patch = rendering(change, account, release), patch_of(body.metadata)
+    done = descriptions.describe_release(change.database, change.request, account, release, patch, render)
+    return answered(change, account, release, done)
 
 
 class VoidRelease(Short):
@@ -288,8 +282,9 @@ def commit_release(account: AccountPath, release: ReleasePath, change: Changing)
     What it held is spent. Its first draw does the same. Said twice it is the same. head is the account's.
     """
     require(change.principal, "pipeline", account)
-    render = _settled(change, account, release)
-    return respond(holds.commit(change.database, change.request, account, release, render))
+    render = rendering(change, account, release)
+    done = holds.commit(change.database, change.request, account, release, render)
+    return answered(change, account, release, done)
 
 
 @router.post("/{release}/void", response_model=ReleaseBody, openapi_extra=examples.body(examples.VOID))
@@ -301,8 +296,9 @@ def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, 
     twice it is the same. head is the account's.
     """
     require(change.principal, "steward", account)
-    render = _settled(change, account, release)
-    return respond(holds.void(change.database, change.request, account, release, body.reason, body.attestation, render))
+    render = rendering(change, account, release)
+    by = change.request, account, release, body.reason, body.attestation
+    return answered(change, account, release, holds.void(change.database, *by, render))
 
 
 @router.post("/{release}/approve", response_model=ReleaseBody)
@@ -320,8 +316,9 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     for asking in line:
         if asking.approval_above is not None:
             require(change.principal, "steward", asking.name)
-    render = _settled(change, account, release)
-    return respond(holds.approve(change.database, change.request, account, release, render))
+    render = rendering(change, account, release)
+    done = holds.approve(change.database, change.request, account, release, render)
+    return answered(change, account, release, done)
 
 
 def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> NewRelease:
@@ -353,18 +350,13 @@ def _moved(fault: Fault, below: str, pointer: str) -> Fault:
     return fault if at == fault.pointer else Fault(f"{pointer}/partitions{at}", fault.detail)
 
 
-def _text(body: dict[str, Any], cost: str, plan: str) -> str:
-    """A release's body with its cost and its plan, which are text already."""
-    return f'{json.dumps(body)[:-1]}, "plan": {plan}, "cost": {cost}}}'
-
-
 def _registered_text(registered: Registered, cost: str, **but: None) -> str:
     """The answer to a charge; without what is named in ``but``."""
     release = registered.release
     record = ReleaseRecord(
         id=registered.id,
         name=release.name,
-        document={},
+        plan_text="",
         tags=release.tags,
         delta=release.delta,
         state=registered.state,
@@ -372,38 +364,5 @@ def _registered_text(registered: Registered, cost: str, **but: None) -> str:
         head=registered.account.head,
         expires_at=registered.expires_at,
     )
-    return _text(_body(record, registered.account, registered.created_at, ()) | but, cost, release.document)
-
-
-def _settled(change: Change, account: str, release: str) -> Callable[[Settled], str]:
-    """How the answer is rendered; the cost, which may take seconds, is found before anything is locked."""
-    with change.database.read() as connection:
-        owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release)
-        drawn = partitions.drawn_for(connection, [release]).get(release, ())
-    cost, plan = cost_of_stored(change, account, found), json.dumps(found.document)
-
-    def render(settled: Settled) -> str:
-        record = replace(settled.release, head=settled.account.head)
-        return _text(_body(record, settled.account, clock.now(), drawn), cost, plan)
-
-    return render
-
-
-def _body(record: ReleaseRecord, account: AccountRecord, now: str, drawn: Sequence[DrawnFor]) -> dict[str, Any]:
-    """A release without its plan and its cost, which take longest to find and to write."""
-    return {
-        "id": record.id,
-        "account": account.name,
-        "name": record.name,
-        "state": record.state,
-        "expires_at": record.expires_at if record.state in (*releases.HELD, "expired") else None,
-        "overdue": record.is_over(now),
-        "tags": list(record.tags),
-        "partitions": [one._asdict() for one in drawn],
-        "metadata": record.metadata,
-        "delta": exact_text(record.delta),
-        "remaining": remaining_body(account),
-        "head": head_body(record.head),
-        "created_at": record.created_at,
-    }
+    shown = body_of(record, registered.account, registered.created_at, []) | but
+    return release.document.join(around_plan(shown, cost))

@@ -109,7 +109,8 @@ def _tabulate(
     rules = _rules(asked, below)
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
-        plan = releases.read_release(connection, owner.id, release).plan
+        found = releases.read_release(connection, owner.id, release)
+    plan = found.plan  # after the transaction: a long one takes seconds to read
     level = find_level(plan, asked.level)
     laws = None if level is None else laws_of(level)
     if level is None or laws is None:

@@ -88,7 +88,7 @@ def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int =
         make_sqlite_file(Path(str(parsed.database)), lock_timeout)
         writer = sqlite_engine(parsed, 1, lock_timeout, read_only=False)
         reader = sqlite_engine(parsed, _READERS, lock_timeout, read_only=True)
-        asker = sqlite_engine(parsed, 1, _AT_ONCE, read_only=True)
+        asker = sqlite_engine(parsed, _ASKERS, _AT_ONCE, read_only=True)
         return Database(kind, writer, reader, asker, 1, lock_timeout)
     if kind == "postgresql":
         writer = postgresql_engine(parsed, writer_threads, read_only=False)

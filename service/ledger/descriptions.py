@@ -18,7 +18,7 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
 from service.ledger.metadata import LARGEST, Metadata, merged, write_metadata
 from service.ledger.once import Answer, once
-from service.ledger.releases import read_release
+from service.ledger.releases import metadata_of, read_release, state_at
 from service.ledger.settling import present
 from service.ledger.tables import Description
 
@@ -58,13 +58,16 @@ def describe_release(
         InvalidInput: all of it would be too long.
     """
     line = accounts.line_of(database, name)
+    with database.read() as connection:  # its plan may be long, and is not read under the lock
+        found = read_release(connection, line.account_id, release_id)
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_account(connection, line)
-        old = read_release(connection, locked.id, release_id).metadata
+        old = metadata_of(connection, locked.id, release_id)
         _write(connection, locked, release_id, old, patch, request.actor, at)
         account = present(connection, accounts.read_account(connection, name), at).account
-        return Settled(read_release(connection, locked.id, release_id).seen(at), account)
+        state, said = state_at(connection, locked.id, found, at), metadata_of(connection, locked.id, release_id)
+        return Settled(replace(found, state=state, metadata=said), account)
 
     def landed(connection: Connection, settled: Settled) -> bool:
         return has_entry(connection, settled.account.id, settled.account.head)

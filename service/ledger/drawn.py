@@ -64,7 +64,21 @@ class DrawOutline:
     noisy_removed_at: str | None
 
 
-def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawRecord:
+Mechanisms = Mapping[str | None, Mechanism]
+"""A release's mechanisms by name: of a long plan they take long to read, so that is done outside of transactions."""
+
+
+def mechanisms_by_name(plan_text: str) -> Mechanisms:
+    """Read a release's mechanisms, once for all of its draws."""
+    return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan_text)))}
+
+
+def plan_text(connection: Connection, release_id: str) -> str:
+    """A release's plan as the ledger stores it."""
+    return connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
+
+
+def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms: Mechanisms) -> DrawRecord:
     """A draw of an account.
 
     Raises:
@@ -77,13 +91,30 @@ def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawReco
         raise NotFound("draw", draw_id)
     if row.noisy_removed_at is not None:
         raise Gone(draw_id, row.noisy_removed_at)
-    return _record(row, _mechanisms(connection, row.release_id))
+    return _record(row, mechanisms)
 
 
-def size_of(connection: Connection, account_id: int, draw_id: str) -> int:
-    """How many noisy counts a draw of an account holds; 0 where there is none."""
-    size = connection.execute(select(Draw.size).where(Draw.account_id == account_id, Draw.id == draw_id))
-    return size.scalar_one_or_none() or 0
+def release_and_size(connection: Connection, account_id: int, draw_id: str) -> tuple[str, int]:
+    """Of a draw of an account, its release and how many noisy counts it holds.
+
+    Raises:
+        NotFound: the account has none with this id.
+    """
+    query = select(Draw.release_id, Draw.size).where(Draw.account_id == account_id, Draw.id == draw_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound("draw", draw_id)
+    return row.release_id, row.size
+
+
+def layouts_after(connection: Connection, release_id: str, seq: int) -> list[tuple[int, Layout]]:
+    """The layouts of a release's tabulations after a journal entry, each with its repetition.
+
+    Raises:
+        Altered: the row of one is not what its entry says.
+    """
+    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > seq, Tabulation.layout.is_not(None))
+    return [(row.repetition, layout) for row in connection.execute(query) if (layout := _checked(row)) is not None]
 
 
 def list_draws(
@@ -92,6 +123,7 @@ def list_draws(
     after: int,
     limit: int,
     counts: int,
+    mechanisms: Mechanisms,
     before_reading: BeforeReading | None = None,
 ) -> Page[DrawRecord | DrawOutline]:
     """A page of a release's draws in order; it ends early once it holds ``counts`` noisy counts.
@@ -100,7 +132,6 @@ def list_draws(
     """
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
-    mechanisms = _mechanisms(connection, release_id)
     return page_of(rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(row, mechanisms))
 
 
@@ -110,12 +141,12 @@ def list_outlines(
     after: int,
     limit: int,
     counts: int,
+    mechanisms: Mechanisms,
     before_reading: BeforeReading | None = None,
 ) -> Page[DrawOutline]:
     """A page of a release's draws in order, without reading their noisy counts; those with a layout count."""
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
-    mechanisms = _mechanisms(connection, release_id)
     return page_of(rows, lambda row: _outline(row, mechanisms))
 
 
@@ -124,14 +155,17 @@ def landed(connection: Connection, record: DrawRecord) -> bool:
     return has_entry(connection, record.account_id, record.head)
 
 
-def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
-    row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
-    if row.noisy_removed_at is not None:
-        raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
-    return _record(row, _mechanisms(connection, row.release_id))
+def reload_of(mechanism: Mechanism) -> Reload[DrawRecord]:
+    """How a draw of a mechanism, which the same request asks for again, is loaded: without its plan."""
 
+    def load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
+        row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
+        if row.noisy_removed_at is not None:
+            raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
+        return _record(row, {row.mechanism: mechanism})
 
-RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
+    return Reload(lambda record: Source(draw_id=record.id), load)
+
 
 _OUTLINE = select(
     Draw.id,
@@ -166,13 +200,7 @@ _SIZE_OF_OUTLINE = case((Tabulation.layout.is_(None), 0), else_=Draw.size + _OF_
 _SIZE = case((Draw.noisy_removed_at.is_(None), Draw.size + _OF_LAYOUT), else_=_SIZE_OF_OUTLINE)
 
 
-def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mechanism]:
-    """A release's mechanisms by name, read once for all of its draws."""
-    plan = connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
-    return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan)))}
-
-
-def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawRecord:
+def _record(row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawRecord:
     layout = _checked(row)
     try:
         noisy = packing.unpack(row.noisy, row.size)
@@ -193,7 +221,7 @@ def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanis
     )
 
 
-def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawOutline:
+def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawOutline:
     layout = _checked(row)
     return DrawOutline(
         id=row.id,

@@ -28,7 +28,7 @@ from service.ledger.branches import (
 )
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database, tally
-from service.ledger.drawn import RELOAD, DrawRecord, Turn, landed
+from service.ledger.drawn import DrawRecord, Turn, landed, reload_of
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor
@@ -42,13 +42,26 @@ from service.privacy.plan import Plan, Repeat, mechanisms_of
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """A result with all of it that needs no lock: where it is in its plan, and its bytes."""
+class Place:
+    """A mechanism in its plan, and what a draw of it in some turn has to heed there.
+
+    Attributes:
+        repetitions: how often the plan repeats it.
+        forks, bounds: the choices above it.
+    """
 
     mechanism: Mechanism
     turn: Turn
+    repetitions: int
     forks: list[Fork]
     bounds: list[ChoiceBound]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A result with all of it that needs no lock: where it is in its plan, and its bytes."""
+
+    place: Place
     noisy: NDArray[np.int64]
     packed: bytes
     digest: str
@@ -64,14 +77,30 @@ def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
     for mechanism in mechanisms_of(plan):
         if mechanism.name == name:
             return mechanism
-    raise InvalidInput.at(pointer, "expected the name, or else the path, of a mechanism of the release's plan")
+    raise no_mechanism(pointer)
 
 
-def check_turn(plan: Plan, mechanism: Mechanism, turn: Turn, pointer: str) -> None:
+def no_mechanism(pointer: str) -> InvalidInput:
+    """A name that is that of none."""
+    return InvalidInput.at(pointer, "expected the name, or else the path, of a mechanism of the release's plan")
+
+
+def place_of(plan: Plan, mechanism: Mechanism, turn: Turn) -> Place:
+    """Where a mechanism is in its plan."""
+    return Place(
+        mechanism,
+        turn,
+        repetitions=math.prod(node.count for node, _ in way_to(plan, mechanism) if isinstance(node, Repeat)),
+        forks=forks_above(plan, mechanism, turn.repetition),
+        bounds=[] if turn.partition == WHOLE else bounds_above(plan, mechanism, turn.repetition),
+    )
+
+
+def check_turn(place: Place, pointer: str) -> None:
     """Refuse a repetition that the plan does not have."""
-    repetitions = math.prod(node.count for node, _ in way_to(plan, mechanism) if isinstance(node, Repeat))
-    if turn.repetition >= repetitions:
-        raise InvalidInput.at(pointer, f"expected a repetition below {repetitions}, the product of the repeats above")
+    if place.turn.repetition >= place.repetitions:
+        detail = f"expected a repetition below {place.repetitions}, the product of the repeats above"
+        raise InvalidInput.at(pointer, detail)
 
 
 def draw(
@@ -79,26 +108,21 @@ def draw(
     request: Request,
     account_name: str,
     release_id: str,
-    plan: Plan,
-    mechanism: Mechanism,
-    turn: Turn,
-    noisy: NDArray[np.int64],
+    sealed: Sealed,
     refusal: ServiceError | None = None,
 ) -> Outcome[DrawRecord]:
     """Store the noisy counts of one mechanism of a release's plan, once. The first draw commits a reservation.
 
-    ``noisy`` was sampled before and without a lock; it is thrown away where the draw is refused. ``refusal``: why it
+    ``sealed`` was sampled before and without a lock; it is thrown away where the draw is refused. ``refusal``: why it
     is, unless the same request was answered before.
 
     Raises:
-        TooLarge: more than the database holds in one value.
         NotFound: the account has no such release.
         Conflict: the release is proposed, voided or expired, or all partitions that it declares are drawn.
         AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
             ``choice`` above it.
     """
 
-    sealed = seal(plan, mechanism, turn, noisy)
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:
@@ -107,7 +131,8 @@ def draw(
         account = lock_for_draw(connection, line, release_id, request.actor, at)
         return store(connection, account, release_id, sealed, request.actor, at)
 
-    return once_reloaded(database, request, work, status=201, landed=landed, reload=RELOAD)
+    reload = reload_of(sealed.place.mechanism)
+    return once_reloaded(database, request, work, status=201, landed=landed, reload=reload)
 
 
 def lock_for_draw(connection: Connection, line: Line, release_id: str, actor: Actor, at: str) -> AccountRecord:
@@ -137,7 +162,7 @@ def register_and_draw(
 
     plan, line = prepared.plan(), prepared.line
     (mechanism,) = mechanisms_of(plan)
-    sealed = seal(plan, mechanism, Turn(), noisy)
+    sealed = seal(place_of(plan, mechanism, Turn()), noisy)
 
     def work(connection: Connection, at: str) -> DrawRecord:
         locked = accounts.lock_line(connection, line, at)
@@ -150,25 +175,22 @@ def register_and_draw(
         database,
         request,
         line,
-        lambda: once_reloaded(database, request, work, status=201, landed=landed, reload=RELOAD),
+        lambda: once_reloaded(database, request, work, status=201, landed=landed, reload=reload_of(mechanism)),
     )
 
 
-def seal(plan: Plan, mechanism: Mechanism, turn: Turn, noisy: NDArray[np.int64]) -> Sealed:
+def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
     """A result as it is stored.
 
     Raises:
         TooLarge: it is more than the database holds in one value.
     """
     return Sealed(
-        mechanism=mechanism,
-        turn=turn,
-        forks=forks_above(plan, mechanism, turn.repetition),
-        bounds=[] if turn.partition == WHOLE else bounds_above(plan, mechanism, turn.repetition),
+        place=place,
         noisy=noisy,
         packed=packing.pack(noisy),
         digest=packing.digest(noisy),
-        taken=((mechanism, 0 if turn.partition == WHOLE else 1),),
+        taken=((place.mechanism, 0 if place.turn.partition == WHOLE else 1),),
     )
 
 
@@ -182,9 +204,10 @@ def store(
     more: Mapping[str, object] = MappingProxyType({}),
 ) -> DrawRecord:
     """Write a draw into the ledger of a locked account; its journal entry also says ``more``."""
-    name, turn = sealed.mechanism.name or "", sealed.turn
+    place, turn = sealed.place, sealed.place.turn
+    name = place.mechanism.name or ""
     _refuse_second_draw(connection, release_id, name, turn)
-    refuse_other_branch(connection, release_id, sealed.forks, turn.partition)
+    refuse_other_branch(connection, release_id, place.forks, turn.partition)
     draw_id = str(uuid.uuid4())
     connection.execute(
         insert(Draw).values(
@@ -203,9 +226,9 @@ def store(
     )
     tally(connection, "draws")
     tally(connection, "values", number=len(sealed.noisy))
-    take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
+    take_branches(connection, release_id, place.forks, turn.partition, draw_id)
     account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
-    for bound in sealed.bounds:
+    for bound in place.bounds:
         partitions.refuse_beyond(connection, release_id, bound)
     content: dict[str, object] = {
         "draw": draw_id,
@@ -218,7 +241,7 @@ def store(
     }
     head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
     accounts.save(connection, [replace(account, head=head)])
-    return DrawRecord(draw_id, account.id, release_id, sealed.mechanism, turn, sealed.noisy, head, at)
+    return DrawRecord(draw_id, account.id, release_id, place.mechanism, turn, sealed.noisy, head, at)
 
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:

@@ -14,7 +14,7 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
 from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
-from service.ledger.releases import ReleaseRecord, State, expires, read_release, state_of
+from service.ledger.releases import HELD, ReleaseRecord, State, expires, read_release, state_of
 from service.ledger.settling import Held, Kind, held_of, settle
 from service.ledger.tables import Entry
 from service.ledger.two_persons import require_other_person
@@ -151,7 +151,7 @@ def _step(
     line = accounts.line_of(database, name)
     with database.read() as connection:
         found = read_release(connection, line.account_id, release_id)
-    held: Sequence[Held] = [held_of(found)]
+    held: Sequence[Held] = [held_of(found)] if found.state in HELD else []  # what is settled stays so
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_line(connection, line, at)

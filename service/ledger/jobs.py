@@ -1,4 +1,4 @@
-"""Jobs: a queue in the database, from which any replica's workers take the oldest.
+"""Jobs: a queue in the database, from which any replica's workers take principals' oldest jobs in turn.
 
 A worker holds a job by a lease that it renews. Where a server dies its leases run out, and whoever looks next takes the
 job and runs it again: a job is its parameters, seed included, so that a second run gives the same result. A
@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, cast, get_args
 
-from sqlalchemy import Connection, Row, Select, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, and_, case, delete, func, insert, or_, select, tuple_, update
 
-from service.errors import NotFound, Unavailable
+from service.errors import NotFound, TooManyRequests, Unavailable
 from service.ledger import clock
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
@@ -29,6 +29,8 @@ STATES: tuple[State, ...] = get_args(State)
 LEASE = timedelta(seconds=30)
 MOST_ATTEMPTS = 3  # a job that takes its server down with it is not run for ever
 MOST_WAITING = 100
+MOST_OF_ONE = MOST_WAITING // 4
+"""Of the waiting jobs, how many one principal may have."""
 _PURPOSE = "job-result"
 _FORGOTTEN_AT_ONCE = 100
 
@@ -96,11 +98,16 @@ def submit(
     """Put a job at the end of the queue.
 
     Raises:
-        Unavailable: too many wait already.
+        TooManyRequests: too many of the principal's wait already.
+        Unavailable: too many of all do.
     """
 
     def work(connection: Connection, at: str) -> JobRecord:
-        waiting = connection.execute(select(func.count()).where(Job.state == "queued")).scalar_one()
+        number_of = select(func.count()).where(Job.state == "queued")
+        own = connection.execute(number_of.where(Job.principal == request.principal)).scalar_one()
+        if own >= MOST_OF_ONE:
+            raise TooManyRequests(f"{own} jobs of one principal are waiting already", retry_after=60)
+        waiting = connection.execute(number_of).scalar_one()
         if waiting >= MOST_WAITING:
             raise Unavailable(f"{waiting} jobs are waiting already", retry_after=60)
         job_id = str(uuid.uuid4())
@@ -201,11 +208,14 @@ def _outdated(before: str) -> Select[str]:
     return select(Job.id).where(ended, Job.created_at < before, Job.ended_at < before).limit(_FORGOTTEN_AT_ONCE)
 
 
-def take(database: Database, worker: str) -> JobRecord | None:
-    """The oldest job that nobody works on, now ``worker``'s; None where there is none."""
+def take(database: Database, worker: str, after: str = "") -> JobRecord | None:
+    """A job that nobody works on, now ``worker``'s; None where there is none.
+
+    It is the oldest one of the principal who follows the one named ``after``, by name and in a circle.
+    """
 
     def work(connection: Connection) -> JobRecord | None:
-        while (found := connection.execute(_free().with_for_update(skip_locked=True)).first()) is not None:
+        while (found := connection.execute(_free(after).with_for_update(skip_locked=True)).first()) is not None:
             job_id, attempts, parameters = found
             if _parameters(parameters) is None:
                 connection.execute(_ended(job_id, None, "failed", problem=json.dumps(_UNREADABLE)))
@@ -306,12 +316,13 @@ def _ended(job_id: str, worker: str | None, state: State, **values: Any) -> Any:
     return statement.values(state=state, ended_at=clock.now(), worker=None, leased_until=None, **values)
 
 
-def _free() -> Select[str, int, str]:
+def _free(after: str = "") -> Select[str, int, str]:
+    is_next = case((Job.principal > after, 0), else_=1)
     abandoned = and_(Job.state == "running", Job.leased_until < clock.now())
     return (
         select(Job.id, Job.attempts, Job.parameters)
         .where(or_(Job.state == "queued", abandoned))
-        .order_by(Job.created_at, Job.id)
+        .order_by(is_next, Job.principal, Job.created_at, Job.id)
         .limit(1)
     )
 

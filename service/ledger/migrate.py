@@ -8,7 +8,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, String, column, inspect, select, table, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import StartupRefused
@@ -18,6 +18,7 @@ from service.ledger.failures import Kind, failure_of
 _SCRIPTS = Path(__file__).resolve().parents[2] / "migrations"
 MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
 _PATIENCE = 600.0  # seconds: another process may be migrating a large database
+_TOLD = select(column("version_num", String)).select_from(table("alembic_version"))
 _UNTOLD = (
     "the database has the tables of a ledger, and its table alembic_version does not tell one version of them: somebody"
     " else wrote it, or it is damaged. Restore the newest sound copy"
@@ -81,13 +82,16 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def is_migrated(database: Database) -> bool:
-    """Whether the tables are those of this code.
+    """Whether the tables are those of this code; it waits for no request that reads.
 
     Raises:
         Unavailable: the database does not answer.
     """
-    with database.read() as connection:
-        return _is_at_head(connection)
+    try:
+        told = database.ask(_TOLD, {})
+    except RuntimeError:  # it has no such table, or that tells several versions
+        return False
+    return told is not None and told[0] == _head()
 
 
 def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:

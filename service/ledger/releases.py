@@ -19,18 +19,21 @@ from service.privacy.plan import Plan, mechanisms_of
 State = Literal["proposed", "reserved", "committed", "voided", "expired"]
 HELD = ("proposed", "reserved")
 """The states of what counts against the budgets and can still be taken back."""
+LONG = 1 << 14
+"""Characters of a plan beyond which reading it is left to a helper, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
     """A stored release; ``head`` is the journal entry that charged it, ``expires_at`` that of its reservation.
 
-    ``metadata``: what people say of it.
+    ``plan_text``: the plan as it was stated, as the ledger stores it; a long one takes seconds to read, so it is read
+    where it is asked for, after the transaction. ``metadata``: what people say of it.
     """
 
     id: str
     name: str
-    document: dict[str, Any]
+    plan_text: str
     tags: tuple[str, ...]
     delta: Fraction
     state: State
@@ -38,6 +41,12 @@ class ReleaseRecord:
     head: Head
     expires_at: str | None = None
     metadata: Metadata = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The plan as it was stated."""
+        document: dict[str, Any] = json.loads(self.plan_text)
+        return document
 
     @property
     def plan(self) -> Plan:
@@ -83,6 +92,49 @@ def state_of(connection: Connection, account_id: int, release_id: str) -> State:
         raise NotFound("release", release_id)
     release_rows.require_state(connection, row)
     return cast(State, row.state)
+
+
+def state_at(connection: Connection, account_id: int, release: ReleaseRecord, at: str) -> State:
+    """The state of a release at a moment, without its plan: its hold says whether it expires by itself.
+
+    Raises:
+        NotFound: the account has none with this id.
+        Unavailable: its row is not as the service wrote it.
+    """
+    state = state_of(connection, account_id, release.id)
+    due = select(Hold.release_id).where(
+        Hold.release_id == release.id, Hold.account_id == account_id, Hold.expires_at <= at
+    )
+    return "expired" if state in HELD and connection.execute(due).first() is not None else state
+
+
+def metadata_of(connection: Connection, account_id: int, release_id: str, until: int | None = None) -> Metadata:
+    """What people say of a release, or said when the account's journal ended with the entry ``until``."""
+    query = select(Description.document).where(
+        Description.account_id == account_id, Description.release_id == release_id
+    )
+    query = query if until is None else query.where(Description.seq <= until)
+    return read_metadata(connection.execute(query.order_by(Description.seq.desc()).limit(1)).scalar_one_or_none())
+
+
+def plan_size(connection: Connection, release_id: str, account_id: int | None = None) -> int:
+    """How many characters a release's plan has as text.
+
+    Raises:
+        NotFound: there is none with this id, or the account has none.
+    """
+    query = select(func.length(Release.plan)).where(Release.id == release_id)
+    query = query if account_id is None else query.where(Release.account_id == account_id)
+    size: int | None = connection.execute(query).scalar_one_or_none()
+    if size is None:
+        raise NotFound("release", release_id)
+    return size
+
+
+def plan_part(connection: Connection, release_id: str, first: int, size: int) -> str:
+    """So many characters of a release's plan as text, from the one with the number ``first``."""
+    part = select(func.substr(Release.plan, first + 1, size)).where(Release.id == release_id)
+    return str(connection.execute(part).scalar_one())
 
 
 def list_releases(
@@ -158,7 +210,7 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord
     return ReleaseRecord(
         id=row.id,
         name=row.name,
-        document=json.loads(row.plan),
+        plan_text=row.plan,
         tags=tuple(json.loads(row.tags)),
         delta=Fraction(row.delta),
         state=row.state,

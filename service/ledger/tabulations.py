@@ -48,7 +48,7 @@ def tabulate(
         AlreadyDrawn: one of the groups has been drawn at this level, or the whole input has.
     """
     turn = Turn(f"tabulation {uuid.uuid4()}")
-    sealed, sealed_layout = draws.seal(plan, level.step_2, turn, noisy), seal_layout(layout)
+    sealed, sealed_layout = draws.seal(draws.place_of(plan, level.step_2, turn), noisy), seal_layout(layout)
     taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
     sealed = replace(sealed, taken=taken)
     line = accounts.line_of(database, account_name)
@@ -67,7 +67,8 @@ def tabulate(
         write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
         return replace(record, layout=layout)
 
-    return once_reloaded(database, request, work, status=201, landed=drawn.landed, reload=drawn.RELOAD)
+    reload = drawn.reload_of(level.step_2)
+    return once_reloaded(database, request, work, status=201, landed=drawn.landed, reload=reload)
 
 
 def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:

@@ -281,6 +281,44 @@ def _tabulate(client: Client, of: Any, *groups: str, marked: bool = True, key: s
     return client.post(path, json={"level": "Nation", "groups": listed}, headers=headers)
 
 
+def test_a_replay_says_what_was_drawn_and_described_when_it_was_first_answered(client: Client) -> None:
+    """It is rendered from the ledger, which has gone on since."""
+    open_account(client, budget=_WIDE)
+    county = pure("0.5", name="county", tags=["T\u00e9xt"])
+    of = release(client, {"type": "sequence", "parts": [_level(), county, pure(1, name="Z")]}, tags=["\U0001f600"])
+    at, answers = f"/v1/accounts/people/releases/{of['id']}", list[tuple[str, str, Any, str]]()
+
+    def ask(method: str, path: str, body: Any = None) -> Any:
+        key = {"Idempotency-Key": str(len(answers))}
+        answers.append((method, path, body, client.request(method, path, json=body, headers=key).text))
+        return json_of(client.request(method, path, json=body, headers=key))
+
+    def drawn() -> dict[str, int]:
+        return {one["mechanism"]: one["drawn"] for one in ask("POST", f"{at}/commit")["partitions"]}
+
+    assert drawn() == {}
+    json_of(_draw(client, of, "z", mechanism="Z"), 201)
+    json_of(_draw(client, of, "a"), 201)
+    assert ask("PATCH", at, {"metadata": {"notes": "one"}})["metadata"] == {"notes": "one"}
+    for repetition in (0, 1, 1):
+        json_of(_draw(client, of, f"b{len(answers)}", mechanism="Nation/total", repetition=repetition), 201)
+        drawn()
+    json_of(_tabulate(client, of, "x", "y"), 201)
+    assert drawn() == {"Nation/total": 3, "Z": 1, "county": 1}
+    json_of(_tabulate(client, of, "v", "w", marked=False), 201)
+    json_of(_draw(client, of), 409)
+    json_of(client.patch("/v1/accounts/people", json={"budget": _WIDE | {"epsilon": 10**7}}))
+    ask("PATCH", at, {"metadata": {"notes": None, "sources": "a place", "registry_authors": ["Ann"]}})
+    assert drawn() == {"Nation/step 1": 2, "Nation/step 2": 2, "Nation/total": 3, "Z": 1, "county": 1}
+    for number, (method, path, body, text) in enumerate(answers):
+        again = client.request(method, path, json=body, headers={"Idempotency-Key": str(number)})
+        assert (again.status_code, again.headers["Idempotent-Replay"], again.text) == (200, "true", text)
+    shown = json_of(client.get(at))
+    assert {name: value for name, value in json_of(client.post(f"{at}/commit")).items() if name != "head"} == {
+        name: value for name, value in shown.items() if name != "head"
+    }
+
+
 def test_groups_are_partitions_of_the_mechanisms_that_draw_them(client: Client) -> None:
     open_account(client, budget=_WIDE)
     of = release(client, _level(total=2, steps=["a", "b", "c"]))

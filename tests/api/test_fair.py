@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from service.api.fair import Fair
 from service.errors import TooManyRequests
@@ -196,3 +197,17 @@ def test_who_hangs_up_at_the_moment_of_his_turn_gives_it_on() -> None:
         await asking.end("c1")
 
     _run(story, fair)
+
+
+def test_a_principal_alone_leaves_a_server_most_of_its_places(app: FastAPI) -> None:
+    async def story(asking: _Asking) -> None:
+        for number in range(50):
+            await asking.ask("ann", f"a{number}")
+        assert len(asking.working) == 8
+        for number in range(20):
+            await asking.ask(f"principal {number}", f"b{number}")
+        assert len(asking.working) == 28
+        for name in list(asking.ends):
+            await asking.end(name)
+
+    _run(story, app.state.turns)

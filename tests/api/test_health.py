@@ -1,5 +1,8 @@
 """Whether the process lives and can serve."""
 
+import time
+from contextlib import ExitStack
+
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
@@ -7,12 +10,22 @@ from service.app import create_app
 from service.ledger.database import Database, open_database
 from service.ledger.secret import Secret
 from service.settings import Settings
-from tests.api.calls import Client, json_of, problem_of
+from tests.api.calls import Client, application, client_of, json_of, problem_of
 
 
 def test_health(client: Client) -> None:
     assert json_of(client.get("/healthz")) == {"status": "alive"}
     assert json_of(client.get("/readyz")) == {"status": "ready"}
+
+
+def test_a_probe_waits_for_nobody_who_reads_or_writes(database: Database, secret: Secret) -> None:
+    with ExitStack() as stack:
+        client = stack.enter_context(client_of(application(database, secret)))
+        for _ in range(16):
+            stack.enter_context(database.read())
+        for _ in range(16 if database.kind == "postgresql" else 1):
+            stack.enter_context(database.writers.place(time.monotonic() + 60))
+        assert json_of(client.get("/readyz")) == {"status": "ready"}
 
 
 def test_a_service_is_not_ready_before_its_database_is(empty_database_url: str, secret: Secret) -> None:

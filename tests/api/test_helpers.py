@@ -3,9 +3,11 @@
 import asyncio
 import json
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import InvalidOperation
 from functools import partial
 from typing import Any
@@ -29,8 +31,10 @@ from service.api.helpers import Helpers, _Kept
 from service.api.priced import check_work
 from service.api.room import ROOM
 from service.errors import InvalidInput, TooManyRequests, Unavailable
+from service.ledger import drawn as ledger_drawn, releases as ledger_releases
 from service.ledger.database import Database, open_database
 from service.ledger.secret import Secret
+from service.privacy import notation
 from tests.api.calls import (
     STEWARD,
     Client,
@@ -47,6 +51,7 @@ from tests.api.calls import (
     release,
 )
 from tests.api.conftest import serving
+from tests.api.streams import counts, headers
 from tests.ledger.test_newest import put_row, stored_account
 
 _LARGE = {"type": "sequence", "parts": [concentrated(f"0.00{1000 + k}") for k in range(1200)]}
@@ -137,6 +142,24 @@ def test_a_charge_that_is_too_much_work_is_refused_and_charges_nothing(database:
         assert pointers_of(charge(client, _offset(1))) == ["/plan"]
         assert json_of(client.get("/v1/accounts/people"))["head"]["seq"] == 1
         json_of(charge(client, concentrated("0.1")), 201)
+
+
+@pytest.mark.parametrize("helpers", [0, 1])
+def test_a_draw_leaves_no_figures_that_others_are_answered_with(
+    database: Database, secret: Secret, helpers: int
+) -> None:
+    mechanism = _offset(1000 + helpers)  # figures are kept by process
+    with client_of(application(database, secret, helper_processes=helpers)) as client:
+        for name in ("drawn", "other"):
+            open_account(client, name, _APPROXIMATE)
+        drawn = {"name": "x", "mechanism": mechanism, "counts": [10] * 6000}  # long enough for a helper
+        json_of(client.post("/v1/accounts/drawn/draws", json=drawn), 201)
+        asked = {"name": "x", "plan": mechanism}
+        dry = json_of(client.post("/v1/accounts/other/releases?dry_run=true", json=asked))
+        tags = [f"{number}-{'t' * 190}" for number in range(64)]  # likewise
+        made = release(client, mechanism, "other", tags=tags, partitions=["p" * 150 + str(k) for k in range(30)])
+        assert made["cost"] == dry["cost"]
+        assert dry["cost"]["approximate"]
 
 
 def test_what_was_registered_before_a_limit_was_lowered_is_still_settled(database_url: str, secret: Secret) -> None:
@@ -368,6 +391,66 @@ def elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient
     return client
 
 
+@pytest.mark.parametrize("helpers", [0, 1])
+def test_a_long_plan_is_read_by_a_helper_and_never_in_a_transaction(
+    database: Database, secret: Secret, helpers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [_NOISE | {"name": f"m{k}"} for k in range(500)]
+    within, read = threading.local(), notation.read_plan
+
+    @contextmanager
+    def around(_: str) -> Iterator[None]:
+        within.depth = getattr(within, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            within.depth -= 1
+
+    def read_outside(document: Any) -> Any:
+        assert not helpers, "this is for a helper"
+        assert not getattr(within, "depth", 0), "this is for after the transaction"
+        return read(document)
+
+    with client_of(application(database, secret, helper_processes=helpers)) as client:
+        open_account(client, budget={"definition": "zcdp", "rho": 1000})
+        released = release(client, {"type": "choice", "parts": parts})
+        at = f"/v1/accounts/people/releases/{released['id']}"
+        for module in (ledger_releases, ledger_drawn):
+            monkeypatch.setattr(module, "read_plan", read_outside)
+        database.around = around
+        key = {"Idempotency-Key": "k"}
+        asked = {"mechanism": "m3", "partition": "a", "counts": [5]}
+        first = client.post(f"{at}/draws", json=asked, headers=key)
+        drawn_body = json_of(first, 201)
+        assert client.post(f"{at}/draws", json=asked, headers=key).text == first.text
+        streamed = {"mechanism": "m3", "partition": "b"}
+        stream = client.post(f"{at}/draws", params=streamed, content=counts([7]), headers=headers())
+        assert stream.status_code == 201
+        assert pointers_of(client.post(f"{at}/draws", json=asked | {"mechanism": "m"})) == ["/mechanism"]
+        refused = client.post(f"{at}/draws", params={"mechanism": "m"}, content=counts([7]), headers=headers())
+        assert pointers_of(refused) == ["/query/mechanism"]
+        assert pointers_of(client.post(f"{at}/draws", json=asked | {"repetition": 1})) == ["/repetition"]
+        problem_of(client.post(f"{at}/draws", json=asked | {"mechanism": "m4"}), "already_drawn")
+        assert json_of(client.get(f"{at}/draws"))["items"][0] == drawn_body
+        assert len(json_of(client.get(f"{at}/draws?noisy=false"))["items"]) == 2
+        assert json_of(client.get(f"/v1/accounts/people/draws/{drawn_body['draw']}")) == drawn_body
+        for _ in range(2):
+            assert json_of(client.post(f"{at}/commit"))["cost"] == released["cost"]
+        assert json_of(client.patch(at, json={"metadata": {"notes": "x"}}))["cost"] == released["cost"]
+
+
+def test_as_many_large_releases_of_one_principal_are_settled_at_once_as_he_likes(app: FastAPI) -> None:
+    with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as client:
+        open_account(client, budget=_WIDE)
+        paths = [f"/v1/accounts/people/releases/{release(client, _LARGE, name=str(k))['id']}" for k in range(12)]
+
+        def ask(path: str) -> int:
+            return client.post(f"{path}/commit").status_code
+
+        with ThreadPoolExecutor(12) as threads:
+            assert set(threads.map(ask, paths)) == {200}
+
+
 @pytest.mark.parametrize("what", _HEAVY)
 def test_large_draws_are_computed_by_a_helper_and_stored_once(elsewhere: TestClient, what: str) -> None:
     path, key = _heavy_path(elsewhere, what), {"Idempotency-Key": "k"}
@@ -566,7 +649,7 @@ def test_a_rehearsal_takes_no_writers_place(client: TestClient, alone: TestClien
 
 
 def test_one_principal_waits_for_prices_in_half_of_the_places() -> None:
-    helpers = Helpers(1, FastAPI, __name__, 60, asking=4)
+    helpers = Helpers(1, FastAPI, __name__, 0.01, asking=4)
     for name in ("ann", "ann", "bob"):
         helpers._begin_asking(name)
     with pytest.raises(TooManyRequests, match="one principal"):

@@ -7,8 +7,10 @@ import pytest
 from sqlalchemy import text
 
 from service.ledger import clock
+from service.ledger.adoption import adopt
 from service.ledger.database import Database
 from service.ledger.retention import remove_noisy
+from service.ledger.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,
@@ -167,6 +169,48 @@ def test_a_draw_whose_counts_are_no_longer_kept(client: Client, database: Databa
         assert listed["noisy_removed_at"].endswith("Z")
     assert json_of(client.get("/v1/accounts/people/verify"))["valid"]
     assert json_of(client.get("/v1/accounts/people/balance"))["releases"] == 1
+
+
+_TEXT = "\U0001f600" * 180
+_LARGE = {"type": "declared", "epsilon": 0, "reference": _TEXT, "tags": [f"{k}{_TEXT}" for k in range(64)]}
+
+
+@pytest.mark.parametrize("parts", [1, 40])
+def test_what_is_said_again_of_a_large_release_is_stored_as_a_reference(
+    client: Client, database: Database, parts: int
+) -> None:
+    open_account(client)
+    plan = {"type": "sequence", "parts": [_LARGE] * parts}  # two million characters are sent in pieces
+    body = {"name": "x", "plan": plan, "reserve_for": "P1D", "tags": [f"{k}{_TEXT}" for k in range(64)]}
+    released = json_of(client.post("/v1/accounts/people/releases", json=body), 201)
+    at, notes = f"/v1/accounts/people/releases/{released['id']}", {"metadata": {"notes": "\U0001f600" * 10_000}}
+    asked: list[tuple[str, str, Any]] = [("POST", f"{at}/commit", None)] * 3 + [("PATCH", at, notes)] * 3
+    first = [_send(client, *one, key=str(k)) for k, one in enumerate(asked)]
+    with database.read() as connection:
+        stored = connection.execute(text("SELECT max(length(body)), count(*) FROM stored_answers")).one()
+    assert stored[0] < 4096
+    assert stored[1] == len(asked)
+    for k, (one, answer) in enumerate(zip(asked, first, strict=True)):
+        assert json_of(answer)["plan"] == released["plan"]
+        assert answer.json()["tags"] == released["tags"]
+        again = _send(client, *one, key=str(k))
+        assert (again.content, again.headers["Idempotent-Replay"]) == (answer.content, "true")
+        assert again.headers["Content-Type"] == "application/json"
+
+
+def test_an_answer_that_an_older_version_stored_whole_is_replayed_as_it_is(
+    client: Client, database: Database, secret: Secret
+) -> None:
+    open_account(client)
+    released = json_of(client.post("/v1/accounts/people/releases", json=_RELEASE), 201)
+    path = f"/v1/accounts/people/releases/{released['id']}/commit"
+    json_of(_send(client, "POST", path, None))
+    old = f'{{"id": "{released["id"]}", "as": "it was \\u00e9"}}'
+    statement = text("UPDATE stored_answers SET body = :old, seal = NULL")
+    database.write(lambda connection: connection.execute(statement, {"old": old}), landed=lambda *_: False)
+    adopt(database, secret, None)
+    again = _send(client, "POST", path, None)
+    assert (again.status_code, again.text, again.headers["Idempotent-Replay"]) == (200, old, "true")
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "é"])

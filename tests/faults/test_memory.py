@@ -1,10 +1,13 @@
 """The most memory of a server: bodies that unfold to far more than they are, all at once, and legal ones."""
 
 import json
+import socket
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
@@ -103,3 +106,37 @@ def test_no_mix_of_bodies_takes_more_than_is_stated(tmp_path: Path, times: Form)
         assert {201, 413, 422} <= statuses.keys() <= {200, 201, 404, 413, 422, 429, 503}, statuses
         assert _peak(server) < Settings(**_LIMITS).most_memory  # type: ignore[arg-type] # all are numbers
         print(f"\n{statuses}: {_peak(server) / _MIB:.0f} MiB of {Settings(**_LIMITS).most_memory / _MIB:.0f}")  # type: ignore[arg-type]
+
+
+def test_answers_that_nobody_takes_take_no_more_than_is_stated(tmp_path: Path, times: Form) -> None:
+    """A few hundred bytes ask for a plan of 15 MB, and what comes is left where it is."""
+    given = {name: str(value) for name, value in _LIMITS.items()} | {"helper_processes": "2"}
+    emoji = "\U0001f600"
+    with (
+        replicas(tmp_path, 1, database_url=f"sqlite:///{tmp_path / 'ledger.db'}", log=None, **given) as (server,),
+        server.client() as client,
+        ExitStack() as open_ones,
+    ):
+        open_account(client)
+        part = {"type": "declared", "epsilon": 0, "tags": [f"{number}{emoji * 190}" for number in range(60)]}
+        plan = {"type": "sequence", "parts": [part | {"reference": str(number)} for number in range(320)]}
+        body = json.dumps({"name": "x", "plan": plan}, ensure_ascii=False).encode()
+        as_json = {"Content-Type": "application/json"}
+        registered = json_of(client.post("/v1/accounts/people/releases", content=body, headers=as_json), 201)
+        at = f"/v1/accounts/people/releases/{registered['id']}"
+        assert len(json_of(client.post(f"{at}/commit"))["plan"]["parts"]) == len(plan["parts"])  # and its cost is known
+        before = _peak(server)
+        target, unread = urlsplit(server.address), list[socket.socket]()
+        asked = f"POST {at}/commit HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\nContent-Length: 0\r\n\r\n"
+        for _ in range(times(60, 60)):
+            one = open_ones.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect((target.hostname, target.port))
+            one.sendall(asked.encode())
+            unread.append(one)
+        assert all(one.recv(9) == b"HTTP/1.1 " for one in unread)  # each has begun to come
+        release(client, pure("0.1"))
+        held, more = len(unread) * len(body), _peak(server) - before
+        print(f"\n{before / _MIB:.0f} MiB and {more / _MIB:.0f}, for answers of {held / _MIB:.0f}")
+        assert _peak(server) < Settings(**_LIMITS).most_memory  # type: ignore[arg-type] # all are numbers
+        assert more < held / 2

@@ -13,6 +13,7 @@ from service.ledger import (
     accounts,
     charges,
     clock,
+    drawn,
     draws,
     hold_rows,
     holds,
@@ -183,7 +184,13 @@ def draw(
     """Draw a plan's first mechanism."""
     value = read_plan(plan)
     turn = Turn(partition, repetition)
-    draws.draw(database, ANN, "people", release, value, next(mechanisms_of(value)), turn, np.array([noisy]))
+    place = draws.place_of(value, next(mechanisms_of(value)), turn)
+    draws.draw(database, ANN, "people", release, draws.seal(place, np.array([noisy])))
+
+
+def mechanisms_in(connection: Connection, release: str) -> drawn.Mechanisms:
+    """The mechanisms of a release's plan."""
+    return drawn.mechanisms_by_name(drawn.plan_text(connection, release))
 
 
 def _settled(act: Callable[[holds.Render], object]) -> ReleaseRecord:

@@ -100,7 +100,8 @@ def draw(
     value = read_plan(plan)
     mechanism = list(mechanisms_of(value))[which]
     noisy = np.array([turn, -which, 2 ** (62 - 9 * turn)])
-    draws.draw(database, ANN, name, release, value, mechanism, Turn(partition, turn), noisy)
+    place = draws.place_of(value, mechanism, Turn(partition, turn))
+    draws.draw(database, ANN, name, release, draws.seal(place, noisy))
 
 
 def tabulate(

@@ -89,6 +89,7 @@ def test_a_description_of_another_accounts_release_is_found_and_not_imported(
     with database.read() as connection:
         theirs = read_release(connection, account_of(database, "others").id, release)
     monkeypatch.setattr(descriptions, "read_release", lambda *_: theirs)
+    monkeypatch.setattr(descriptions, "state_at", lambda *_: theirs.state)
     descriptions.describe_release(database, ANN, "people", release, {"name": "n"}, lambda _: "{}")
     with database.read() as connection:
         found = verify(connection, "people").first_bad

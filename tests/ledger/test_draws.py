@@ -15,7 +15,7 @@ from service.ledger.branches import WHOLE
 from service.ledger.database import Database
 from service.ledger.drawn import DrawRecord, Turn, list_draws, read_draw
 from service.privacy.notation import read_plan
-from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
+from tests.ledger.charging import ANN, account_of, charge, entries_of, mechanisms_in, open_account, prepared
 
 _A = {"type": "geometric", "epsilon": "0.01", "name": "a"}
 _B = {"type": "geometric", "epsilon": "0.01", "name": "b"}
@@ -33,7 +33,8 @@ def _draw(
     value = read_plan(plan)
     mechanism = draws.find_mechanism(value, name, "/mechanism")
     turn, values = Turn(partition, repetition), np.array(noisy, np.int64)
-    return draws.draw(database, ANN, "people", release, value, mechanism, turn, values).result
+    sealed = draws.seal(draws.place_of(value, mechanism, turn), values)
+    return draws.draw(database, ANN, "people", release, sealed).result
 
 
 @pytest.mark.parametrize(
@@ -46,14 +47,15 @@ def test_what_is_stored_is_read_again(database: Database, noisy: list[int]) -> N
     assert (drawn.noisy.tolist(), drawn.turn, drawn.release_id) == (noisy, Turn("36", 0), registered.id)
     account = account_of(database)
     with database.read() as connection:
+        mechanisms = mechanisms_in(connection, registered.id)
         for found in (
-            read_draw(connection, account.id, drawn.id),
-            *list_draws(connection, registered.id, 0, 10, 10**6),
+            read_draw(connection, account.id, drawn.id, mechanisms),
+            *list_draws(connection, registered.id, 0, 10, 10**6, mechanisms),
         ):
             assert isinstance(found, DrawRecord)
             assert (found, found.noisy.tolist()) == (drawn, noisy)
         with pytest.raises(NotFound):
-            read_draw(connection, account.id + 1, drawn.id)
+            read_draw(connection, account.id + 1, drawn.id, mechanisms)
     assert account.head == drawn.head
 
 
@@ -63,9 +65,10 @@ def test_a_page_of_draws_ends_where_it_holds_enough(database: Database) -> None:
     (registered,) = charge(database, plan)
     drawn = [_draw(database, plan, registered.id, "a", repetition=n, noisy=range(4)) for n in range(5)]
     with database.read() as connection:
+        mechanisms = mechanisms_in(connection, registered.id)
         for counts, size in ((1, 1), (4, 1), (5, 2), (8, 2), (100, 5)):
-            assert list_draws(connection, registered.id, 0, 10, counts) == drawn[:size]
-        assert list_draws(connection, registered.id, drawn[1].head.seq, 2, 100) == drawn[2:4]
+            assert list_draws(connection, registered.id, 0, 10, counts, mechanisms) == drawn[:size]
+        assert list_draws(connection, registered.id, drawn[1].head.seq, 2, 100, mechanisms) == drawn[2:4]
 
 
 def test_charge_and_draw_are_one_transaction(database: Database) -> None:
@@ -132,9 +135,9 @@ def test_a_turn_that_the_plan_has_not() -> None:
     plan = read_plan(_NESTED)
     for name, turns in _TURNS.items():
         mechanism = draws.find_mechanism(plan, name, "/mechanism")
-        draws.check_turn(plan, mechanism, Turn("", len(turns) - 1), "/repetition")
+        draws.check_turn(draws.place_of(plan, mechanism, Turn("", len(turns) - 1)), "/repetition")
         with pytest.raises(InvalidInput):
-            draws.check_turn(plan, mechanism, Turn("", len(turns)), "/repetition")
+            draws.check_turn(draws.place_of(plan, mechanism, Turn("", len(turns))), "/repetition")
     with pytest.raises(InvalidInput):
         draws.find_mechanism(plan, "/part", "/mechanism")
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from service.errors import IdempotencyConflict, NotFound, Unavailable
+from service.errors import IdempotencyConflict, NotFound, TooManyRequests, Unavailable
 from service.ledger import jobs
 from service.ledger.database import Database
 from service.ledger.jobs import JobRecord
@@ -14,8 +14,8 @@ from tests.ledger.charging import SECRET, asking
 _PAST = "2020-01-01T00:00:00.000000Z"
 
 
-def _submit(database: Database, number: int = 0, key: str | None = None) -> str:
-    request = asking("ann", key, f"digest of {number}")
+def _submit(database: Database, number: int = 0, key: str | None = None, of: str = "ann") -> str:
+    request = asking(of, key, f"digest of {number}")
     return jobs.submit(database, request, {"number": number}, lambda job: job.id).body
 
 
@@ -239,6 +239,28 @@ def test_the_same_request_makes_one_job(database: Database) -> None:
         _submit(database, 2, "key")
     assert _taken(database).id == first
     assert jobs.take(database, "w") is None
+
+
+def test_one_principal_has_a_share_of_the_queue(database: Database) -> None:
+    for _ in range(jobs.MOST_OF_ONE):
+        _submit(database)
+    with pytest.raises(TooManyRequests, match=f"{jobs.MOST_OF_ONE} jobs of one principal"):
+        _submit(database)
+    _submit(database, of="bob")
+    _taken(database)
+    _submit(database)
+
+
+def test_principals_take_turns(database: Database) -> None:
+    for number in range(3):
+        _submit(database, number)
+    for of in ("bob", "cy", "bob"):
+        _submit(database, 9, of=of)
+    order, last = [], ""
+    while (job := jobs.take(database, "w", last)) is not None:
+        last = job.principal
+        order.append((last, job.parameters["number"]))
+    assert order == [("ann", 0), ("bob", 9), ("cy", 9), ("ann", 1), ("bob", 9), ("ann", 2)]
 
 
 def test_the_queue_has_an_end(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,7 +321,11 @@ class _Ledger(RuleBasedStateMachine):
         if release.state not in ("reserved", "committed"):
             expected = Conflict
         act = lambda: draws.draw(  # noqa: E731
-            self.database, ANN, release.name, chosen, plan, mechanism, Turn(), np.array([1, 2])
+            self.database,
+            ANN,
+            release.name,
+            chosen,
+            draws.seal(draws.place_of(plan, mechanism, Turn()), np.array([1, 2])),
         )
         self._expect(expected, act)
         if expected is None:

@@ -41,6 +41,7 @@ from tests.ledger.charging import (
     charge,
     commit,
     draw,
+    mechanisms_in,
     open_account,
     prepared,
     release_of,
@@ -134,7 +135,7 @@ def _read(database: Database, release: str) -> None:
         made = [Made(account.id, *astuple(first))]
         assert missing_entries(connection, {"people": first}, last_entries(connection, ["people"])) == []
         assert lost_entries(connection, made) == []
-        drawn.list_draws(connection, release, 0, 10, 100)
+        drawn.list_draws(connection, release, 0, 10, 100, mechanisms_in(connection, release))
         for tag in (None, "t"):
             states: tuple[releases.State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:

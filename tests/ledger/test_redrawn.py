@@ -15,7 +15,7 @@ from service.ledger.database import Database
 from service.ledger.journal import BadEntry
 from service.ledger.layouts import Layout, seal_layout
 from service.ledger.verify import Verdict, verify
-from tests.ledger.charging import account_of, open_account
+from tests.ledger.charging import account_of, mechanisms_in, open_account
 from tests.ledger.ledgers import LEVEL, A, draw, register, tabulate
 
 _TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
@@ -220,15 +220,15 @@ def test_a_draw_that_is_not_as_its_entry_says_is_not_read(
     with database.read() as connection:
         (name,) = connection.execute(text("SELECT id FROM draws")).scalars()
         for read in (
-            lambda: drawn.read_draw(connection, account.id, name),
-            lambda: drawn.list_draws(connection, release, 0, 10, 10**6),
+            lambda: drawn.read_draw(connection, account.id, name, mechanisms_in(connection, release)),
+            lambda: drawn.list_draws(connection, release, 0, 10, 10**6, mechanisms_in(connection, release)),
         ):
             with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
                 read()
             assert repr(name) in str(refused.value.for_operator)
         if column != "noisy":
             with pytest.raises(Unavailable):
-                drawn.list_outlines(connection, release, 0, 10, 10**6)
+                drawn.list_outlines(connection, release, 0, 10, 10**6, mechanisms_in(connection, release))
 
 
 def test_groups_that_are_not_as_the_entry_says_are_not_read(database_url: str, database: Database) -> None:
@@ -240,4 +240,4 @@ def test_groups_that_are_not_as_the_entry_says_are_not_read(database_url: str, d
         with _owner(database_url) as connection:
             connection.execute(text(change), {"layout": layout} if layout else {})
         with database.read() as connection, pytest.raises(Unavailable):
-            drawn.read_draw(connection, account.id, name)
+            drawn.read_draw(connection, account.id, name, mechanisms_in(connection, release))

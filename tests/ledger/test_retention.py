@@ -16,7 +16,7 @@ from service.ledger.rebuild import rebuild
 from service.ledger.retention import remove_noisy
 from service.ledger.signing import Signer
 from service.ledger.verify import Verdict, verify
-from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, seal, unseal
+from tests.ledger.charging import account_of, charge, draw, entries_of, mechanisms_in, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, Clock, exported, tabulate
 
 _PLAN = {"type": "repeat", "count": 9, "part": {"type": "geometric", "epsilon": "0.01", "name": "a"}}
@@ -33,7 +33,7 @@ def _drawn(database: Database, turns: int) -> str:
 
 def _listed(database: Database, release: str) -> list[DrawRecord | DrawOutline]:
     with database.read() as connection:
-        return drawn.list_draws(connection, release, 0, 10, 10**6)
+        return drawn.list_draws(connection, release, 0, 10, 10**6, mechanisms_in(connection, release))
 
 
 def _run(database: Database, statement: str) -> None:
@@ -57,8 +57,9 @@ def test_what_is_older_goes_and_the_rest_stays(database: Database, monkeypatch: 
     account = account_of(database)
     with database.read() as connection:
         with pytest.raises(Gone, match=_LATER):
-            drawn.read_draw(connection, account.id, removed[0].id)
-        assert [one.size for one in drawn.list_outlines(connection, old, 0, 10, 10**6)] == [1, 1]
+            drawn.read_draw(connection, account.id, removed[0].id, mechanisms_in(connection, old))
+        listed = drawn.list_outlines(connection, old, 0, 10, 10**6, mechanisms_in(connection, old))
+        assert [one.size for one in listed] == [1, 1]
     with pytest.raises(AlreadyDrawn) as refused:
         draw(database, old, _PLAN, 1)
     assert refused.value.draw == removed[1].id

@@ -1,0 +1,93 @@
+"""Answers to who commits, approves, voids or describes a release: they hold its plan, which may be megabytes.
+
+What is stored for a replay is what may change: state, budget, price, time. All else is in the ledger, where it does not
+change, or as it was up to a journal entry. The first answer is made of the same, so that a replay is like it to the
+byte. A long plan is sent in pieces, each read when its turn comes.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Response
+
+from service.api.context import Change, Streamed, replay_header, respond
+from service.api.guarantees import head_body, remaining_body
+from service.api.priced import cost_of_stored
+from service.ledger import accounts, as_it_was, clock, releases
+from service.ledger.accounts import AccountRecord
+from service.ledger.holds import Settled
+from service.ledger.once import Answer
+from service.ledger.partitions import DrawnFor
+from service.ledger.releases import ReleaseRecord
+from service.privacy.numbers import exact_text
+
+_BEGIN = '{"answer": "release", '
+"""How a stored answer begins that is to be rendered; those of older versions are whole, and begin with an id."""
+_PIECE = 1 << 18  # characters of a plan that are read and sent at a time
+
+
+def body_of(
+    record: ReleaseRecord, account: AccountRecord, now: str, drawn: Iterator[DrawnFor] | list[DrawnFor]
+) -> dict[str, Any]:
+    """A release without its plan and its cost, which take longest to find and to write."""
+    return {
+        "id": record.id,
+        "account": account.name,
+        "name": record.name,
+        "state": record.state,
+        "expires_at": record.expires_at if record.state in (*releases.HELD, "expired") else None,
+        "overdue": record.is_over(now),
+        "tags": list(record.tags),
+        "partitions": [one._asdict() for one in drawn],
+        "metadata": record.metadata,
+        "delta": exact_text(record.delta),
+        "remaining": remaining_body(account),
+        "head": head_body(record.head),
+        "created_at": record.created_at,
+    }
+
+
+def around_plan(body: dict[str, Any], cost: str) -> tuple[str, str]:
+    """What comes before and after a release's plan, as text; its cost is text already."""
+    return f'{json.dumps(body)[:-1]}, "plan": ', f', "cost": {cost}}}'
+
+
+def rendering(change: Change, account: str, release: str) -> Callable[[Settled], str]:
+    """How an answer is stored; the cost, which may take seconds, is found before anything is locked."""
+    cost = cost_of_stored(change, account, release)
+
+    def render(settled: Settled) -> str:
+        record = replace(settled.release, tags=(), metadata={}, head=settled.account.head)
+        shown = body_of(record, settled.account, clock.now(), [])
+        return f'{_BEGIN}"shown": {json.dumps(shown)}, "cost": {cost}}}'
+
+    return render
+
+
+def answered(change: Change, account: str, release: str, answer: Answer) -> Response:
+    """An answer, rendered from what is stored."""
+    if not answer.body.startswith(_BEGIN):
+        return respond(answer)
+    stored, database = json.loads(answer.body), change.database
+    with database.read() as connection:
+        account_id = accounts.read_account(connection, account).id
+        past = as_it_was.past_of(connection, account_id, release, stored["shown"]["head"]["seq"])
+        size = releases.plan_size(connection, release, account_id)
+        first = releases.plan_part(connection, release, 0, _PIECE)
+    partitions = [one._asdict() for one in past.drawn]
+    body = stored["shown"] | {"tags": past.tags, "partitions": partitions, "metadata": past.metadata}
+    before, after = around_plan(body, json.dumps(stored["cost"]))
+    if size <= _PIECE:
+        return respond(replace(answer, body=before + first + after))
+
+    def pieces() -> Iterator[str]:
+        yield before
+        for start in range(0, size, _PIECE):
+            with database.read() as connection:
+                piece = releases.plan_part(connection, release, start, _PIECE)
+            yield piece
+        yield after
+
+    return Streamed(pieces(), answer.status, replay_header(answer), "application/json")
