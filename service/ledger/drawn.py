@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, select
 
-from service.errors import AlreadyDrawn, Altered, Gone, NotFound
-from service.ledger import packing
+from service.errors import AlreadyDrawn, Gone, NotFound
+from service.ledger import draw_rows, packing
 from service.ledger.branches import WHOLE
+from service.ledger.database import secret_of
 from service.ledger.idempotency import StoredAnswer
 from service.ledger.journal import Head, has_entry
-from service.ledger.layouts import Layout, checked_layout
+from service.ledger.layouts import Layout, digest_of, inflated, read_layout
 from service.ledger.once import Reload, Source
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Account, Draw, Entry, Release, Tabulation
@@ -70,14 +71,14 @@ def read_draw(connection: Connection, account_id: int, draw_id: str) -> DrawReco
     Raises:
         NotFound: the account has none with this id.
         Gone: its noisy counts are no longer kept.
-        Altered: its row is not what its entry says.
+        Altered: its row is not as the service wrote it.
     """
     row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
     if row is None:
         raise NotFound("draw", draw_id)
     if row.noisy_removed_at is not None:
         raise Gone(draw_id, row.noisy_removed_at)
-    return _record(row, _mechanisms(connection, row.release_id))
+    return _record(connection, row, _mechanisms(connection, row.release_id))
 
 
 def size_of(connection: Connection, account_id: int, draw_id: str) -> int:
@@ -101,7 +102,9 @@ def list_draws(
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
     mechanisms = _mechanisms(connection, release_id)
-    return page_of(rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(row, mechanisms))
+    return page_of(
+        rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(connection, row, mechanisms)
+    )
 
 
 def list_outlines(
@@ -116,7 +119,7 @@ def list_outlines(
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
     mechanisms = _mechanisms(connection, release_id)
-    return page_of(rows, lambda row: _outline(row, mechanisms))
+    return page_of(rows, lambda row: _outline(connection, row, mechanisms))
 
 
 def landed(connection: Connection, record: DrawRecord) -> bool:
@@ -128,28 +131,12 @@ def _load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
     row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
     if row.noisy_removed_at is not None:
         raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
-    return _record(row, _mechanisms(connection, row.release_id))
+    return _record(connection, row, _mechanisms(connection, row.release_id))
 
 
 RELOAD: Reload[DrawRecord] = Reload(lambda record: Source(draw_id=record.id), _load)
 
-_OUTLINE = select(
-    Draw.id,
-    Draw.account_id,
-    Draw.release_id,
-    Draw.mechanism,
-    Draw.partition,
-    Draw.repetition,
-    Draw.size,
-    Draw.seq,
-    Draw.created_at,
-    Draw.noisy_removed_at,
-    Draw.noisy_hash,
-    Entry.hash,
-    Entry.body,
-    Tabulation.layout,
-    Account.head_seq,
-)
+_OUTLINE = select(*draw_rows.FIXED, Draw.noisy_removed_at, Draw.seal, Entry.hash, Tabulation.layout, Account.head_seq)
 
 
 def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
@@ -172,14 +159,16 @@ def _mechanisms(connection: Connection, release_id: str) -> dict[str | None, Mec
     return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan)))}
 
 
-def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawRecord:
-    layout = _checked(row)
+def _record(
+    connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]
+) -> DrawRecord:
+    layout = _checked(connection, row)
     try:
         noisy = packing.unpack(row.noisy, row.size)
     except (MemoryError, ValueError):
-        raise _altered(row.id) from None
+        raise draw_rows.altered(row.id) from None
     if packing.digest(noisy) != row.noisy_hash:
-        raise _altered(row.id)
+        raise draw_rows.altered(row.id)
     return DrawRecord(
         id=row.id,
         account_id=row.account_id,
@@ -193,8 +182,10 @@ def _record(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanis
     )
 
 
-def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]) -> DrawOutline:
-    layout = _checked(row)
+def _outline(
+    connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechanism]
+) -> DrawOutline:
+    layout = _checked(connection, row)
     return DrawOutline(
         id=row.id,
         release_id=row.release_id,
@@ -208,29 +199,18 @@ def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mapping[str | None, Mechani
     )
 
 
-def _checked(row: Row[*tuple[Any, ...]]) -> Layout | None:
-    """Hold a row of draws against its journal entry, and return its layout if it is of a tabulation.
-
-    The sealed row of the account vouches for the entries up to its head, and nothing for rows of draws.
+def _checked(connection: Connection, row: Row[*tuple[Any, ...]]) -> Layout | None:
+    """Make sure that the service wrote a row of draws, and return its layout if it is of a tabulation.
 
     Raises:
-        Altered: it is not what the entry says.
+        Altered: it did not, or the row is of an entry beyond the account's head.
     """
-    if row.seq > row.head_seq:
-        raise _altered(row.id)
-    said = json.loads(row.body)
-    content, stated = said["content"], (row.id, row.mechanism, row.partition, row.repetition, row.size, row.noisy_hash)
-    entered = tuple(map(content.get, ("draw", "mechanism", "partition", "repetition", "size", "noisy_hash")))
-    same = (said["kind"], said["release"], said["time"], entered) == ("drawn", row.release_id, row.created_at, stated)
-    if not same:
-        raise _altered(row.id)
-    if row.layout is None and "layout_hash" not in content:
-        return None
     try:
-        return checked_layout(row.layout or b"", content["layout_hash"], content["level"], content["groups"])
-    except (KeyError, ValueError):
-        raise _altered(row.id) from None
-
-
-def _altered(draw_id: str) -> Altered:
-    return Altered("the draw", f"the row of draw {draw_id!r}")
+        written = None if row.layout is None else inflated(row.layout)
+        layout_hash = None if written is None else digest_of(written)
+        sealed = draw_rows.is_sealed(secret_of(connection), row, row.hash, layout_hash)
+        if sealed and 1 <= row.seq <= row.head_seq:
+            return None if written is None else read_layout(written)
+    except ValueError:
+        pass
+    raise draw_rows.altered(row.id)

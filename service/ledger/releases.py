@@ -10,9 +10,9 @@ from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func,
 from service.errors import NotFound
 from service.ledger import release_rows
 from service.ledger.journal import Head
-from service.ledger.metadata import Metadata, read_metadata
+from service.ledger.metadata import Metadata, last_description, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.tables import Description, Entry, Hold, Release, ReleaseTag
+from service.ledger.tables import Entry, Hold, Release, ReleaseTag
 from service.privacy.notation import read_plan
 from service.privacy.plan import Plan, mechanisms_of
 
@@ -133,13 +133,7 @@ def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]
 
 _UNCOMMITTED = Release.state != literal_column("'committed'")  # in the words of the index of these few
 
-_METADATA = (
-    select(Description.document)
-    .where(Description.account_id == Release.account_id, Description.release_id == Release.id)
-    .order_by(Description.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
+_METADATA = last_description(Release.account_id, Release.id)
 _SIZE = func.length(Release.plan) + func.length(Release.tags) + func.coalesce(func.length(_METADATA), 0)
 
 _RELEASES = select(
@@ -165,5 +159,5 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord
         created_at=row.created_at,
         head=Head(row.seq, row.hash),
         expires_at=row.expires_at,
-        metadata=read_metadata(row.metadata),
+        metadata=read_metadata(row.metadata, f"release {row.id!r}"),
     )
