@@ -152,9 +152,9 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
 def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: bool) -> None:
     """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
 
-    Accounts, releases and holds got seals later than the others, the spending of accounts its sum later still, with draws
-    and counts of partitions. Of draws those are sealed that their entries say; what other rows say is not checked here:
-    ``verify`` does that, and a row that was wrong before it was sealed is wrong afterwards.
+    Accounts, releases and holds got seals later than the others; draws, counts of partitions and the sum of spending
+    later still. Of draws those are sealed that their entries say; what other rows say is not checked here: ``verify``
+    does that, and a row that was wrong before it was sealed is wrong afterwards.
     """
     numbers: dict[str, object] = {}
     if "answers" not in sealed:
