@@ -335,7 +335,7 @@ _PROPOSED = (  # or the entry that ended the last proposal, in the words of the 
 _BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
 _LAST_CHANGE = (
     select(Entry.seq, Entry.hash)
-    .where(Entry.account_id == bindparam("account"), Entry.seq <= bindparam("head"), _OF_CHANGES)
+    .where(Entry.account_id == bindparam("account"), up_to(Entry.seq, bindparam("head")), _OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
 )
