@@ -64,8 +64,8 @@ GRANT SELECT, INSERT, UPDATE (
     partitions_undeclared, seal, spending_sum
 ) ON accounts TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, price, accountant, seal) ON releases TO ledger_application;
-GRANT SELECT, INSERT, UPDATE (noisy, noisy_removed_at) ON draws TO ledger_application;
-GRANT SELECT, INSERT, UPDATE (drawn) ON partitions_drawn TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (noisy, noisy_removed_at, seal) ON draws TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (drawn, seal) ON partitions_drawn TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (token_hash, expires_at, revoked_at, last_used_at, seal) ON api_keys TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (seal) ON stored_answers TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, cost, seal) ON known_costs TO ledger_application;

@@ -14,11 +14,11 @@ from service.errors import Altered, Conflict, NotFound, Overrun
 from service.ledger import account_rows, budgets, spending_rows
 from service.ledger.account_rows import COLUMNS
 from service.ledger.database import Database, secret_of
-from service.ledger.journal import AccountHead, Actor, Head, entry_hash, hash_before
-from service.ledger.metadata import Metadata, read_metadata
+from service.ledger.journal import AccountHead, Actor, Head, entry_hash, hash_before, up_to
+from service.ledger.metadata import Metadata, last_description, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.spending_rows import NOTHING, Change
-from service.ledger.tables import Account, Description, Entry
+from service.ledger.tables import Account, Entry
 from service.privacy.filter import Budget, Definition, Totals, Weights
 from service.privacy.numbers import double_down, double_up, exact_text
 from service.privacy.plan import Neighbouring
@@ -318,18 +318,12 @@ def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remain
     )
 
 
-_METADATA = (
-    select(Description.document)
-    .where(Description.account_id == Account.id, Description.release_id.is_(None))
-    .order_by(Description.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
+_METADATA = last_description(Account.id, None)
 _SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
 _OF_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
 _PROPOSED = (  # or the entry that ended the last proposal, in the words of the index of these few
     select(Entry.body)
-    .where(Entry.account_id == Account.id, Entry.seq <= Account.head_seq, _OF_CHANGES)
+    .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), _OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
     .scalar_subquery()
@@ -341,7 +335,7 @@ _PROPOSED = (  # or the entry that ended the last proposal, in the words of the 
 _BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
 _LAST_CHANGE = (
     select(Entry.seq, Entry.hash)
-    .where(Entry.account_id == bindparam("account"), Entry.seq <= bindparam("head"), _OF_CHANGES)
+    .where(Entry.account_id == bindparam("account"), up_to(Entry.seq, bindparam("head")), _OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
 )
@@ -403,6 +397,6 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool 
         partitions_drawn=row.partitions_drawn,
         partitions_undeclared=row.partitions_undeclared,
         spending_sum=row.spending_sum,
-        metadata=read_metadata(row._mapping.get("metadata")),
+        metadata=read_metadata(row._mapping.get("metadata"), f"account {row.name!r}"),
         proposed=_proposed(connection, row),
     )

@@ -15,7 +15,17 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import account_rows, clock, hold_rows, idempotency, installation_journal, jobs, release_rows
+from service.ledger import (
+    account_rows,
+    clock,
+    draw_rows,
+    hold_rows,
+    idempotency,
+    installation_journal,
+    jobs,
+    partitions,
+    release_rows,
+)
 from service.ledger.database import Database
 from service.ledger.installation_journal import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Broken, Head
@@ -142,9 +152,9 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
 def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: bool) -> None:
     """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
 
-    Accounts, releases and holds got seals later than the others, and the spending of accounts its sum later still. What
-    their rows say is not checked here: ``verify`` does that, and a row that was wrong before it was sealed is wrong
-    afterwards.
+    Accounts, releases and holds got seals later than the others; draws, counts of partitions and the sum of spending
+    later still. Of draws those are sealed that their entries say; what other rows say is not checked here: ``verify``
+    does that, and a row that was wrong before it was sealed is wrong afterwards.
     """
     numbers: dict[str, object] = {}
     if "answers" not in sealed:
@@ -157,6 +167,9 @@ def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: b
         numbers["accounts"] = numbers["spending"]
         numbers["releases"] = _in_batches(database, secret, release_rows.seal_old, "", _MANY)
         numbers["holds"] = _in_batches(database, secret, hold_rows.seal_old, ("", 0), _MANY)
+    if "draws" not in sealed:
+        numbers["draws"] = _in_batches(database, secret, draw_rows.seal_old, "", _MANY)
+        numbers["partitions"] = _in_batches(database, secret, partitions.seal_old, ("", "", -1), _MANY)
     if not numbers:
         return
 

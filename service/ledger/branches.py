@@ -55,10 +55,14 @@ class ChoiceBound:
     """A declared number of partitions that the branches of a ``choice`` share, in one turn of it.
 
     Attributes:
+        pointer: where the choice is in the plan.
+        turn: which turn of it.
         most: the number.
         mechanisms: those that declare it, by name, with the number of the branch and the repetitions in the turn.
     """
 
+    pointer: str
+    turn: int
     most: int
     mechanisms: Mapping[str, tuple[int, range]]
 
@@ -72,8 +76,8 @@ def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Choi
     declared, bounds = mechanism.partitions, list[ChoiceBound]()
     if declared is None or declared.names is not None:
         return bounds
-    way = way_to(plan, mechanism)
-    for depth, (node, _) in enumerate(way):
+    way, pointer = way_to(plan, mechanism), ""
+    for depth, (node, child) in enumerate(way):
         if isinstance(node, Choice):
             turn = repetition // math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
             mechanisms = {
@@ -82,7 +86,8 @@ def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Choi
                 for below, repetitions in _turns(part, turn)
                 if below.partitions == declared
             }
-            bounds.append(ChoiceBound(declared.most, mechanisms))
+            bounds.append(ChoiceBound(pointer, turn, declared.most, mechanisms))
+        pointer += pointer_to(node, child)
     return bounds
 
 

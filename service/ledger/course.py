@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from service.ledger.accounts import AccountRecord
 from service.ledger.history import Chain, followed
+from service.ledger.journal import up_to
 from service.ledger.tables import Entry
 from service.privacy.filter import left, spent
 
@@ -71,7 +72,7 @@ def course_of(connection: Connection, account: AccountRecord, points: int) -> Co
     Reads the whole journal, once.
     """
     counting = select(func.count()).where(
-        Entry.account_id == account.id, Entry.seq <= account.head.seq, Entry.kind.in_(_CHANGING)
+        Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), Entry.kind.in_(_CHANGING)
     )
     number = connection.execute(counting).scalar_one()
     every = max(1, -(-(number - 1) // (points - 1)))

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, select
 
-from service.errors import AlreadyDrawn, Altered, Gone, NotFound
-from service.ledger import packing
+from service.errors import AlreadyDrawn, Gone, NotFound
+from service.ledger import draw_rows, packing
 from service.ledger.branches import WHOLE
+from service.ledger.database import secret_of
 from service.ledger.idempotency import StoredAnswer
 from service.ledger.journal import Head, has_entry
-from service.ledger.layouts import Layout, checked_layout
+from service.ledger.layouts import Layout, digest_of, inflated, read_layout
 from service.ledger.once import Reload, Source
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Account, Draw, Entry, Release, Tabulation
@@ -84,14 +85,14 @@ def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms:
     Raises:
         NotFound: the account has none with this id.
         Gone: its noisy counts are no longer kept.
-        Altered: its row is not what its entry says.
+        Altered: its row is not as the service wrote it.
     """
     row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
     if row is None:
         raise NotFound("draw", draw_id)
     if row.noisy_removed_at is not None:
         raise Gone(draw_id, row.noisy_removed_at)
-    return _record(row, mechanisms)
+    return _record(connection, row, mechanisms)
 
 
 def release_and_size(connection: Connection, account_id: int, draw_id: str) -> tuple[str, int]:
@@ -114,7 +115,11 @@ def layouts_after(connection: Connection, release_id: str, seq: int) -> list[tup
         Altered: the row of one is not what its entry says.
     """
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > seq, Tabulation.layout.is_not(None))
-    return [(row.repetition, layout) for row in connection.execute(query) if (layout := _checked(row)) is not None]
+    return [
+        (row.repetition, layout)
+        for row in connection.execute(query)
+        if (layout := _checked(connection, row)) is not None
+    ]
 
 
 def list_draws(
@@ -132,7 +137,9 @@ def list_draws(
     """
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
-    return page_of(rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(row, mechanisms))
+    return page_of(
+        rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(connection, row, mechanisms)
+    )
 
 
 def list_outlines(
@@ -147,7 +154,7 @@ def list_outlines(
     """A page of a release's draws in order, without reading their noisy counts; those with a layout count."""
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
-    return page_of(rows, lambda row: _outline(row, mechanisms))
+    return page_of(rows, lambda row: _outline(connection, row, mechanisms))
 
 
 def landed(connection: Connection, record: DrawRecord) -> bool:
@@ -162,28 +169,12 @@ def reload_of(mechanism: Mechanism) -> Reload[DrawRecord]:
         row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
         if row.noisy_removed_at is not None:
             raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
-        return _record(row, {row.mechanism: mechanism})
+        return _record(connection, row, {row.mechanism: mechanism})
 
     return Reload(lambda record: Source(draw_id=record.id), load)
 
 
-_OUTLINE = select(
-    Draw.id,
-    Draw.account_id,
-    Draw.release_id,
-    Draw.mechanism,
-    Draw.partition,
-    Draw.repetition,
-    Draw.size,
-    Draw.seq,
-    Draw.created_at,
-    Draw.noisy_removed_at,
-    Draw.noisy_hash,
-    Entry.hash,
-    Entry.body,
-    Tabulation.layout,
-    Account.head_seq,
-)
+_OUTLINE = select(*draw_rows.FIXED, Draw.noisy_removed_at, Draw.seal, Entry.hash, Tabulation.layout, Account.head_seq)
 
 
 def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
@@ -200,14 +191,14 @@ _SIZE_OF_OUTLINE = case((Tabulation.layout.is_(None), 0), else_=Draw.size + _OF_
 _SIZE = case((Draw.noisy_removed_at.is_(None), Draw.size + _OF_LAYOUT), else_=_SIZE_OF_OUTLINE)
 
 
-def _record(row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawRecord:
-    layout = _checked(row)
+def _record(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawRecord:
+    layout = _checked(connection, row)
     try:
         noisy = packing.unpack(row.noisy, row.size)
     except (MemoryError, ValueError):
-        raise _altered(row.id) from None
+        raise draw_rows.altered(row.id) from None
     if packing.digest(noisy) != row.noisy_hash:
-        raise _altered(row.id)
+        raise draw_rows.altered(row.id)
     return DrawRecord(
         id=row.id,
         account_id=row.account_id,
@@ -221,8 +212,8 @@ def _record(row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawRecord:
     )
 
 
-def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawOutline:
-    layout = _checked(row)
+def _outline(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawOutline:
+    layout = _checked(connection, row)
     return DrawOutline(
         id=row.id,
         release_id=row.release_id,
@@ -236,29 +227,18 @@ def _outline(row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawOutline:
     )
 
 
-def _checked(row: Row[*tuple[Any, ...]]) -> Layout | None:
-    """Hold a row of draws against its journal entry, and return its layout if it is of a tabulation.
-
-    The sealed row of the account vouches for the entries up to its head, and nothing for rows of draws.
+def _checked(connection: Connection, row: Row[*tuple[Any, ...]]) -> Layout | None:
+    """Make sure that the service wrote a row of draws, and return its layout if it is of a tabulation.
 
     Raises:
-        Altered: it is not what the entry says.
+        Altered: it did not, or the row is of an entry beyond the account's head.
     """
-    if row.seq > row.head_seq:
-        raise _altered(row.id)
-    said = json.loads(row.body)
-    content, stated = said["content"], (row.id, row.mechanism, row.partition, row.repetition, row.size, row.noisy_hash)
-    entered = tuple(map(content.get, ("draw", "mechanism", "partition", "repetition", "size", "noisy_hash")))
-    same = (said["kind"], said["release"], said["time"], entered) == ("drawn", row.release_id, row.created_at, stated)
-    if not same:
-        raise _altered(row.id)
-    if row.layout is None and "layout_hash" not in content:
-        return None
     try:
-        return checked_layout(row.layout or b"", content["layout_hash"], content["level"], content["groups"])
-    except (KeyError, ValueError):
-        raise _altered(row.id) from None
-
-
-def _altered(draw_id: str) -> Altered:
-    return Altered("the draw", f"the row of draw {draw_id!r}")
+        written = None if row.layout is None else inflated(row.layout)
+        layout_hash = None if written is None else digest_of(written)
+        sealed = draw_rows.is_sealed(secret_of(connection), row, row.hash, layout_hash)
+        if sealed and 1 <= row.seq <= row.head_seq:
+            return None if written is None else read_layout(written)
+    except ValueError:
+        pass
+    raise draw_rows.altered(row.id)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, insert, select
 
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
-from service.ledger import accounts, journal, packing, partitions
+from service.ledger import accounts, draw_rows, journal, packing, partitions
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.branches import (
     WHOLE,
@@ -27,7 +27,7 @@ from service.ledger.branches import (
     way_to,
 )
 from service.ledger.charges import Prepared, charge
-from service.ledger.database import Database, tally
+from service.ledger.database import Database, secret_of, tally
 from service.ledger.drawn import DrawRecord, Turn, landed, reload_of
 from service.ledger.holds import commit_for_draw
 from service.ledger.idempotency import Request
@@ -194,6 +194,12 @@ def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
     )
 
 
+def bounds_of(plan: Plan, taken: Taken, repetition: int) -> list[ChoiceBound]:
+    """The bounds of the choices above all mechanisms that are drawn for partitions, each once."""
+    found = [bound for mechanism, number in taken if number for bound in bounds_above(plan, mechanism, repetition)]
+    return list({(bound.pointer, bound.turn, bound.most): bound for bound in found}.values())
+
+
 def store(
     connection: Connection,
     account: AccountRecord,
@@ -208,28 +214,10 @@ def store(
     name = place.mechanism.name or ""
     _refuse_second_draw(connection, release_id, name, turn)
     refuse_other_branch(connection, release_id, place.forks, turn.partition)
-    draw_id = str(uuid.uuid4())
-    connection.execute(
-        insert(Draw).values(
-            id=draw_id,
-            release_id=release_id,
-            mechanism=name,
-            partition=turn.partition,
-            repetition=turn.repetition,
-            account_id=account.id,
-            seq=account.head.seq + 1,
-            size=len(sealed.noisy),
-            noisy=sealed.packed,
-            noisy_hash=sealed.digest,
-            created_at=at,
-        )
-    )
-    tally(connection, "draws")
-    tally(connection, "values", number=len(sealed.noisy))
-    take_branches(connection, release_id, place.forks, turn.partition, draw_id)
     account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
     for bound in place.bounds:
         partitions.refuse_beyond(connection, release_id, bound)
+    draw_id = str(uuid.uuid4())
     content: dict[str, object] = {
         "draw": draw_id,
         "mechanism": name,
@@ -240,8 +228,28 @@ def store(
         **more,
     }
     head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
+    row = {
+        "id": draw_id,
+        "release_id": release_id,
+        "mechanism": name,
+        "partition": turn.partition,
+        "repetition": turn.repetition,
+        "account_id": account.id,
+        "seq": head.seq,
+        "size": len(sealed.noisy),
+        "noisy_hash": sealed.digest,
+        "created_at": at,
+    }
+    code = draw_rows.seal_of(secret_of(connection), row, head.hash, more.get("layout_hash"))
+    connection.execute(_INSERT, row | {"noisy": sealed.packed, "seal": code})
+    tally(connection, "draws")
+    tally(connection, "values", number=len(sealed.noisy))
+    take_branches(connection, release_id, place.forks, turn.partition, draw_id)
     accounts.save(connection, [replace(account, head=head)])
     return DrawRecord(draw_id, account.id, release_id, place.mechanism, turn, sealed.noisy, head, at)
+
+
+_INSERT = insert(Draw)
 
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:

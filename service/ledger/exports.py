@@ -24,12 +24,18 @@ from service.errors import NotFound, ServiceError
 from service.ledger import account_rows, clock, journal, packing
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.audit import UNREADABLE, Audit
+from service.ledger.bounds import DeclaredNumbers
 from service.ledger.database import Database
+from service.ledger.draws import find_mechanism
 from service.ledger.history import Said
 from service.ledger.journal import Broken, Head
 from service.ledger.layouts import Layout, checked_layout
+from service.ledger.partitions import Taken
 from service.ledger.signing import BadSignature, Signer, check_signature
 from service.ledger.tables import Account, Draw, Tabulation
+from service.ledger.tabulations import tabulated
+from service.ledger.texts import read_text
+from service.privacy.levels import find_level
 from service.privacy.pricing import ACCOUNTANT
 
 STATEMENT = "export"
@@ -182,6 +188,9 @@ class Reader:
         self.public_key = public_key  # None, until the first line was read: whichever it names
         self._file = file
         self._accounts: dict[str, _Expected] = {}
+        self._plans: dict[str, str] = {}  # that declare partitions, each once
+        self._declaring: dict[str, str] = {}  # releases, with one of these plans
+        self._numbers = DeclaredNumbers()
 
     def entries(self) -> Iterator[Entered]:
         """The entries, each checked as ``verify`` checks it; only where nothing is raised is the file whole.
@@ -253,7 +262,11 @@ class Reader:
         said, state = audit.take_text(body, digest)
         if said["seq"] == 1:
             self._check_parent(expected, said)
+        elif state is not None and '"partitions"' in body and "plan" in said["content"]:
+            self._declaring[said["release"]] = self._plans.setdefault(audit.chain.subject[0], audit.chain.subject[0])
         drawn = self._draw(said) if said["kind"] == "drawn" else None
+        if drawn is not None and said["release"] in self._declaring:
+            self._hold_to_plan(said, drawn)
         is_last = audit.chain.head.seq >= expected.head.seq
         if is_last:
             if audit.chain.head != expected.head:
@@ -301,6 +314,20 @@ class Reader:
         except ValueError:
             raise Broken("the groups are not those of the tabulation") from None
         return Drawn(noisy, removed, packed, layout)
+
+    def _hold_to_plan(self, said: Said, drawn: Drawn) -> None:
+        """Hold the partitions of a draw against the numbers that the release's plan declares."""
+        release, content = said["release"], said["content"]
+        plan = read_text(self._declaring[release])
+        taken: Taken = ()
+        if drawn.layout is not None:
+            level = find_level(plan, drawn.layout.level)
+            if level is None:
+                raise Broken("the release has not the level of the tabulation")
+            taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, drawn.layout)]
+        elif content["partition"]:
+            taken = [(find_mechanism(plan, content["mechanism"], ""), 1)]
+        self._numbers.take(release, plan, content["repetition"], taken)
 
     def _check_families(self) -> None:
         """What is charged to an account is what was registered in it and in those under it."""

@@ -324,7 +324,7 @@ def followed(
 ) -> Iterator[JournalEntry]:
     """Each entry of an account's journal up to ``until``, right after a chain followed it; with ``kinds``, of these."""
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
-    query = query.where(Entry.account_id == account_id, Entry.seq <= until).order_by(Entry.seq)
+    query = query.where(Entry.account_id == account_id, journal.up_to(Entry.seq, until)).order_by(Entry.seq)
     if kinds is not None:
         query = query.where(Entry.kind.in_(kinds))
     with ExitStack() as cursors:

@@ -14,7 +14,7 @@ from service.ledger.database import Database
 from service.ledger.secret import Secret
 from service.ledger.tables import Installation
 
-SEALED_ROWS = ("answers", "jobs", "accounts", "releases", "holds", "spending")
+SEALED_ROWS = ("answers", "jobs", "accounts", "releases", "holds", "spending", "draws", "partitions")
 """Rows that an older version wrote without seals."""
 _ONLY_ROW = 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")

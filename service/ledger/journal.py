@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, select
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select
 
 from service.errors import LedgerRolledBack
 from service.ledger.company import Made
@@ -58,6 +58,11 @@ class Head:
 
 BEFORE_FIRST = Head(0, "00" * 32)
 _HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
+
+
+def up_to(seq: Any, head_seq: Any) -> ColumnElement[bool]:
+    """Whether a number is of an entry of a chain up to its head; nobody vouches for one beyond, or below 1."""
+    return seq.between(1, head_seq)  # type: ignore[no-any-return]
 
 
 def read_head(text: str) -> Head:
@@ -259,7 +264,7 @@ def entries(
     """
     query = (
         select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
-        .where(Entry.account_id == account_id, Entry.seq > after_seq, Entry.seq <= until)
+        .where(Entry.account_id == account_id, Entry.seq > after_seq, up_to(Entry.seq, until))
         .order_by(Entry.seq)
     )
     rows = rows_of(connection, query, func.length(Entry.body), limit, before_reading=before_reading)
@@ -284,7 +289,7 @@ _KEPT = (
         Account.name == bindparam("account"),
         Entry.seq == bindparam("seq"),
         Entry.hash == bindparam("hash"),
-        Entry.seq <= Account.head_seq,
+        up_to(Entry.seq, Account.head_seq),
     )
 )
 
@@ -299,6 +304,8 @@ def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
 
 def hash_before(connection: Connection, account_id: int, seq: int) -> str:
     """The hash that an entry follows."""
+    if seq == 1:
+        return BEFORE_FIRST.hash
     query = select(Entry.hash).where(Entry.account_id == account_id, Entry.seq == seq - 1)
     return connection.execute(query).scalar_one_or_none() or BEFORE_FIRST.hash
 

@@ -49,7 +49,7 @@ def seal_layout(layout: Layout) -> SealedLayout:
     written = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     if len(written) > MOST_BYTES:
         raise TooLarge(f"expected groups whose names take at most {MOST_BYTES} bytes; tabulate them in parts")
-    return SealedLayout(layout, zlib.compress(written, _LEVEL), hashlib.sha256(written).hexdigest())
+    return SealedLayout(layout, zlib.compress(written, _LEVEL), digest_of(written))
 
 
 def checked_layout(packed: bytes, digest: str, level: object, groups: object) -> Layout:
@@ -58,17 +58,34 @@ def checked_layout(packed: bytes, digest: str, level: object, groups: object) ->
     Raises:
         ValueError: it is not, or is none.
     """
-    written = _inflated(packed)
-    if hashlib.sha256(written).hexdigest() != digest:
+    written = inflated(packed)
+    if digest_of(written) != digest:
         raise ValueError("expected the layout of this digest")
+    layout = read_layout(written)
+    if (layout.level, len(layout.groups)) != (level, groups):
+        raise ValueError("expected the level and the groups that the journal says")
+    return layout
+
+
+def digest_of(written: bytes) -> str:
+    """The hash of a layout's bytes before compression."""
+    return hashlib.sha256(written).hexdigest()
+
+
+def read_layout(written: bytes) -> Layout:
+    """The layout of these bytes before compression.
+
+    Raises:
+        ValueError: it is none.
+    """
     try:
         layout = Layout(**json.loads(written))
-        told = (layout.level, len(layout.groups), len(layout.details))
+        whole = len(layout.groups) == len(layout.details) and set(layout.details) <= set("01234")
         named = all(isinstance(group, str) for group in layout.groups)
     except (TypeError, RecursionError):
         raise ValueError("expected a layout") from None
-    if told != (level, groups, groups) or not named or not set(layout.details) <= set("01234"):
-        raise ValueError("expected the level and the groups that the journal says")
+    if not (whole and named):
+        raise ValueError("expected a layout")
     return layout
 
 
@@ -81,7 +98,12 @@ def by_branch(layout: Layout) -> tuple[list[str], list[str]]:
     return marked, others
 
 
-def _inflated(packed: bytes) -> bytes:
+def inflated(packed: bytes) -> bytes:
+    """The bytes of a layout before compression, whoever made them.
+
+    Raises:
+        ValueError: they are none, or too many.
+    """
     unpacking = zlib.decompressobj()
     try:
         written = unpacking.decompress(packed, MOST_BYTES + 1)

@@ -6,19 +6,24 @@ whether they are those that the plan declares, and whether it declares any.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, case, func, select, text
+from sqlalchemy import Connection, Row, bindparam, case, func, insert, select, text, tuple_
 
-from service.errors import Conflict, InvalidInput, ServiceError
+from service.errors import Altered, Conflict, InvalidInput, ServiceError
 from service.ledger.accounts import AccountRecord
 from service.ledger.branches import ChoiceBound
+from service.ledger.database import secret_of
+from service.ledger.secret import Secret
 from service.ledger.tables import PartitionsDrawn, Release
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import EXPECTED_NAME, Partitions, first_unclear
 
 Taken = Sequence[tuple[Mechanism, int]]
 """How many partitions a draw takes, of each mechanism that it draws."""
+
+Place = tuple[str, str, int]
+"""Where a counter is: its release, mechanism and repetition."""
 
 
 class DrawnFor(NamedTuple):
@@ -88,15 +93,16 @@ def count(
     """The same of one mechanism, in its counter.
 
     Raises:
+        Altered: the counter is not as the service wrote it.
         Conflict: they are more than the plan declares.
     """
-    at = {"release_id": release_id, "mechanism": name, "repetition": repetition}
-    if declared is not None:
-        counter = connection.execute(COUNTER, at).one_or_none()
-        drawn = 0 if counter is None else counter.drawn
-        if drawn + number > declared.most:
-            raise Conflict(f"{drawn} of {declared.most} declared partitions are drawn")
-    connection.execute(_COUNT, {**at, "most": None if declared is None else declared.most, "number": number})
+    counter = connection.execute(COUNTER, counter_key(release_id, name, repetition)).one_or_none()
+    drawn = 0 if counter is None else _sealed(connection, counter).drawn
+    if declared is not None and drawn + number > declared.most:
+        raise Conflict(f"{drawn} of {declared.most} declared partitions are drawn")
+    most = None if declared is None else declared.most
+    row = _with_seal(secret_of(connection), (release_id, name, repetition, most, drawn + number))
+    connection.execute(_FIRST if counter is None else _NEXT, row)
 
 
 def refuse_beyond(connection: Connection, release_id: str, bound: ChoiceBound) -> None:
@@ -109,15 +115,15 @@ def refuse_beyond(connection: Connection, release_id: str, bound: ChoiceBound) -
     """
     turns = [repetitions for _, repetitions in bound.mechanisms.values()]
     runs: dict[int, int] = {}  # by branch
-    query = select(_Row.mechanism, _Row.repetition, _Row.drawn).where(
+    query = select(*_ROW).where(
         _Row.release_id == release_id,
         _Row.repetition >= min(turn.start for turn in turns),
         _Row.repetition < max(turn.stop for turn in turns),
     )
-    for mechanism, repetition, number in connection.execute(query):
-        branch, repetitions = bound.mechanisms.get(mechanism, (0, range(0)))
-        if repetition in repetitions:
-            runs[branch] = max(runs.get(branch, 0), number)
+    for row in connection.execute(query):
+        branch, repetitions = bound.mechanisms.get(row.mechanism, (0, range(0)))
+        if row.repetition in repetitions:
+            runs[branch] = max(runs.get(branch, 0), _sealed(connection, row).drawn)
     if sum(runs.values()) > bound.most:
         raise Conflict(
             f"{bound.most} of {bound.most} declared partitions are drawn, of all branches of a choice together"
@@ -125,30 +131,69 @@ def refuse_beyond(connection: Connection, release_id: str, bound: ChoiceBound) -
 
 
 _Row = PartitionsDrawn
+_COLUMNS = ("release_id", "mechanism", "repetition", "most", "drawn")
+_PURPOSE = "partitions-drawn"
 # Statements are built once: building one costs more than running it.
-COUNTER = select(_Row.most, _Row.drawn).where(
-    _Row.release_id == bindparam("release_id"),
-    _Row.mechanism == bindparam("mechanism"),
-    _Row.repetition == bindparam("repetition"),
+_ROW = (_Row.release_id, _Row.mechanism, _Row.repetition, _Row.most, _Row.drawn, _Row.seal)
+_KEY = (_Row.release_id, _Row.mechanism, _Row.repetition)
+COUNTER = select(*_ROW).where(*(column == bindparam(f"of_{column.key}") for column in _KEY))
+_nth = func.row_number().over(partition_by=_KEY[:2], order_by=(_Row.drawn.desc(), _Row.repetition)).label("nth")
+_numbered = select(*_ROW, _nth).where(_Row.release_id.in_(bindparam("releases", expanding=True))).subquery("numbered")
+_GREATEST = select(_numbered).where(_numbered.c.nth == 1).order_by(_numbered.c.release_id, _numbered.c.mechanism)
+_FIRST = insert(_Row)
+_NEXT = text(
+    "UPDATE partitions_drawn SET drawn = :drawn, seal = :seal"
+    " WHERE release_id = :release_id AND mechanism = :mechanism AND repetition = :repetition"
 )
-_COUNT = text(
-    "INSERT INTO partitions_drawn (release_id, mechanism, repetition, most, drawn)"
-    " VALUES (:release_id, :mechanism, :repetition, :most, :number)"
-    " ON CONFLICT (release_id, mechanism, repetition) DO UPDATE SET drawn = partitions_drawn.drawn + excluded.drawn"
-)
+
+
+def counter_key(release_id: str, mechanism: str, repetition: int) -> dict[str, object]:
+    """The parameters of ``COUNTER``."""
+    return {"of_release_id": release_id, "of_mechanism": mechanism, "of_repetition": repetition}
+
+
+def is_sealed(secret: Secret, counter: Row[*tuple[Any, ...]]) -> bool:
+    """Whether the service wrote a counter as it is."""
+    return secret.is_seal(counter.seal, _PURPOSE, *(counter._mapping[column] for column in _COLUMNS))
+
+
+def _sealed(connection: Connection, counter: Row[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]]:
+    """The same counter.
+
+    Raises:
+        Altered: the service did not write it as it is.
+    """
+    if not is_sealed(secret_of(connection), counter):
+        named = f"release {counter.release_id!r}, mechanism {counter.mechanism!r}, repetition {counter.repetition}"
+        raise Altered("the number of partitions drawn", f"the row of partitions_drawn of {named}")
+    return counter
+
+
+def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
+    """Seal some counters that are older than seals; which they are."""
+    query = select(*_ROW).where(_Row.seal.is_(None), tuple_(*_KEY) > tuple_(*after)).order_by(*_KEY).limit(limit)
+    rows = connection.execute(query).all()
+    for row in rows:
+        connection.execute(_NEXT, _with_seal(secret, row[:5]))
+    return [(row.release_id, row.mechanism, row.repetition) for row in rows]
+
+
+def _with_seal(secret: Secret, values: Sequence[object]) -> dict[str, object]:
+    return dict(zip(_COLUMNS, values, strict=True)) | {"seal": secret.seal(_PURPOSE, *values)}
 
 
 def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str, list[DrawnFor]]:
-    """What of releases was drawn for partitions, by mechanism; nothing of those of which nothing was."""
-    query = (
-        select(_Row.release_id, _Row.mechanism, _Row.most, func.max(_Row.drawn))
-        .where(_Row.release_id.in_(list(release_ids)))
-        .group_by(_Row.release_id, _Row.mechanism, _Row.most)
-        .order_by(_Row.release_id, _Row.mechanism)
-    )
+    """What of releases was drawn for partitions, by mechanism; nothing of those of which nothing was.
+
+    Of each mechanism the greatest counter is read; a lower one that somebody added says nothing.
+
+    Raises:
+        Altered: one was not written by the service.
+    """
     found: dict[str, list[DrawnFor]] = {}
-    for release_id, mechanism, most, drawn in connection.execute(query):
-        found.setdefault(release_id, []).append(DrawnFor(mechanism, most, drawn))
+    for row in connection.execute(_GREATEST, {"releases": list(release_ids)}):
+        counter = _sealed(connection, row)
+        found.setdefault(row.release_id, []).append(DrawnFor(counter.mechanism, counter.most, counter.drawn))
     return found
 
 

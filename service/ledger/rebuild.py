@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import accounts, branches, budgets, draws, hold_rows, partitions, release_rows
+from service.ledger import accounts, branches, budgets, draw_rows, draws, hold_rows, partitions, release_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
 from service.ledger.company import Made
@@ -101,7 +101,7 @@ class _Writer:
         row = {"account_id": account, "seq": seq, "kind": said["kind"], "release_id": release}
         self._rows[Entry].append(row | {"body": entered.body, "hash": entered.hash})
         if entered.drawn is not None:
-            self._draw(account, said, entered.drawn)
+            self._draw(account, entered, entered.drawn)
         if entered.is_last:
             self._close(self._accounts[chain.name], chain)
         elif len(self._rows[Entry]) >= _AT_ONCE:
@@ -159,12 +159,13 @@ class _Writer:
         row = {"account_id": account, "seq": seq, "release_id": release}
         self._rows[Description].append(row | {"document": write_metadata(said["content"]["metadata"])})
 
-    def _draw(self, account: int, said: Said, drawn: Drawn) -> None:
-        content, release = said["content"], said["release"]
+    def _draw(self, account: int, entered: Entered, drawn: Drawn) -> None:
+        said, content, release = entered.said, entered.said["content"], entered.said["release"]
         row = {field: content[field] for field in ("mechanism", "partition", "repetition", "size", "noisy_hash")}
         row |= {"id": content["draw"], "release_id": release, "account_id": account, "seq": said["seq"]}
-        row |= {"noisy": drawn.noisy, "noisy_removed_at": drawn.noisy_removed_at, "created_at": said["time"]}
-        self._rows[Draw].append(row)
+        row["created_at"] = said["time"]
+        code = draw_rows.seal_of(secret_of(self._connection), row, entered.hash, content.get("layout_hash"))
+        self._rows[Draw].append(row | {"noisy": drawn.noisy, "noisy_removed_at": drawn.noisy_removed_at, "seal": code})
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
         if found is None or found.state != "committed":

@@ -138,7 +138,9 @@ def _write(
 ) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
     """Entries, totals and rows of releases that still count, on the locked account."""
     account, at = accounts.lock_account(connection, line), clock.now()
-    since = select(Entry.seq).where(Entry.account_id == account.id, Entry.seq > seen.seq, Entry.seq <= account.head.seq)
+    since = select(Entry.seq).where(
+        Entry.account_id == account.id, Entry.seq > seen.seq, journal.up_to(Entry.seq, account.head.seq)
+    )
     if connection.execute(since.where(Entry.kind == "repriced").limit(1)).first() is not None:
         raise Conflict(f"account {account.name!r} is being priced again by somebody else")
     ids = [difference.release for difference in found]

@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select, text
 
 from service.ledger import partitions
+from service.ledger.bounds import DeclaredNumbers
+from service.ledger.database import secret_of
 from service.ledger.streams import Bad
 from service.ledger.tables import Account, Release
 from service.ledger.texts import read_text
@@ -15,6 +17,7 @@ from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import Partitions
 from service.privacy.plan import Plan, mechanisms_of
 
+_REMEMBERED = 4096
 _MISCOUNTED = "the partitions that are counted are not those of the draws"
 
 
@@ -30,14 +33,14 @@ class DrawnFrom:
         return read_text(self.row.plan)
 
     @cached_property
-    def _declared(self) -> dict[str | None, Partitions | None]:
+    def _declaring(self) -> dict[str | None, Mechanism]:
         if '"partitions"' not in self.row.plan:
             return {}
-        return {mechanism.name: mechanism.partitions for mechanism in mechanisms_of(self.plan)}
+        return {mechanism.name: mechanism for mechanism in mechanisms_of(self.plan)}
 
-    def declared(self, name: str) -> Partitions | None:
-        """The partitions that a mechanism may be drawn for."""
-        return self._declared.get(name)
+    def declaring(self, name: str) -> Mechanism | None:
+        """A mechanism by its name; None where the plan declares no partitions at all."""
+        return self._declaring.get(name)
 
 
 class Recount:
@@ -47,6 +50,9 @@ class Recount:
         self._connection, self._account = connection, account_id
         self._last: tuple[str, DrawnFrom] | None = None  # a release's draws mostly come together
         self._tabulated: Counter[tuple[str, str]] = Counter()  # groups, by release and mechanism
+        self._sound = set[partitions.Place]()  # counters that were looked at; draws of one mostly come together
+        self._numbers = DeclaredNumbers()
+        self._secret = secret_of(connection)
 
     def release_of(self, release_id: str) -> DrawnFrom:
         """The release of a draw."""
@@ -59,35 +65,51 @@ class Recount:
 
         Raises:
             Bad: it is not declared, or not counted.
+            Broken: it is one more than is declared.
         """
         if row.partition:
-            self._check(seq, row, row.mechanism, [row.partition], release.declared(row.mechanism))
+            mechanism = release.declaring(row.mechanism)
+            declared = None if mechanism is None else mechanism.partitions
+            self._check(seq, row, row.mechanism, [row.partition], declared)
+            if mechanism is not None:
+                self._numbers.take(row.release_id, release.plan, row.repetition, [(mechanism, 1)])
 
     def check_tabulation(
-        self, seq: int, row: Row[*tuple[Any, ...]], drawn: Sequence[tuple[Mechanism, Sequence[str]]]
+        self,
+        seq: int,
+        row: Row[*tuple[Any, ...]],
+        release: DrawnFrom,
+        drawn: Sequence[tuple[Mechanism, Sequence[str]]],
     ) -> None:
         """The same of a tabulation, of whose groups each is drawn by some mechanisms.
 
         Raises:
-            Bad: likewise.
+            Bad, Broken: likewise.
         """
         for mechanism, groups in drawn:
             if groups:
                 self._check(seq, row, mechanism.name or "", groups, mechanism.partitions)
                 self._tabulated[row.release_id, mechanism.name or ""] += len(groups)
+        taken = [(mechanism, len(groups)) for mechanism, groups in drawn]
+        self._numbers.take(row.release_id, release.plan, row.repetition, taken)
 
     def _check(
         self, seq: int, row: Row[*tuple[Any, ...]], name: str, names: Sequence[str], declared: Partitions | None
     ) -> None:
         if declared is not None and declared.names is not None and not declared.names.issuperset(names):
             raise Bad(seq, "the draw is of a partition that the plan does not declare")
-        at = {"release_id": row.release_id, "mechanism": name, "repetition": row.repetition}
-        counter = self._connection.execute(partitions.COUNTER, at).one_or_none()
+        place = row.release_id, name, row.repetition
+        if place in self._sound:
+            return
+        counter = self._connection.execute(partitions.COUNTER, partitions.counter_key(*place)).one_or_none()
         most = None if declared is None else declared.most
         if counter is None or counter.most != most:
             raise Bad(seq, "the partitions of the mechanism are not counted as its plan declares them")
-        if most is not None and counter.drawn > most:
-            raise Bad(seq, "more partitions are drawn than the plan declares")
+        if not partitions.is_sealed(self._secret, counter):
+            raise Bad(seq, "the count of the mechanism's partitions was not written by the service")
+        if len(self._sound) >= _REMEMBERED:
+            self._sound.clear()
+        self._sound.add(place)
 
     def check_end(self, last: int) -> None:
         """Hold the counters of each mechanism, and of the account, against all draws together.

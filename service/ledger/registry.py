@@ -8,6 +8,7 @@ from sqlalchemy import Connection, func, select, text
 from service.errors import Conflict
 from service.ledger import budgets
 from service.ledger.accounts import AccountRecord
+from service.ledger.journal import up_to
 from service.ledger.tables import Account, Draw, Entry
 from service.privacy.filter import Budget, Totals, shortfalls
 
@@ -22,7 +23,7 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     Raises:
         Conflict: more is counted than any budget allowed, since releases were priced again.
     """
-    query = select(Entry.body).where(Entry.account_id == account.id, Entry.seq <= account.head.seq, _OF_A_BUDGET)
+    query = select(Entry.body).where(Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), _OF_A_BUDGET)
     bodies = connection.execute(query).scalars()
     caps = [account.budget, *(budgets.read_budget(json.loads(body)["content"]["budget"]) for body in bodies)]
     largest = replace(

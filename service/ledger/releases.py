@@ -10,9 +10,9 @@ from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func,
 from service.errors import NotFound
 from service.ledger import release_rows
 from service.ledger.journal import Head
-from service.ledger.metadata import Metadata, read_metadata
+from service.ledger.metadata import Metadata, last_description, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.tables import Description, Entry, Hold, Release, ReleaseTag
+from service.ledger.tables import Entry, Hold, Release, ReleaseTag
 from service.privacy.notation import read_plan
 from service.privacy.plan import Plan, mechanisms_of
 
@@ -110,11 +110,8 @@ def state_at(connection: Connection, account_id: int, release: ReleaseRecord, at
 
 def metadata_of(connection: Connection, account_id: int, release_id: str, until: int | None = None) -> Metadata:
     """What people say of a release, or said when the account's journal ended with the entry ``until``."""
-    query = select(Description.document).where(
-        Description.account_id == account_id, Description.release_id == release_id
-    )
-    query = query if until is None else query.where(Description.seq <= until)
-    return read_metadata(connection.execute(query.order_by(Description.seq.desc()).limit(1)).scalar_one_or_none())
+    said = connection.execute(select(last_description(account_id, release_id, until))).scalar_one()
+    return read_metadata(said, f"release {release_id!r}")
 
 
 def plan_size(connection: Connection, release_id: str, account_id: int | None = None) -> int:
@@ -185,13 +182,7 @@ def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]
 
 _UNCOMMITTED = Release.state != literal_column("'committed'")  # in the words of the index of these few
 
-_METADATA = (
-    select(Description.document)
-    .where(Description.account_id == Release.account_id, Description.release_id == Release.id)
-    .order_by(Description.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
+_METADATA = last_description(Release.account_id, Release.id)
 _SIZE = func.length(Release.plan) + func.length(Release.tags) + func.coalesce(func.length(_METADATA), 0)
 
 _RELEASES = select(
@@ -217,5 +208,5 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord
         created_at=row.created_at,
         head=Head(row.seq, row.hash),
         expires_at=row.expires_at,
-        metadata=read_metadata(row.metadata),
+        metadata=read_metadata(row.metadata, f"release {row.id!r}"),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, exists, false, select
 
-from service.ledger import clock, draws, packing, release_rows
+from service.ledger import clock, draw_rows, draws, packing, release_rows
 from service.ledger.audit import Audit
 from service.ledger.database import secret_of
 from service.ledger.history import Said
@@ -211,8 +211,10 @@ class OwnRows:
             raise Bad(seq, "the draw is missing")
         (row,) = rows
         stated = (said["release"], content["draw"], content["mechanism"], content["partition"], content["repetition"])
-        if row[1:] != (*stated, content["size"], content["noisy_hash"], said["time"]):
+        if row[1:9] != (*stated, content["size"], content["noisy_hash"], said["time"]):
             raise Bad(seq, "the draw is not what its entry says")
+        if not draw_rows.is_sealed(self._secret, row, self._audit.chain.head.hash, content.get("layout_hash")):
+            raise Bad(seq, draw_rows.unsealed(row.seal))
         stored = self._connection.execute(_NOISY, {"id": row.id}).one()
         if stored.noisy_removed_at is None:
             as_drawn = packing.is_pack_of(stored.noisy, content["size"], content["noisy_hash"])
@@ -244,7 +246,7 @@ class OwnRows:
             raise Bad(seq, "the release has not the level of the tabulation")
         groups = list(zip(level.branches, by_branch(layout), strict=True))
         self._redrawn.take_groups(seq, row.id, row.release_id, level.pointer, groups)
-        self._recount.check_tabulation(seq, row, tabulated(level, layout))
+        self._recount.check_tabulation(seq, row, release, tabulated(level, layout))
 
     def check_end(self) -> None:
         """What only all entries together say.
@@ -287,6 +289,8 @@ _DRAW = (
     Draw.size,
     Draw.noisy_hash,
     Draw.created_at,
+    Draw.account_id,
+    Draw.seal,
 )
 _DESCRIPTION = (Description.seq, Description.release_id, Description.document)
 _NOISY = select(Draw.noisy, Draw.noisy_removed_at).where(Draw.id == bindparam("id"))

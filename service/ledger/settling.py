@@ -9,13 +9,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, Row, bindparam, delete, select, tuple_
 
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
-from service.ledger.database import Database, batch
+from service.ledger.database import Database, batch, secret_of
 from service.ledger.journal import Actor, has_entry
 from service.ledger.releases import HELD, ReleaseRecord, State, read_release
 from service.ledger.spending_rows import NOTHING, Change, Settled, Subplans
@@ -104,8 +104,22 @@ def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[st
 def _with_next_expiry(connection: Connection, account: AccountRecord, settled: Sequence[Held]) -> AccountRecord:
     if account.next_expiry is None or account.next_expiry not in {held.expires_at for held in settled}:
         return account
-    query = select(func.min(Hold.expires_at)).where(Hold.account_id == account.id)
-    return replace(account, next_expiry=connection.execute(query).scalar_one())
+    return replace(account, next_expiry=_first_expiry(connection, account.id))
+
+
+def _first_expiry(connection: Connection, account_id: int) -> str | None:
+    """When the first hold of an account expires that the service wrote, and whose release is held still.
+
+    What is found is written into the account's row, where it would outlast a row of somebody else's.
+    """
+    query = select(*hold_rows.COLUMNS).join(Release, Release.id == Hold.release_id)
+    query = query.where(Hold.account_id == account_id, Hold.expires_at.is_not(None), Release.state.in_(HELD))
+    query = query.order_by(Hold.expires_at, Hold.release_id).limit(1)
+    secret, row = secret_of(connection), connection.execute(query).one_or_none()
+    while row is not None and not hold_rows.is_sealed(secret, row):
+        beyond = tuple_(Hold.expires_at, Hold.release_id) > tuple_(row.expires_at, row.release_id)
+        row = connection.execute(query.where(beyond)).one_or_none()
+    return None if row is None else str(row.expires_at)
 
 
 _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
@@ -143,10 +157,9 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
     def work(connection: Connection) -> AccountRecord | None:
         at = clock.now()
         locked = accounts.lock_line(connection, line, None)
-        query = select(Hold.release_id).where(
-            Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at
-        )
-        due = set(connection.execute(query).scalars())
+        query = select(Hold.release_id, Release.state).join(Release, Release.id == Hold.release_id)
+        query = query.where(Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at)
+        due = {row.release_id for row in map(_of_held, connection.execute(query))}
         expired = [held for held in found if held.id in due]
         if not expired:
             return None
@@ -184,7 +197,7 @@ def _due(connection: Connection, account_id: int, at: str) -> Iterator[tuple[str
     last = ""
     while True:
         query = (
-            select(*hold_rows.COLUMNS, Release.plan, Release.tags)
+            select(*hold_rows.COLUMNS, Release.plan, Release.tags, Release.state)
             .join(Release, Release.id == Hold.release_id)
             .where(Hold.account_id == account_id, Hold.expires_at <= at, Hold.release_id > last)
             .order_by(Hold.release_id)
@@ -192,8 +205,19 @@ def _due(connection: Connection, account_id: int, at: str) -> Iterator[tuple[str
         )
         page = connection.execute(query).all()
         for row in page:
-            hold_rows.require_seal(connection, row)
+            hold_rows.require_seal(connection, _of_held(row))
             yield row.price, row.plan, row.tags
         if len(page) < _PAGE:
             return
         last = page[-1].release_id
+
+
+def _of_held(row: Row[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]]:
+    """A row of holds with the state of its release, which is held.
+
+    Raises:
+        Altered: it was settled, and its hold with it: the row was put back.
+    """
+    if row.state not in HELD:
+        raise hold_rows.altered(row.release_id)
+    return row

@@ -239,6 +239,7 @@ class Draw(Base):
     noisy_hash: Mapped[str]  # SHA-256 of the values as little-endian int64
     created_at: Mapped[str]
     noisy_removed_at: Mapped[str | None]
+    seal: Mapped[str | None]  # as `draw_rows` has it, of all but the noisy counts; null: older, not sealed yet
     __table_args__ = (
         UniqueConstraint("release_id", "mechanism", "partition", "repetition"),
         Index("draws_by_account", "account_id", "seq"),
@@ -261,6 +262,7 @@ class PartitionsDrawn(Base):
     repetition: Mapped[int] = mapped_column(primary_key=True)
     most: Mapped[int | None]  # how many the plan declares; null: it declares none
     drawn: Mapped[int]
+    seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: older, and not sealed yet
     __table_args__ = (CheckConstraint("drawn > 0 AND (most IS NULL OR drawn <= most)", name="partitions_drawn_counts"),)
 
 

@@ -50,7 +50,8 @@ def tabulate(
     turn = Turn(f"tabulation {uuid.uuid4()}")
     sealed, sealed_layout = draws.seal(draws.place_of(plan, level.step_2, turn), noisy), seal_layout(layout)
     taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
-    sealed = replace(sealed, taken=taken)
+    place = replace(sealed.place, bounds=draws.bounds_of(plan, taken, turn.repetition))
+    sealed = replace(sealed, taken=taken, place=place)
     line = accounts.line_of(database, account_name)
 
     def work(connection: Connection, at: str) -> DrawRecord:

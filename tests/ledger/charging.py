@@ -13,12 +13,14 @@ from service.ledger import (
     accounts,
     charges,
     clock,
+    draw_rows,
     drawn,
     draws,
     hold_rows,
     holds,
     journal,
     opening,
+    partitions,
     release_rows,
     releases,
     spending,
@@ -90,24 +92,31 @@ def unseal(database: Database) -> None:
     def work(connection: Connection) -> None:
         for table in ("holds", "releases"):
             connection.execute(text(f"UPDATE {table} SET seal = NULL"))
-        if database.kind == "sqlite":  # a trigger keeps the seals of accounts
-            found = text("SELECT sql FROM sqlite_master WHERE name = 'accounts_by_entry'")
-            trigger = connection.execute(found).scalar_one()
-            connection.execute(text("DROP TRIGGER accounts_by_entry"))
-            connection.execute(text("UPDATE accounts SET seal = NULL, spending_sum = NULL"))
-            connection.execute(text(trigger))
+        triggers: list[tuple[str, str]] = []
+        if database.kind == "sqlite":  # triggers keep the seals of what is for ever
+            names = "('accounts_by_entry', 'draws_sealed', 'partitions_drawn_forward')"
+            found = text(f"SELECT name, sql FROM sqlite_master WHERE name IN {names}")
+            triggers = [(row.name, row.sql) for row in connection.execute(found)]
+            for name, _ in triggers:
+                connection.execute(text(f"DROP TRIGGER {name}"))
         else:
             connection.execute(text("SET LOCAL session_replication_role = replica"))
-            connection.execute(text("UPDATE accounts SET seal = NULL, spending_sum = NULL"))
+        for changed in ("accounts SET spending_sum = NULL,", "draws SET", "partitions_drawn SET"):
+            connection.execute(text(f"UPDATE {changed} seal = NULL"))
+        for _, sql in triggers:
+            connection.execute(text(sql))
 
     database.write(work, landed=lambda *_: False)
 
 
 def seal(database: Database) -> None:
-    """Seal accounts, releases and holds without a seal as they are: what only somebody with the secret can."""
+    """Seal what is without a seal as it is: what only somebody with the secret can."""
     database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 100), landed=lambda *_: False)
     database.write(lambda connection: release_rows.seal_old(connection, SECRET, "", 100), landed=lambda *_: False)
     database.write(lambda connection: hold_rows.seal_old(connection, SECRET, ("", 0), 100), landed=lambda *_: False)
+    database.write(lambda connection: draw_rows.seal_old(connection, SECRET, "", 100), landed=lambda *_: False)
+    counters = ("", "", -1)
+    database.write(lambda connection: partitions.seal_old(connection, SECRET, counters, 100), landed=lambda *_: False)
 
 
 def account_of(database: Database, name: str = "people") -> AccountRecord:

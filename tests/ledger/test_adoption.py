@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, StartupRefused, Unavailable
-from service.ledger import idempotency, jobs
+from service.ledger import accounts, drawn, idempotency, jobs, partitions
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
 from service.ledger.installation import check_secret
@@ -28,11 +28,13 @@ from tests.ledger.charging import (
     asking,
     bind_as_before,
     entries_of,
+    mechanisms_in,
     open_account,
     reserve,
     unseal,
     void,
 )
+from tests.ledger.ledgers import LEVEL, draw, register, tabulate
 
 _AT = "2026-01-02T00:00:00.000000Z"
 _LATER = "2026-01-03T00:00:00.000000Z"
@@ -254,7 +256,8 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
         assert jobs.checked(SECRET, jobs.read_job(connection, "succeeded")).result == {"found": 1}
         assert jobs.checked(SECRET, jobs.read_job(connection, "queued")).state == "queued"
         (said,) = (said for said in read(connection, SECRET) if said["kind"] == "rows_sealed")
-    assert said["content"] == {"answers": 120, "jobs": 1, "spending": 0, "accounts": 0, "releases": 0, "holds": 0}
+    none = dict.fromkeys(("spending", "accounts", "releases", "holds", "draws", "partitions"), 0)
+    assert said["content"] == {"answers": 120, "jobs": 1} | none
 
     _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
     _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
@@ -293,13 +296,56 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
     assert void(database, ids[7], names[0]).state == "voided"
     with database.read() as connection:
         contents = [said["content"] for said in read(connection, SECRET) if said["kind"] == "rows_sealed"]
-    numbers = {"spending": 120, "accounts": 120, "releases": 60, "holds": 60}
+    numbers = {"spending": 120, "accounts": 120, "releases": 60, "holds": 60, "draws": 0, "partitions": 0}
     assert contents == ([{"answers": 0, "jobs": 0}, numbers] if begun else [{"answers": 0, "jobs": 0} | numbers])
 
     unseal(database)
     adopt(database, SECRET, None, marked=marked)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database, names[7])
+
+
+def test_draws_of_a_version_without_their_seals_are_sealed_once_as_their_entries_say(database: Database) -> None:
+    open_account(database)
+    plan = {"type": "choice", "parts": [_PLAN | {"partitions": 9}]}
+    (release,), (level,) = register(database, "people", plan), register(database, "people", LEVEL)
+    for partition in ("p", "q"):
+        draw(database, "people", release, plan, partition=partition)
+    tabulate(database, "people", level, ["1", "2"], "12")
+    unseal(database)
+
+    def read_all() -> list[str]:
+        with database.read() as connection:
+            pages = ((of, mechanisms_in(connection, of)) for of in (release, level))
+            found = [drawn.list_draws(connection, of, 0, 10, 10**6, named) for of, named in pages]
+            partitions.drawn_for(connection, [release, level])
+        return [one.turn.partition for page in found for one in page]
+
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        read_all()
+    columns = "release_id, mechanism, 'r', repetition, account_id, seq, size, noisy, noisy_hash, created_at"
+    _run(
+        database,
+        "INSERT INTO draws (id, release_id, mechanism, partition, repetition, account_id, seq, size, noisy, noisy_hash,"
+        f" created_at) SELECT 'another', {columns} FROM draws WHERE partition = 'p'",
+    )
+    adopt(database, SECRET, None)
+    with database.read() as connection:
+        account = accounts.read_account(connection, "people")
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            drawn.read_draw(connection, account.id, "another", {})
+        assert connection.execute(text("SELECT count(*) FROM draws WHERE seal IS NULL")).scalar_one() == 1
+    drop = {"sqlite": "DROP TRIGGER draws_no_delete", "postgresql": "DROP TRIGGER draws_stay ON draws"}
+    _run(database, drop[database.kind])
+    _run(database, "DELETE FROM draws WHERE id = 'another'")
+    assert read_all()[:2] == ["p", "q"]
+    draw(database, "people", release, plan, partition="r")
+    entries_of(database)
+
+    unseal(database)
+    adopt(database, SECRET, None)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        read_all()
 
 
 def _attack(database: Database, statement: str) -> None:

@@ -30,9 +30,10 @@ _MAY_CHANGE = {
     "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),
     "journal": set(),
-    "draws": {"noisy", "noisy_removed_at"},  # see test_retention
+    "draws": {"noisy", "noisy_removed_at", "seal"},  # see test_retention
     "branches_taken": set(),
     "tabulations": set(),
+    "partitions_drawn": {"drawn", "seal"},
     "descriptions": set(),
 }
 FIXED = [
@@ -79,10 +80,23 @@ def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
         return  # its triggers are for each row, and no row is changed
     _ledger(database)
     for table, column in FIXED:
+        if where and table == "partitions_drawn":
+            continue  # whose rows may change, each by itself
         _refused(database, f'UPDATE {table} SET "{column}" = "{column}"{where}')
 
 
-@pytest.mark.parametrize("change", ["drawn = drawn", "drawn = 1", "mechanism = 'b'", "repetition = 7, drawn = 9"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "drawn = drawn",
+        "drawn = 1",
+        "mechanism = 'b'",
+        "repetition = 7, drawn = 9",
+        "most = 9, drawn = 9",
+        "seal = 'another'",
+        "seal = NULL, drawn = 9",
+    ],
+)
 def test_of_the_partitions_drawn_there_are_only_ever_more(database: Database, change: str) -> None:
     open_account(database)
     release = charge(database, LEVEL)[0].id
@@ -185,3 +199,32 @@ def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> Non
     with pytest.raises(Exception, match=r"refused|same change"):
         _run(database, statement)
     assert len(entries_of(database)) == 7
+
+
+@pytest.mark.parametrize("seq", [0, -1])
+def test_no_entry_and_no_row_of_one_has_a_number_below_one(database: Database, seq: int) -> None:
+    _ledger(database)
+    for table in ("journal", "installation_journal", "releases", "release_tags", "draws", "descriptions"):
+        names = [column.name for column in Base.metadata.tables[table].columns]
+        if table == "installation_journal":
+            _refused(database, f"INSERT INTO {table} VALUES ({seq}, 'k', 'b', 'h', 's')")
+            _run(database, f"INSERT INTO {table} VALUES (1, 'k', 'b', 'h', 's')")
+            continue
+        other = {"id": "'new'", "seq": str(seq), "partition": "'another'"}
+        values = ", ".join(other.get(name, f'"{name}"') for name in names)
+        columns = ", ".join(f'"{name}"' for name in names)
+        _refused(database, f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} LIMIT 1")
+        other["seq"] = "99"
+        values = ", ".join(other.get(name, f'"{name}"') for name in names)
+        _run(database, f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} LIMIT 1")
+
+
+def test_only_a_draw_without_a_seal_is_sealed(database: Database) -> None:
+    _ledger(database)
+    for seal in ("'another'", "NULL"):
+        _refused(database, f"UPDATE draws SET seal = {seal}")
+    unseal(database)
+    _refused(database, "UPDATE draws SET seal = 'another', noisy = 'x'")
+    for table in ("draws", "partitions_drawn"):
+        _run(database, f"UPDATE {table} SET seal = 'another'")
+        _refused(database, f"UPDATE {table} SET seal = 'a third'")

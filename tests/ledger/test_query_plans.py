@@ -166,6 +166,7 @@ def _sqlite_scans(connection: Connection, statement: str, parameters: Any) -> It
         return
     for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters):
         given = "CONSTANT ROW" in step.detail or "VIRTUAL TABLE" in step.detail  # of the statement or of a parameter
+        given |= step.detail in ("SCAN (subquery-3)", "SCAN numbered")  # what another step found by an index
         if step.detail.startswith("SCAN") and not given:
             yield step.detail
 

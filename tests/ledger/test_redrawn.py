@@ -1,6 +1,7 @@
 """Draws that were made beside others whose rows were away for a moment: each by itself is as its entry says."""
 
 import contextlib
+import io
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,14 +10,20 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 
-from service.errors import AlreadyDrawn, Unavailable
-from service.ledger import drawn, packing
+from service.errors import AlreadyDrawn, Conflict, Unavailable
+from service.ledger import drawn, draws, journal, packing
 from service.ledger.database import Database
+from service.ledger.drawn import DrawRecord, Turn
+from service.ledger.exports import BadExport, Reader
 from service.ledger.journal import BadEntry
 from service.ledger.layouts import Layout, seal_layout
+from service.ledger.rebuild import rebuild
+from service.ledger.signing import Signer
 from service.ledger.verify import Verdict, verify
-from tests.ledger.charging import account_of, mechanisms_in, open_account
-from tests.ledger.ledgers import LEVEL, A, draw, register, tabulate
+from service.privacy.notation import read_plan
+from service.privacy.plan import mechanisms_of
+from tests.ledger.charging import account_of, asking, mechanisms_in, open_account
+from tests.ledger.ledgers import LEVEL, A, draw, exported, register, tabulate
 
 _TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
 _CHOICE: dict[str, Any] = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [A, _TWO_B]}}
@@ -24,6 +31,8 @@ _CHOICE: dict[str, Any] = {"type": "repeat", "count": 2, "part": {"type": "choic
 _DRAWN = "the mechanism, partition and repetition had been drawn, or the whole input had been"
 _OTHER = "another branch of a choice above the draw had been drawn from"
 _TABULATED = "the groups that are drawn had been drawn at this level"
+_BEYOND = "more partitions are drawn than the plan declares"
+_ALL_BEYOND = f"{_BEYOND} for all branches of a choice together"
 
 
 @contextlib.contextmanager
@@ -191,9 +200,126 @@ def test_groups_that_were_drawn_twice_are_found(database_url: str, database: Dat
     assert found.first_bad in {BadEntry(4, _TABULATED), BadEntry(4, _OTHER)}
 
 
+_ONE = A | {"partitions": 1}
+_ONE_EACH = _CHOICE | {"partitions": 1}
+_TWO_GROUPS = LEVEL | {"partitions": 2}
+
+
+def _one_of(plan: Any, which: int, partition: str, turn: int = 0) -> Callable[[Database, str], object]:
+    return lambda database, release: draw(
+        database, "people", release, plan, which=which, partition=partition, turn=turn
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "first", "second", "found"),
+    [
+        (_ONE, _one_of(_ONE, 0, "p"), _one_of(_ONE, 0, "q"), _BEYOND),
+        (_ONE_EACH, _one_of(_ONE_EACH, 0, "p"), _one_of(_ONE_EACH, 1, "q"), _ALL_BEYOND),
+        (_ONE_EACH, _one_of(_ONE_EACH, 2, "p", 1), _one_of(_ONE_EACH, 0, "q", 1), _ALL_BEYOND),
+        (
+            _TWO_GROUPS,
+            lambda database, release: tabulate(database, "people", release, ["1", "2"], "01", _TWO_GROUPS),
+            lambda database, release: tabulate(database, "people", release, ["3"], "4", _TWO_GROUPS),
+            _ALL_BEYOND,
+        ),
+        (
+            _TWO_GROUPS,
+            lambda database, release: tabulate(database, "people", release, ["1", "2"], "11", _TWO_GROUPS),
+            lambda database, release: tabulate(database, "people", release, ["3"], "4", _TWO_GROUPS),
+            _BEYOND,
+        ),
+    ],
+)
+def test_more_partitions_than_declared_are_found_whatever_was_counted(
+    database_url: str,
+    database: Database,
+    new_database: Callable[[], Database],
+    signer: Signer,
+    plan: Any,
+    first: Callable[[Database, str], object],
+    second: Callable[[Database, str], object],
+    found: str,
+) -> None:
+    release = _released(database, plan)
+    first(database, release)
+    with pytest.raises(Conflict, match="declared partitions are drawn"):
+        second(database, release)
+    assert _verdict(database).valid
+    sound = exported(database, signer)
+    _away(database_url, lambda: second(database, release), "partitions_drawn")
+    assert _verdict(database) == Verdict(3, BadEntry(4, found))
+    copy, file = new_database(), exported(database, signer)
+    for read in (lambda: list(Reader(io.BytesIO(file), None).entries()), lambda: _imported(copy, file, signer)):
+        with pytest.raises(BadExport, match=found):
+            read()
+    _imported(copy, sound, signer)
+
+
+def _imported(copy: Database, file: bytes, signer: Signer) -> None:
+    rebuild(copy, lambda: io.BytesIO(file), signer.public_key)
+
+
+def test_numbers_that_are_kept_to_are_sound(database: Database) -> None:
+    """Each turn has its own number, and each branch counts as the mechanism of it that was drawn for most."""
+    plan = _CHOICE | {"partitions": 2}
+    release = _released(database, plan)
+    for which, partition, turn in ((1, "p", 0), (2, "p", 0), (1, "q", 0), (2, "r", 0), (0, "p", 1), (1, "q", 1)):
+        draw(database, "people", release, plan, which=which, partition=partition, turn=turn)
+    assert _verdict(database).valid
+    for which, turn in ((0, 0), (0, 1), (2, 0)):
+        with pytest.raises(Conflict, match="2 of 2 declared"):
+            draw(database, "people", release, plan, which=which, partition="s", turn=turn)
+
+
+def test_a_draw_whose_entry_was_changed_along_with_it_is_neither_read_nor_replayed(
+    database_url: str, database: Database
+) -> None:
+    """The text of the entry, and its hash, are changed to say what the row says; and put back unseen."""
+    release = _released(database, A)
+    plan, noisy, request = read_plan(A), np.array([5, 6, 7]), asking("ann", "key", "digest")
+    (mechanism,) = mechanisms_of(plan)
+
+    def drawn_again() -> list[int]:
+        sealed = draws.seal(draws.place_of(plan, mechanism, Turn()), noisy)
+        found = draws.draw(database, request, "people", release, sealed)
+        return list(map(int, found.result.noisy))
+
+    def listed() -> list[list[int]]:
+        with database.read() as connection:
+            page = drawn.list_draws(connection, release, 0, 10, 10**6, mechanisms_in(connection, release))
+        return [one.noisy.tolist() for one in page if isinstance(one, DrawRecord)]
+
+    assert drawn_again() == drawn_again() == [5, 6, 7]
+    forged = np.array([1, 1, 1], np.int64)
+    with _owner(database_url) as connection:
+        row = dict(connection.execute(text("SELECT noisy, noisy_hash, seal FROM draws")).one()._mapping)
+        entry = dict(connection.execute(text("SELECT body, hash FROM journal WHERE seq = 3")).one()._mapping)
+        previous = connection.execute(text("SELECT hash FROM journal WHERE seq = 2")).scalar_one()
+    body = entry["body"].replace(row["noisy_hash"], packing.digest(forged))
+    changes: list[dict[str, object]] = [{"body": body}, {"body": body, "hash": journal.entry_hash(previous, body)}]
+    for change in changes:
+        for seal in (row["seal"], None):
+            changed = row | {"noisy": packing.pack(forged), "noisy_hash": packing.digest(forged), "seal": seal}
+            _put(database_url, changed, entry | change)
+            for read in (drawn_again, listed):
+                with pytest.raises(Unavailable, match="the draw is not as the service wrote it"):
+                    read()
+    _put(database_url, row, entry)
+    assert (listed(), drawn_again()) == ([[5, 6, 7]], [5, 6, 7])
+
+
+def _put(database_url: str, row: dict[str, Any], entry: dict[str, Any]) -> None:
+    with _owner(database_url) as connection:
+        connection.execute(text("UPDATE draws SET noisy = :noisy, noisy_hash = :noisy_hash, seal = :seal"), row)
+        connection.execute(text("UPDATE journal SET body = :body, hash = :hash WHERE seq = 3"), entry)
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [
+        ("seal", None),
+        ("seal", "0" * 64),
         ("noisy", packing.pack(np.array([424242, 0, 0], np.int64))),
         ("noisy", b"no frame"),
         ("noisy_hash", packing.digest(np.array([424242, 0, 0], np.int64))),

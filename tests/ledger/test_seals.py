@@ -8,10 +8,12 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
-from service.ledger import budgets, charges, clock, exports, journal, opening, settling
+from service.ledger import budgets, charges, clock, drawn, exports, journal, opening, partitions, settling
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget, read_price
+from service.ledger.course import course_of
 from service.ledger.database import Database
+from service.ledger.history import replay
 from service.ledger.journal import Actor, BadEntry, Head
 from service.ledger.receipts import receipt_of
 from service.ledger.recompute import Repriced, recompute
@@ -35,7 +37,7 @@ from tests.ledger.charging import (
     seal,
     void,
 )
-from tests.ledger.ledgers import exported
+from tests.ledger.ledgers import Clock, describe, exported
 
 _PLAN = {"type": "geometric", "epsilon": "0.4", "name": "a"}
 _MORE = {"definition": "pure", "epsilon": "5"}
@@ -358,3 +360,148 @@ def test_a_hold_at_an_older_price_gives_back_no_more_than_there_is(database: Dat
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         void(database, release)
     assert release_of(database, release).state == "reserved"
+
+
+def _below_one(database: Database, seq: int, kind: journal.Kind, content: dict[str, object]) -> None:
+    """Write an entry with such a number, where the trigger that refuses it is away."""
+    drop = {"sqlite": "DROP TRIGGER {}_numbered", "postgresql": "DROP TRIGGER {0}_numbered ON {0}"}[database.kind]
+    body = {"account": "people", "actor": "bob", "content": content, "kind": kind, "release": None, "seq": seq}
+    _write(
+        database,
+        *(drop.format(table).replace("TRIGGER", "TRIGGER IF EXISTS") for table in ("journal", "descriptions", "draws")),
+        "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, :seq, :kind, :body, :hash)",
+        seq=seq,
+        kind=kind,
+        body=journal.canonical(body | {"time": "2026-11-22T10:00:00.000000Z"}),
+        hash="0" * 64,
+    )
+
+
+def test_entries_below_number_one_count_for_nothing(database: Database) -> None:
+    """Nobody vouches for them: they raise no budget, propose nothing, describe nothing and are of no draw."""
+    open_account(database, approval_above="0.5", **{**_MORE, "epsilon": "1"})
+    (charged,) = charge(database, _PLAN)
+    draw(database, charged.id, _PLAN)
+    before, entries = account_of(database), entries_of(database)
+    _below_one(database, 0, "change_proposed", {"budget": _MORE})
+    _below_one(database, -1, "budget_changed", {"budget": _MORE})
+    _below_one(database, -2, "described", {"metadata": {"notes": "nobody said this"}})
+    for seq in (-3, -4):
+        _below_one(database, seq, "drawn", {"draw": "another"})
+    row = "release_id, mechanism, 'p', repetition, account_id, -3, size, noisy, noisy_hash, created_at"
+    _write(
+        database,
+        'INSERT INTO descriptions VALUES (1, -2, NULL, \'{"notes":"nobody said this"}\')',
+        "INSERT INTO draws (id, release_id, mechanism, partition, repetition, account_id, seq, size, noisy, noisy_hash,"
+        f" created_at, seal) SELECT 'another', {row}, seal FROM draws",
+    )
+    assert account_of(database) == before
+    with database.read() as connection:
+        assert largest_budget(connection, before) == before.budget
+        assert journal.entries(connection, before.id, -9, 10, until=before.head.seq) == entries
+        assert journal.hash_before(connection, before.id, 1) == "00" * 32
+        assert replay(connection, before, before.head.seq).account == before
+        assert len(course_of(connection, before, 10).steps) == 2
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            drawn.read_draw(connection, before.id, "another", {})
+    describe(database, "people", name="what somebody said")
+    assert account_of(database).metadata == {"name": "what somebody said"}
+    assert _first_bad(database) == BadEntry(1, "the entry is missing")
+
+
+@pytest.mark.parametrize("mechanism", ["a", "another"])
+def test_partitions_that_were_never_drawn_are_neither_shown_nor_signed(database: Database, mechanism: str) -> None:
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN | {"partitions": 5})
+    columns = "release_id, mechanism, repetition, most, drawn"
+    counter = f"INSERT INTO partitions_drawn ({columns}) VALUES (:release, :mechanism, 0, 4000, 3143)"
+    _write(database, counter, release=charged.id, mechanism=mechanism)
+    with database.read() as connection:
+        for read in (
+            lambda: receipt_of(connection, account_of(database), charged.id, clock.now()),
+            lambda: partitions.drawn_for(connection, [charged.id]),
+        ):
+            with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+                read()
+            assert charged.id in str(refused.value.for_operator)
+    if mechanism == "a":
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            draw(database, charged.id, _PLAN | {"partitions": 5}, partition="p")
+    assert _first_bad(database) is not None
+
+
+def test_metadata_that_nobody_stated_are_neither_shown_nor_journalled(database: Database) -> None:
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN)
+    describe(database, "people", name="people")
+    describe(database, "people", charged.id, name="a release")
+    for release in (None, charged.id):
+        _write(
+            database,
+            'INSERT INTO descriptions VALUES (1, :seq, :release, \'{"notes":"nobody said this"}\')',
+            seq=2 if release is None else 9,
+            release=release,
+        )
+    assert account_of(database).metadata == {"name": "people"}
+    assert release_of(database, charged.id).metadata == {"name": "a release"}
+    describe(database, "people", description="an edit")
+    describe(database, "people", charged.id, description="an edit")
+    assert account_of(database).metadata == {"name": "people", "description": "an edit"}
+    assert release_of(database, charged.id).metadata == {"name": "a release", "description": "an edit"}
+    assert _first_bad(database) is not None
+
+
+def test_metadata_whose_entry_was_changed_are_not_shown(database: Database) -> None:
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN)
+    describe(database, "people", name="people")
+    describe(database, "people", charged.id, name="people")
+    drop = {"sqlite": "DROP TRIGGER journal_no_update", "postgresql": "SET LOCAL session_replication_role = replica"}
+    other = 'UPDATE journal SET body = replace(body, \'"name":"people"\', \'"name":"others"\') WHERE seq > 2'
+    _write(database, drop[database.kind], other)
+    for read in (lambda: account_of(database), lambda: release_of(database, charged.id)):
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            read()
+
+
+def test_a_hold_that_nobody_wrote_leaves_no_time_behind(database: Database) -> None:
+    """A row of another release's, and the row of one that was settled: neither is the next to expire."""
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN)
+    (settled,) = reserve(database, _PLAN)
+    with database.read() as connection:
+        kept = dict(connection.execute(text("SELECT * FROM holds")).one()._mapping)
+    commit(database, settled)
+    first, next_one = reserve(database, _PLAN)[0], reserve(database, _PLAN, hours=2)[0]
+    forged = kept | {"release_id": charged.id, "expires_at": "2001-01-01T00:00:00.000000Z"}
+    for row in (forged, kept):
+        _write(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal)", **row)
+    commit(database, first)
+    assert account_of(database).next_expiry == release_of(database, next_one).expires_at
+    _write(database, "DELETE FROM holds WHERE release_id <> :release", release=next_one)
+    charge(database, _PLAN)
+    entries_of(database)
+
+
+def test_a_hold_that_was_put_back_is_told_of(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not left out: an account beside which somebody writes is for an operator to look at."""
+    time = Clock(monkeypatch)
+    open_account(database, **_MORE)
+    (expired,) = reserve(database, _PLAN)
+    with database.read() as connection:
+        kept = dict(connection.execute(text("SELECT * FROM holds")).one()._mapping)
+    reserve(database, _PLAN, hours=5)
+    time.forward(2)
+    charge(database, _PLAN)
+    assert release_of(database, expired).state == "expired"
+    _write(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal)", **kept)
+    time.forward(4)
+    before = account_of(database)
+    with database.read() as connection:
+        for act in (lambda: charge(database, _PLAN), lambda: settling.present(connection, before, clock.now())):
+            with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+                act()
+            assert expired in str(refused.value.for_operator)
+    _write(database, "DELETE FROM holds WHERE release_id = :release", release=expired)
+    charge(database, _PLAN)
+    entries_of(database)

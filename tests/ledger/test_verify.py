@@ -141,7 +141,7 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
         levels = {"x/t", "x/1"}  # which no draw of a tabulation names
         draws = (draw for draw in rows["draws"] if draw["release_id"] == release["id"] and draw["partition"])
         seqs = [draw["seq"] for draw in draws if draw["mechanism"] == name or name in levels]
-        return account["name"], account["head_seq"] if column == "drawn" else min(seqs)
+        return account["name"], min(seqs)
     account = accounts[row["account_id"]]
     return account["name"], row["seq"] if "seq" in row else account["head_seq"]
 
