@@ -205,8 +205,7 @@ def store(
     tally(connection, "values", number=len(sealed.noisy))
     take_branches(connection, release_id, sealed.forks, turn.partition, draw_id)
     account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
-    for bound in sealed.bounds:
-        partitions.refuse_beyond(connection, release_id, bound)
+    partitions.refuse_beyond(connection, release_id, sealed.bounds)
     content: dict[str, object] = {
         "draw": draw_id,
         "mechanism": name,

@@ -317,10 +317,19 @@ def test_a_charge_is_bounded_by_the_rows_that_it_writes(database: Database) -> N
     assert refused.pointer == "/plan"
     assert "got an estimated 2.68: " in refused.detail
     assert "releases 1 (reserved 0), tags 256000, distinct subplans 4000," in refused.detail
-    unlike = {"type": "sequence", "parts": [{"type": "geometric", "scale": str(k)} for k in range(1, 95_000)]}
-    _prepare(database, "below", unlike)
-    _too_long(database, "below", unlike, number=2)
-    _too_long(database, "below", {"type": "sequence", "parts": [_TENTH | {"name": "n" * 100}] * 10_000}, number=40)
+    for depth in range(6):
+        open_account(
+            database,
+            f"below {depth}",
+            parent=f"below {depth - 1}" if depth else "below",
+            definition="pure",
+            epsilon="3",
+        )
+    unlike = {"type": "sequence", "parts": [{"type": "geometric", "scale": str(k)} for k in range(1, 5_001)]}
+    _prepare(database, "below 5", unlike, number=4)
+    assert "distinct subplans 25000," in _too_long(database, "below 5", unlike, number=5).detail
+    named = {"type": "sequence", "parts": [_TENTH | {"name": f"{k:0100}"} for k in range(1_000)]}
+    assert "distinct subplans 1," in _too_long(database, "plain", named, number=600).detail
 
 
 def _prepare(database: Database, name: str, document: dict[str, Any], *, number: int = 1) -> None:
