@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert
 
-from service.errors import AccountClosed, InvalidInput
+from service.errors import AccountClosed, BudgetExceeded, InvalidInput
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, secret_of, tally
@@ -263,13 +263,18 @@ def charge(
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
+        HoldsDue: nor is it where it may fit once what has expired is held no longer.
         ValueError: a release was prepared for another account.
     """
     line, rows = list(line), _Rows(secret_of(connection))
     _require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
-        admitted = _admit(line, prepared)
+        try:
+            admitted = _admit(line, prepared)
+        except BudgetExceeded:
+            accounts.refuse_due(line, at)
+            raise
         registered = _registered(line, prepared, admitted.state, at)
         heads = rows.add(registered, line, admitted.amounts, actor)
         line = _after(line, admitted, heads, registered)
