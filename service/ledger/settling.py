@@ -30,7 +30,7 @@ from service.ledger.tables import Account, Hold, Release
 from service.privacy.filter import Totals, add_all
 from service.privacy.notation import read_plan
 
-_AT_ONCE = 50  # holds of one account that expire in one transaction, for which charges wait
+_AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
 _CHARACTERS = 1 << 16  # of their plans together, but for one that is longer
 _PAUSE = 0.2  # seconds between looks at whether a charge left holds that are due
 _LOOKS = 50  # after which the accounts are asked, whoever left some
@@ -209,8 +209,11 @@ class ExpiryKeeper:
             due = connection.execute(query).scalars().all()
         for account_id in due:
             try:
-                while not stopping.is_set() and expire(self._database, account_id):
-                    pass
+                began = time.monotonic()
+                while expire(self._database, account_id):
+                    if stopping.wait(time.monotonic() - began):  # as long as it took: the other half is for requests
+                        return
+                    began = time.monotonic()
             except ServiceError as error:  # of one account, as where somebody changed a row
                 _log.warning("expiry", error=type(error).__name__, detail=error.for_operator or str(error))
 
