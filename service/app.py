@@ -56,6 +56,7 @@ from service.ledger.database import Database, open_database
 from service.ledger.high_water import HighWaterFile
 from service.ledger.mark_keeper import MarkKeeper
 from service.ledger.secret import Secret
+from service.ledger.settling import ExpiryKeeper
 from service.ledger.uses import Uses
 from service.pages import forms, refusals, routes, start
 from service.pages.refusals import ProblemPages
@@ -109,7 +110,8 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         marked = nullcontext() if keeper is None else keeper.keeping()
-        with marked, app.state.uses.written(), app.state.workers.working():
+        expiring = ExpiryKeeper(database).keeping()
+        with marked, app.state.uses.written(), expiring, app.state.workers.working():
             yield
         if app.state.helpers is not None:
             app.state.helpers.close()

@@ -180,8 +180,9 @@ batches = APIRouter(prefix=router.prefix, route_class=OnlyRoute)
 def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
     """Register several releases, all or none.
 
-    They are charged in their order in one transaction; where one does not fit, none is registered. A long line of
-    (epsilon, delta) accounts takes fewer than 10,000 at once: 422 says how many.
+    They are charged in their order in one transaction; where one does not fit, none is registered. What would take
+    more than two seconds to write is refused with 422, which says how long it takes and of what: a line of several
+    accounts, or an (epsilon, delta) account, takes fewer than 10,000 at once.
     """
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}

@@ -13,12 +13,12 @@ from sqlalchemy.orm import aliased
 from service.errors import Altered, Conflict, NotFound, Overrun
 from service.ledger import account_rows, budgets, spending_rows
 from service.ledger.account_rows import COLUMNS
-from service.ledger.database import Database, secret_of
+from service.ledger.database import Database, leave_holds, secret_of
 from service.ledger.journal import AccountHead, Actor, Head, entry_hash, hash_before, up_to
 from service.ledger.metadata import Metadata, last_description, read_metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.spending_rows import NOTHING, Change
-from service.ledger.tables import Account, Entry
+from service.ledger.tables import Account, Entry, Hold, Release
 from service.privacy.filter import Budget, Definition, Totals, Weights
 from service.privacy.numbers import double_down, double_up, exact_text
 from service.privacy.plan import Neighbouring
@@ -120,9 +120,11 @@ class Line:
 class HoldsDue(Exception):
     """An account to be changed has holds whose time is over."""
 
-    def __init__(self, account_id: int) -> None:
+    def __init__(self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False) -> None:
         super().__init__("holds are due")
         self.account_id = account_id
+        self.release_id = release_id  # the one that has to expire; None: any
+        self.all_of_them = all_of_them
 
 
 def read_account(connection: Connection, name: str) -> AccountRecord:
@@ -212,11 +214,12 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
 
     Raises:
         NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
-        HoldsDue: some of what they hold has expired at ``at``, where that is given.
+        HoldsDue: a little of what they hold has expired at ``at``, where that is given. More is counted as held, for
+            as long as it takes the server's own thread to let it expire: nobody is to wait for another's reservations.
     """
     found = read_line(connection, line, lock=True)
     if at is not None:
-        refuse_due(found, at)
+        refuse_few_due(connection, found, at)
     return found
 
 
@@ -240,15 +243,29 @@ def lock_account(connection: Connection, line: Line) -> AccountRecord:
     return _read(connection, line.name, line.ids[-1:], lock=True)[0]
 
 
+def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: str) -> None:
+    """Refuse to go on with accounts of which a little has expired; more is left to the server's own thread.
+
+    Raises:
+        HoldsDue: it has.
+    """
+    for account in line:
+        if account.next_expiry is not None and account.next_expiry <= at:
+            due = connection.execute(_DUE, {"account": account.id, "at": at}).scalars().all()
+            if len(due) <= _FEW and sum(due) <= _SHORT:
+                raise HoldsDue(account.id)
+            leave_holds(connection)
+
+
 def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
     """Refuse to go on with accounts that hold what has expired.
 
     Raises:
-        HoldsDue: one of them does.
+        HoldsDue: one of them does, and all of it is to expire.
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:
-            raise HoldsDue(account.id)
+            raise HoldsDue(account.id, all_of_them=True)
 
 
 def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
@@ -338,6 +355,14 @@ _LAST_CHANGE = (
     .where(Entry.account_id == bindparam("account"), up_to(Entry.seq, bindparam("head")), _OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
+)
+_FEW, _SHORT = 10, 1 << 14  # holds that whoever meets them lets expire, and characters of their plans
+_DUE = (
+    select(func.length(Release.plan))
+    .join(Hold, Hold.release_id == Release.id)
+    .where(Hold.account_id == bindparam("account"), Hold.expires_at <= bindparam("at"))
+    .order_by(Hold.expires_at)
+    .limit(_FEW + 1)
 )
 _BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert
 
-from service.errors import AccountClosed, InvalidInput
+from service.errors import AccountClosed, BudgetExceeded, InvalidInput
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, bound_secret, secret_of, tally
@@ -67,6 +67,7 @@ class Prepared:
         prices: one for each account of the line.
         all_tags: those of the release and of every node of its plan.
         subplans: what the accounts' spending counts; or ``many`` of them.
+        unlike: how many they are.
         expires: whether a reservation of it ends by itself.
     """
 
@@ -80,6 +81,7 @@ class Prepared:
     all_tags: tuple[str, ...]
     subplans: Subplans
     many: Many | None
+    unlike: int
     reserve_for: timedelta | None
     expires: bool
 
@@ -122,10 +124,9 @@ def prepare(
 
     Raises:
         NotFound: there is no such account.
-        InvalidInput: a plan has no meaning under the account's relation, or they are too many for one transaction.
+        InvalidInput: a plan has no meaning under the account's relation, or they take too long to write.
     """
     line = accounts.line_of(database, name)
-    _require_few(line, releases)
     if deltas is None:
         deltas = deltas_of(database, line, releases)
     secret = bound_secret(database)
@@ -136,22 +137,45 @@ def prepare(
         if key not in known:
             known[key] = _prepared(secret, line, release, delta, prices)
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
+    _require_few(line, prepared, releases[0].pointer if len(releases) == 1 else "/releases")
     return prepared
 
 
-def _require_few(line: Line, releases: Sequence[NewRelease]) -> None:
-    """Refuse a batch whose entries would keep everybody who writes to SQLite waiting, or the line's accounts, for long.
+def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None:
+    """Refuse releases whose rows take long to write, single ones and batches alike.
+
+    Whoever writes to SQLite waits meanwhile, and on PostgreSQL whoever charges an account of the line.
 
     Raises:
-        InvalidInput: each account of the line has an entry of each release, and one with many orders a long one.
+        InvalidInput: it says how many rows of each kind they are.
     """
-    weight = sum(1 + len(orders) // _ORDERS for orders in line.orders)
-    if len(releases) > 1 and len(releases) * weight > _MOST_WORK:
-        detail = f"expected at most {_MOST_WORK // weight} releases in one batch for this account and those above it"
-        raise InvalidInput.at("/releases", detail)
+    depth, number = len(line.ids), len(releases)
+    orders = sum(map(len, line.orders))
+    held = sum(release.reserve_for is not None for release in releases)
+    equal = {id(release.subplans): release for release in releases if release.many is None}.values()  # counted together
+    unlike = sum(release.unlike for release in equal)
+    unlike += sum(release.unlike for release in releases if release.many is not None)
+    tags = sum(len(release.all_tags) for release in releases)
+    size = sum(len(release.written) for release in releases)
+    microseconds = (
+        number * (_RELEASE + depth * _ENTRY + orders * _ORDER)
+        + held * depth * _HOLD
+        + unlike * depth * _SUBPLAN
+        + tags * _TAG
+        + size * (depth + 2) * _CHARACTER  # the release's row and the answer have the plan too
+    )
+    if microseconds > _MOST_MICROSECONDS:
+        raise InvalidInput.at(
+            pointer,
+            f"expected at most {_MOST_MICROSECONDS / 1e6:g} seconds of writing, got an estimated"
+            f" {microseconds / 1e6:.2f}: number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
+            f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}",
+        )
 
 
-_MOST_WORK, _ORDERS = 100_000, 50  # entries of one transaction; orders that take as long as an entry without any
+# Of a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a character of a plan.
+_MOST_MICROSECONDS = 2_000_000
+_RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 10, 10, 0.01
 
 
 def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
@@ -188,6 +212,7 @@ def _prepared(
         all_tags=tuple(sorted(tags)),
         subplans=subplans if many is None else Counter(),
         many=many,
+        unlike=len(subplans),
         reserve_for=release.reserve_for,
         expires=release.reserve_for is not None and expires(release.plan),
     )
@@ -239,13 +264,18 @@ def charge(
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
+        HoldsDue: nor is it where it may fit once what has expired is held no longer.
         ValueError: a release was prepared for another account.
     """
     line, rows = list(line), _Rows(secret_of(connection))
     _require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
-        admitted = _admit(line, prepared)
+        try:
+            admitted = _admit(line, prepared)
+        except BudgetExceeded:
+            accounts.refuse_due(line, at)
+            raise
         registered = _registered(line, prepared, admitted.state, at)
         heads = rows.add(registered, line, admitted.amounts, actor)
         line = _after(line, admitted, heads, registered)

@@ -122,6 +122,8 @@ class Database:
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         self._writer, self._reader, self._asker = writer, reader, asker
         self.stopped: str | None = None  # why nothing is written any more, where that is so
+        self.expiring = Queue(1)  # whoever lets holds expire, one at a time in this process
+        self.holds_due = threading.Event()  # somebody left some that are to expire
         self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
         self._done = Tally()
         self.newest = Newest()  # heads that are known to be committed, by this process or by the high-water mark
@@ -403,6 +405,13 @@ def bound_secret(database: Database | None) -> Secret:
     if database is None or database.secret is None:
         raise RuntimeError("the database was bound to no secret, without which no account can be read")
     return database.secret
+
+
+def leave_holds(connection: Connection) -> None:
+    """Leave holds whose time is over to the thread that lets them expire, if the process has one."""
+    database: Database | None = connection.info.get(_DATABASE)
+    if database is not None:
+        database.holds_due.set()
 
 
 def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:

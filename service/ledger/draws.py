@@ -215,8 +215,7 @@ def store(
     _refuse_second_draw(connection, release_id, name, turn)
     refuse_other_branch(connection, release_id, place.forks, turn.partition)
     account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
-    for bound in place.bounds:
-        partitions.refuse_beyond(connection, release_id, bound)
+    partitions.refuse_beyond(connection, release_id, place.bounds)
     draw_id = str(uuid.uuid4())
     content: dict[str, object] = {
         "draw": draw_id,

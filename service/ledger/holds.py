@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
 from service.ledger import accounts, clock, journal, release_rows
-from service.ledger.accounts import AccountRecord, Line
+from service.ledger.accounts import AccountRecord, HoldsDue, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
@@ -16,7 +16,7 @@ from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
 from service.ledger.releases import HELD, ReleaseRecord, State, expires, read_release, state_of
 from service.ledger.settling import Held, Kind, held_of, settle
-from service.ledger.tables import Entry
+from service.ledger.tables import Entry, Hold
 from service.ledger.two_persons import require_other_person
 
 
@@ -112,6 +112,7 @@ def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: 
         Conflict: it is proposed, voided or expired.
     """
     locked = accounts.lock_line(connection, line, at)
+    _refuse_over(connection, line, release_id, at)
     step = _commitment(state_of(connection, line.account_id, release_id))
     if step is None:
         return locked[-1]
@@ -155,6 +156,7 @@ def _step(
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_line(connection, line, at)
+        _refuse_over(connection, line, release_id, at)
         release = replace(found, state=state_of(connection, line.account_id, release_id))
         step = choose(connection, release)
         if step is None:
@@ -163,6 +165,17 @@ def _step(
         return Settled(replace(release, state=step.state), after[-1])
 
     return once(database, request, work, status=200, render=render, landed=_landed)
+
+
+def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -> None:
+    """Refuse to go on with a release that is still held although its time is over.
+
+    Raises:
+        HoldsDue: it is.
+    """
+    query = select(Hold.release_id).where(Hold.release_id == release_id, Hold.account_id == line.account_id)
+    if connection.execute(query.where(Hold.expires_at <= at)).first() is not None:
+        raise HoldsDue(line.account_id, release_id)
 
 
 def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, Actor]:

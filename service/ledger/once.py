@@ -174,7 +174,9 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
         try:
             return act()
         except HoldsDue as due:
-            in_vain = 0 if expire(database, due.account_id) else in_vain + 1
+            in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
+            while due.all_of_them and expire(database, due.account_id):  # what did not fit is not tried after each few
+                pass
     raise Unavailable(
         "the time at which the next reservation expires, as the account or one above it has it, is that of none: the"
         " ledger was changed by somebody else, and whoever runs the service is to verify it",

@@ -134,8 +134,12 @@ def change_account(
         require_valid(connection, request.secret, request.actor, at)
         stated.clear()
         if isinstance(change, Budget):
-            accounts.refuse_due([account], at)
-            _check_change(account, change, pointer)
+            accounts.refuse_few_due(connection, [account], at)
+            try:
+                _check_change(account, change, pointer)
+            except BudgetExceeded:
+                accounts.refuse_due([account], at)
+                raise
             content: dict[str, object] = {"budget": budgets.write_budget(change)}
             kind: journal.Kind = "budget_changed"
             after = replace(account, budget=change)

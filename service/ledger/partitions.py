@@ -105,29 +105,44 @@ def count(
     connection.execute(_FIRST if counter is None else _NEXT, row)
 
 
-def refuse_beyond(connection: Connection, release_id: str, bound: ChoiceBound) -> None:
+def refuse_beyond(connection: Connection, release_id: str, bounds: Sequence[ChoiceBound]) -> None:
     """Refuse a draw after which the branches of a choice were drawn for more partitions than are declared.
 
-    A branch was run as often as the mechanism of it that was drawn for most partitions.
+    A branch was run as often as the mechanism of it that was drawn for most partitions. However many choices are above
+    each other, each turn of a mechanism is looked up once.
 
     Raises:
         Conflict: they were.
     """
-    turns = [repetitions for _, repetitions in bound.mechanisms.values()]
-    runs: dict[int, int] = {}  # by branch
-    query = select(*_ROW).where(
-        _Row.release_id == release_id,
-        _Row.repetition >= min(turn.start for turn in turns),
-        _Row.repetition < max(turn.stop for turn in turns),
-    )
-    for row in connection.execute(query):
-        branch, repetitions = bound.mechanisms.get(row.mechanism, (0, range(0)))
-        if row.repetition in repetitions:
-            runs[branch] = max(runs.get(branch, 0), _sealed(connection, row).drawn)
-    if sum(runs.values()) > bound.most:
-        raise Conflict(
-            f"{bound.most} of {bound.most} declared partitions are drawn, of all branches of a choice together"
-        )
+    if not bounds:
+        return
+    names = connection.execute(_DRAWN_FROM, {"release": release_id}).scalars().all()
+    turns = {(name, *turn) for bound in bounds for name in names if (turn := _turn(bound, name)) is not None}
+    greatest = dict(zip(turns, (_greatest(connection, release_id, *turn) for turn in turns), strict=True))
+    for bound in bounds:
+        runs: dict[int, int] = {}  # by branch
+        for name in names:
+            turn = _turn(bound, name)
+            if turn is not None:
+                branch, _ = bound.mechanisms[name]
+                runs[branch] = max(runs.get(branch, 0), greatest[name, *turn])
+        if sum(runs.values()) > bound.most:
+            raise Conflict(
+                f"{bound.most} of {bound.most} declared partitions are drawn, of all branches of a choice together"
+            )
+
+
+def _turn(bound: ChoiceBound, mechanism: str) -> tuple[int, int] | None:
+    """The first repetition of a mechanism in the turn of a choice, and the one after the last; None of any other."""
+    found = bound.mechanisms.get(mechanism)
+    return None if found is None else (found[1].start, found[1].stop)
+
+
+def _greatest(connection: Connection, release_id: str, mechanism: str, start: int, stop: int) -> int:
+    """For how many partitions a mechanism was drawn, in the one of some repetitions with the most of them."""
+    at = {"release": release_id, "mechanism": mechanism, "start": start, "stop": stop}
+    row = connection.execute(_GREATEST_IN, at).one_or_none()
+    return 0 if row is None else _sealed(connection, row).drawn
 
 
 _Row = PartitionsDrawn
@@ -140,6 +155,23 @@ COUNTER = select(*_ROW).where(*(column == bindparam(f"of_{column.key}") for colu
 _nth = func.row_number().over(partition_by=_KEY[:2], order_by=(_Row.drawn.desc(), _Row.repetition)).label("nth")
 _numbered = select(*_ROW, _nth).where(_Row.release_id.in_(bindparam("releases", expanding=True))).subquery("numbered")
 _GREATEST = select(_numbered).where(_numbered.c.nth == 1).order_by(_numbered.c.release_id, _numbered.c.mechanism)
+_DRAWN_FROM = text(  # each looked up from the one before, however many repetitions were drawn
+    "WITH RECURSIVE drawn_from (name) AS (SELECT min(mechanism) FROM partitions_drawn WHERE release_id = :release"
+    " UNION ALL SELECT (SELECT min(p.mechanism) FROM partitions_drawn p WHERE p.release_id = :release"
+    " AND p.mechanism > d.name) FROM drawn_from d WHERE d.name IS NOT NULL)"
+    " SELECT name FROM drawn_from WHERE name IS NOT NULL"
+)
+_GREATEST_IN = (
+    select(*_ROW)
+    .where(
+        _Row.release_id == bindparam("release"),
+        _Row.mechanism == bindparam("mechanism"),
+        _Row.repetition >= bindparam("start"),
+        _Row.repetition < bindparam("stop"),
+    )
+    .order_by(_Row.drawn.desc())
+    .limit(1)
+)
 _FIRST = insert(_Row)
 _NEXT = text(
     "UPDATE partitions_drawn SET drawn = :drawn, seal = :seal"

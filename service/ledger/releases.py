@@ -1,6 +1,7 @@
 """Reading releases."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, cast
@@ -77,6 +78,12 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
     if row is None:
         raise NotFound("release", release_id)
     return _record(connection, row)
+
+
+def read_some(connection: Connection, account_id: int, release_ids: Sequence[str]) -> list[ReleaseRecord]:
+    """Read releases of an account, in the order in which they were registered; those that it has not are left out."""
+    query = _RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
+    return [_record(connection, row) for row in connection.execute(query)]
 
 
 def state_of(connection: Connection, account_id: int, release_id: str) -> State:

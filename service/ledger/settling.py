@@ -1,30 +1,41 @@
 """What becomes of held releases: one way for all of a line's accounts, and the expiry that nobody asks for.
 
-A hold counts against every budget of its line until it is committed, voided or expires. Expiry needs
-no background process: whoever locks an account whose ``next_expiry`` has passed leaves it, lets the
-holds expire and begins again; whoever only reads leaves them out.
+A hold counts against every budget of its line until it is committed, voided or expires. Whoever locks an account of
+which a few small holds are due leaves it, lets them expire and begins again. Where they are more, or have long plans,
+a charge that fits beside them is not kept waiting: they count as held until the server's own thread lets them expire,
+some in each transaction (``ExpiryKeeper``). Whoever only reads leaves them out.
 """
 
 import json
+import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, bindparam, delete, select, tuple_
+import structlog
+from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 
+from service.errors import ServiceError
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
 from service.ledger.accounts import AccountRecord, Line
+from service.ledger.background import until_stopped
 from service.ledger.database import Database, batch, secret_of
 from service.ledger.journal import Actor, has_entry
-from service.ledger.releases import HELD, ReleaseRecord, State, read_release
+from service.ledger.releases import HELD, ReleaseRecord, State, read_some
 from service.ledger.spending_rows import NOTHING, Change, Settled, Subplans
 from service.ledger.tables import Account, Hold, Release
 from service.privacy.filter import Totals, add_all
 from service.privacy.notation import read_plan
 
-_AT_ONCE = 500  # holds of one account that expire in one transaction
+_AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
+_CHARACTERS = 1 << 16  # of their plans together, but for one that is longer
+_PAUSE = 0.2  # seconds between looks at whether a charge left holds that are due
+_LOOKS = 50  # after which the accounts are asked, whoever left some
 _PAGE = 500
+_log = structlog.get_logger("service.expiry")
 
 Kind = Literal["approved", "committed", "voided", "expired"]
 
@@ -125,34 +136,54 @@ def _first_expiry(connection: Connection, account_id: int) -> str | None:
 _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 
 
-def expire(database: Database, account_id: int) -> bool:
-    """Let what an account holds expire where its time is over: one transaction for each account that registered some.
+def expire(database: Database, account_id: int, release_id: str | None = None) -> bool:
+    """Let some of what an account holds expire where its time is over: one transaction for each account below it.
 
-    Those who find it at the same moment queue for the same locks, and all but one find nothing left to do.
-    Returns whether there was anything.
+    One thread of a server does it at a time: those who find the same holds wait, and find them gone.
+
+    Args:
+        release_id: the one release that is to expire; None: those that were due first.
+
+    Returns:
+        Whether there was anything.
+
+    Raises:
+        Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
-    now = clock.now()
-    with database.read() as connection:
-        query = (
-            select(Release.id, Account.name)
-            .select_from(Hold)
-            .join(Release, Release.id == Hold.release_id)
-            .join(Account, Account.id == Release.account_id)
-            .where(Hold.account_id == account_id, Hold.expires_at <= now)
-            .order_by(Hold.expires_at)
-            .limit(_AT_ONCE)
-        )
-        due: defaultdict[str, list[str]] = defaultdict(list)
-        for row in connection.execute(query):
-            due[row.name].append(row.id)
-    for name, release_ids in due.items():
-        _expire(database, accounts.line_of(database, name), release_ids)
+    with database.expiring.place(time.monotonic() + database.lock_timeout):
+        due = _some_due(database, account_id, release_id)
+        for name, release_ids in due.items():
+            _expire(database, accounts.line_of(database, name), release_ids)
     return bool(due)
+
+
+def _some_due(database: Database, account_id: int, release_id: str | None) -> dict[str, list[str]]:
+    """Find releases whose time is over, by the account that registered them; few enough to be settled in a moment."""
+    query = (
+        select(Release.id, Account.name, func.length(Release.plan).label("size"))
+        .select_from(Hold)
+        .join(Release, Release.id == Hold.release_id)
+        .join(Account, Account.id == Release.account_id)
+        .where(Hold.account_id == account_id, Hold.expires_at <= clock.now())
+        .order_by(Hold.expires_at)
+        .limit(_AT_ONCE)
+    )
+    if release_id is not None:
+        query = query.where(Hold.release_id == release_id)
+    due: defaultdict[str, list[str]] = defaultdict(list)
+    size = 0
+    with database.read() as connection:
+        for row in connection.execute(query):
+            size += row.size
+            if size > _CHARACTERS and due:
+                break
+            due[row.name].append(row.id)
+    return due
 
 
 def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
     with database.read() as connection:
-        found = [held_of(read_release(connection, line.account_id, release_id)) for release_id in release_ids]
+        found = [held_of(release) for release in read_some(connection, line.account_id, release_ids)]
 
     def work(connection: Connection) -> AccountRecord | None:
         at = clock.now()
@@ -166,6 +197,50 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
         return settle(connection, locked, expired, "expired", "expired", {}, None, at)[-1]
 
     database.write(work, landed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head))
+
+
+class ExpiryKeeper:
+    """Lets holds expire whose time is over, while a server serves: at once where a charge left some, else soon."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Look for them now and then until the end of the block."""
+        with until_stopped(self._keep_expiring, "expiry"):
+            yield
+
+    def expire_all(self, stopping: threading.Event) -> None:
+        """Let everything expire that is due, or until the server stops.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        query = select(Account.id).where(Account.next_expiry <= clock.now()).order_by(Account.id)
+        with self._database.read() as connection:
+            due = connection.execute(query).scalars().all()
+        for account_id in due:
+            try:
+                began = time.monotonic()
+                while expire(self._database, account_id):
+                    if stopping.wait(time.monotonic() - began):  # as long as it took: the other half is for requests
+                        return
+                    began = time.monotonic()
+            except ServiceError as error:  # of one account, as where somebody changed a row
+                _log.warning("expiry", error=type(error).__name__, detail=error.for_operator or str(error))
+
+    def _keep_expiring(self, stopping: threading.Event) -> None:
+        looks = 0
+        while not stopping.wait(_PAUSE):
+            looks += 1
+            if not self._database.holds_due.is_set() and looks % _LOOKS:
+                continue
+            self._database.holds_due.clear()
+            try:
+                self.expire_all(stopping)
+            except Exception as error:  # noqa: BLE001 - whatever is in the database, the next look is made
+                _log.warning("expiry", error=type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)

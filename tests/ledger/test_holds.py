@@ -1,6 +1,7 @@
 """Reservations, proposals and what becomes of them: committed, voided, expired; in every budget and in the journal."""
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,12 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
-from service.ledger import accounts, budgets, clock, draws, holds, opening, packing, releases, spending
+from service.ledger import accounts, budgets, clock, draws, holds, opening, packing, releases, settling, spending
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.releases import State
 from service.ledger.settling import expire, present
+from service.ledger.verify import verify
 from service.privacy.filter import Totals
 from service.privacy.pricing import Price
 from tests.ledger.charging import (
@@ -441,6 +443,105 @@ def test_prices_that_are_alike_are_read_once_however_many_holds_are_due(
     assert expire(database, shown.id)
     assert len(read) == 4
     assert (account_of(database).totals, account_of(database).releases) == (opened, 0)
+
+
+def _expire_in_background(database: Database) -> None:
+    settling.ExpiryKeeper(database).expire_all(threading.Event())
+
+
+def test_whoever_meets_many_holds_that_are_due_writes_none_of_them_down(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One principal's reservations end together: a charge below the same account fits beside them, and waits for none.
+
+    A charge that does not fit beside them has them expire, all of them, and then fits or does not.
+    """
+    for name, parent in (("agency", None), ("census", "agency"), ("survey", "agency")):
+        open_account(database, name, parent=parent, definition="pure", epsilon="4")
+    reserve(database, *[_DRAWN] * 30, name="census")
+    time.forward(1)
+    expired: list[object] = []
+    settle = settling.settle
+
+    def counted(connection: Any, line: Any, settled: Any, *more: Any) -> Any:
+        expired.append(len(settled))
+        return settle(connection, line, settled, *more)
+
+    monkeypatch.setattr(settling, "settle", counted)
+    charge(database, _DRAWN, name="survey")
+    assert (expired, database.holds_due.is_set()) == ([], True)
+    assert left(database, "agency") == Fraction(39, 10)
+    assert _kinds(database, "agency")[-2:] == ["reserved", "committed"]
+    _expire_in_background(database)
+    assert expired == [25, 5]
+    assert Counter(_kinds(database, "agency"))["expired"] == Counter(_kinds(database, "census"))["expired"] == 30
+    reserve(database, *[_DRAWN] * 30, name="census")
+    time.forward(1)
+    charge(database, {"type": "geometric", "epsilon": "3"}, name="survey")
+    assert expired == [25, 5, 25, 5]
+    with pytest.raises(BudgetExceeded):
+        charge(database, {"type": "geometric", "epsilon": "1"}, name="survey")
+    assert left(database, "agency") == Fraction(9, 10)
+    for name in ("agency", "census", "survey"):
+        with database.read() as connection:
+            assert verify(connection, name).first_bad is None
+
+
+def test_nobody_reads_the_long_plans_of_others_that_are_due(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database, "agency")
+    open_account(database, "census", parent="agency")
+    open_account(database, "survey", parent="agency")
+    plan = {"type": "sequence", "parts": [{"type": "geometric", "scale": str(1000 + k)} for k in range(500)]}
+    reserve(database, plan, plan, plan, name="census")
+    time.forward(1)
+    monkeypatch.setattr(settling, "held_of", None)
+    charge(database, _DRAWN, name="survey")
+    assert _kinds(database, "agency")[-1] == "committed"
+    monkeypatch.undo()
+    monkeypatch.setattr(clock, "now", time.now)
+    _expire_in_background(database)
+    assert _kinds(database, "agency")[-3:] == ["expired"] * 3
+    assert (_rows(database, "holds"), account_of(database, "agency").next_expiry) == (0, None)
+
+
+@pytest.mark.parametrize("late", [commit, void, _draw])
+def test_whoever_comes_too_late_among_many_finds_it_expired(
+    database: Database, time: _Clock, late: Callable[..., object]
+) -> None:
+    open_account(database, definition="pure", epsilon="9")
+    releases_due = reserve(database, *[_DRAWN] * 20)
+    time.forward(1)
+    with pytest.raises(Conflict, match="expired"):
+        late(database, releases_due[7])
+    assert _kinds(database)[-1] == "expired"
+    assert Counter(_kinds(database))["expired"] == 1
+    assert release_of(database, releases_due[7]).state == "expired"
+
+
+def test_one_account_whose_hold_was_changed_does_not_keep_the_others(database: Database, time: _Clock) -> None:
+    for name in ("one", "two"):
+        open_account(database, name)
+        reserve(database, _DRAWN, name=name)
+    changed = text("UPDATE holds SET price = '{}' WHERE account_id = 1")
+    database.write(lambda connection: connection.execute(changed), landed=lambda *_: False)
+    time.forward(1)
+    _expire_in_background(database)
+    with database.read() as connection:
+        states = connection.execute(text("SELECT state FROM releases ORDER BY account_id")).scalars().all()
+    assert states == ["reserved", "expired"]
+
+
+def test_a_server_lets_holds_expire_that_a_charge_left(database: Database) -> None:
+    open_account(database, definition="pure", epsilon="9")
+    now = datetime.now(UTC)
+    charge(database, *[_DRAWN] * 20, reserve_for=timedelta(microseconds=1))
+    charge(database, _DRAWN)
+    with settling.ExpiryKeeper(database).keeping():
+        while Counter(_kinds(database))["expired"] < 20:
+            assert datetime.now(UTC) - now < timedelta(minutes=1)
+    assert _rows(database, "holds") == 0
 
 
 def test_threads_that_find_the_same_holds_due(database: Database, time: _Clock) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
+from service.errors import AccountClosed, BudgetExceeded, Conflict, Fault, InvalidInput, NotFound, Overrun
 from service.ledger import accounts, charges, opening, spending
 from service.ledger.accounts import MAX_DEPTH
 from service.ledger.budgets import read_budget
@@ -300,18 +300,45 @@ def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database
     assert _refused(database, _TENTH, "people").failures[0].account == "agency"
 
 
-def test_a_batch_is_bounded_by_the_entries_that_it_makes(database: Database) -> None:
+def test_a_charge_is_bounded_by_the_rows_that_it_writes(database: Database) -> None:
     """Each account of a line has an entry of each release, and a long one where it looks at 250 orders."""
     open_account(database, "agency", definition="approximate", epsilon="3", delta="1e-6")
     open_account(database, "programme", parent="agency", definition="approximate", epsilon="3", delta="1e-6")
     open_account(database, "plain", definition="pure", epsilon="3")
-    plan = read_plan(_TENTH)
-    new = NewRelease("a release", plan, _TENTH, (), Fraction(1, 10**10), "/plan")
-    for name, most in (("agency", 16_666), ("programme", 8_333), ("plain", 100_000)):
-        line = accounts.line_of(database, name)
-        charges._require_few(line, [new] * most)
-        with pytest.raises(InvalidInput, match=f"expected at most {most} releases") as refused:
-            charges._require_few(line, [new] * (most + 1))
-        assert refused.value.faults[0].pointer == "/releases"
-    with pytest.raises(InvalidInput, match="expected at most 8333 releases"):
-        charges.prepare(database, "programme", [new] * 8_334)
+    open_account(database, "below", parent="plain", definition="pure", epsilon="3")
+    batch = {"agency": 6_700, "programme": 4_000, "plain": 13_500, "below": 10_400}
+    for name, most in batch.items():
+        _prepare(database, name, _TENTH, number=most)
+        refused = _too_long(database, name, _TENTH, number=most + 200)
+        assert refused.pointer == "/releases"
+        assert f"number of releases {most + 200} (reserved 0), tags 0, distinct subplans 1," in refused.detail
+    tagged = {"type": "sequence", "parts": [_TENTH | {"tags": [f"{k}-{j}" for j in range(64)]} for k in range(4_000)]}
+    refused = _too_long(database, "plain", tagged)
+    assert refused.pointer == "/plan"
+    assert "got an estimated 2.68: " in refused.detail
+    assert "releases 1 (reserved 0), tags 256000, distinct subplans 4000," in refused.detail
+    for depth in range(6):
+        open_account(
+            database,
+            f"below {depth}",
+            parent=f"below {depth - 1}" if depth else "below",
+            definition="pure",
+            epsilon="3",
+        )
+    unlike = {"type": "sequence", "parts": [{"type": "geometric", "scale": str(k)} for k in range(1, 5_001)]}
+    _prepare(database, "below 5", unlike, number=4)
+    assert "distinct subplans 25000," in _too_long(database, "below 5", unlike, number=5).detail
+    named = {"type": "sequence", "parts": [_TENTH | {"name": f"{k:0100}"} for k in range(1_000)]}
+    assert "distinct subplans 1," in _too_long(database, "plain", named, number=600).detail
+
+
+def _prepare(database: Database, name: str, document: dict[str, Any], *, number: int = 1) -> None:
+    new = NewRelease("a release", read_plan(document), document, (), Fraction(1, 10**10), "/plan")
+    charges.prepare(database, name, [new] * number)
+
+
+def _too_long(database: Database, name: str, document: dict[str, Any], *, number: int = 1) -> Fault:
+    with pytest.raises(InvalidInput, match="expected at most 2 seconds of writing, got an estimated") as refused:
+        _prepare(database, name, document, number=number)
+    (fault,) = refused.value.faults
+    return fault

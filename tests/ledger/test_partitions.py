@@ -2,15 +2,19 @@
 
 import io
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, event, text
 
 from service.errors import Conflict
-from service.ledger import accounts, partitions, registry
+from service.ledger import accounts, draws, partitions, registry
+from service.ledger.branches import ChoiceBound, bounds_above
 from service.ledger.database import Database
+from service.ledger.drawn import Turn
 from service.ledger.exports import BadExport
 from service.ledger.migrate import downgrade, migrate
 from service.ledger.rebuild import rebuild
@@ -18,7 +22,7 @@ from service.ledger.signing import Signer
 from service.ledger.verify import verify
 from service.privacy.notation import read_plan
 from service.privacy.plan import mechanisms_of
-from tests.ledger.charging import account_of, open_account, seal, unseal
+from tests.ledger.charging import ANN, account_of, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, draw, exported, register, tabulate
 
 _COUNTY: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "county"}
@@ -133,6 +137,81 @@ def test_the_table_itself_holds_no_more_than_is_declared(database: Database) -> 
     draw(database, "people", of, plan, partition="01")
     with pytest.raises((RuntimeError, Conflict)):
         _run(database, "UPDATE partitions_drawn SET drawn = 2")
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    """A repeated mechanism below choices above each other, each of two branches that share 9 partitions."""
+    plan: dict[str, Any] = {"type": "repeat", "count": 4, "part": _COUNTY | {"partitions": 9}}
+    for number in range(depth):
+        other = _COUNTY | {"name": f"other {number}", "partitions": 9}
+        plan = {"type": "choice", "parts": [plan, {"type": "repeat", "count": 1 + number, "part": other}]}
+    return {"type": "repeat", "count": 3, "part": plan}
+
+
+def test_a_draw_below_many_choices_looks_up_as_much_as_below_one(database: Database) -> None:
+    _opened(database)
+    asked: list[str] = []
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        if "partitions_drawn" in statement and "accounts" not in statement:
+            asked.append(statement)
+
+    numbers = []
+    for depth in (1, 20):
+        plan = _nested(depth)
+        (of,) = register(database, "people", plan)
+        for turn in range(4):
+            asked.clear()
+            event.listen(Engine, "before_cursor_execute", note)
+            try:
+                _draw_one(database, of, plan, 0, Turn(f"p{turn}", turn))
+            finally:
+                event.remove(Engine, "before_cursor_execute", note)
+        numbers.append(len(asked))
+    assert numbers == [4, 4]  # its counter before and after; the mechanisms that were drawn, and the turn of one
+
+
+def test_branches_share_what_is_declared_in_each_turn_of_each_choice(database: Database) -> None:
+    """Draws at random, each held against the bound as its definition has it, of all counters together."""
+    _opened(database)
+    plan, chosen, refused = _nested(2), random.Random(15), 0
+    (of,) = register(database, "people", plan)
+    value = read_plan(plan)
+    mechanisms = list(mechanisms_of(value))
+    for number in range(150):
+        mechanism = chosen.choice(mechanisms)
+        name = mechanism.name or ""
+        turn = chosen.randrange(3 * {"county": 4, "other 0": 1, "other 1": 2}[name])
+        counters = {at: drawn for at, (_, drawn) in _counters(database).items()}
+        after = counters | {(name, turn): counters.get((name, turn), 0) + 1}
+        fits = after[name, turn] <= 9 and all(
+            sum(_runs(after, bound).values()) <= 9 for bound in bounds_above(value, mechanism, turn)
+        )
+        try:
+            _draw_one(database, of, plan, mechanisms.index(mechanism), Turn(f"p{number}", turn))
+        except Conflict:
+            assert not fits
+            assert _counters(database).keys() == counters.keys()
+            refused += 1
+        else:
+            assert fits
+    assert 20 < refused < 130
+    assert _reason(database) is None
+
+
+def _draw_one(database: Database, release: str, plan: Any, which: int, turn: Turn) -> None:
+    value = read_plan(plan)
+    place = draws.place_of(value, list(mechanisms_of(value))[which], turn)
+    draws.draw(database, ANN, "people", release, draws.seal(place, np.array([7])))
+
+
+def _runs(counters: Mapping[tuple[str, int], int], bound: ChoiceBound) -> dict[int, int]:
+    runs: dict[int, int] = {}
+    for (name, repetition), drawn in counters.items():
+        branch, repetitions = bound.mechanisms.get(name, (0, range(0)))
+        if repetition in repetitions:
+            runs[branch] = max(runs.get(branch, 0), drawn)
+    return runs
 
 
 # Verification
