@@ -124,6 +124,11 @@ def _charges() -> list[Ask]:
     return [("/v1/accounts/small/releases", {"name": "x", "plan": _NOISE})]
 
 
+def _reservations() -> list[Ask]:
+    held = {"name": "x", "plan": _NOISE, "reserve_for": "PT1S"}
+    return [("/v1/accounts/small/releases/batch", {"releases": [held] * 100})]
+
+
 def _heavy_charges() -> list[Ask]:
     return [
         ("/v1/accounts/curved/releases", {"name": "x", "plan": _plan(_offset(100 * n + k) for k in range(50))})
@@ -209,6 +214,7 @@ ATTACKS = (
     Attack("auditor", "SafeTab plans of 16 levels", _safetabs),
     Attack("auditor", "200,000 cells to crossing totals", _crossings),
     Attack("pipeline", "small charges", _charges),
+    Attack("pipeline", "batches of 100 reservations of a second", _reservations),
     Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
     Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
     Attack("pipeline", f"charges of {_PARTS:,} unlike mechanisms", _stored_wide_charges),
