@@ -32,6 +32,7 @@ from tests.api.calls import (
     client_of,
     concentrated,
     json_of,
+    make_key,
     open_account,
     problem_of,
     pure,
@@ -149,14 +150,16 @@ def _account_locked(url: str) -> Iterator[None]:
 
 
 def test_readers_and_probes_answer_while_writers_wait(served: Client, database: Database, database_url: str) -> None:
-    """More writers wait than there are threads for them; when the lock is gone all of them are served."""
+    """More of one principal wait than there are threads for writers; when the lock is gone all of them are served."""
     open_account(served)
+    other = make_key(served, "steward", "other")
     with ThreadPoolExecutor(_THREADS) as threads:
         with _account_locked(database_url):
             waiting = [threads.submit(charge, served, concentrated("0.01")) for _ in range(_THREADS)]
             for path in ("/readyz", "/healthz", "/v1/accounts/people/balance", "/v1/accounts/people/releases"):
-                json_of(served.get(path, timeout=10))
-            json_of(served.post("/v1/compositions", json={"plan": pure(1)}, timeout=10))
+                json_of(served.get(path, headers=other, timeout=10))
+            asked = {"plan": pure(1)}
+            json_of(served.post("/v1/compositions", json=asked, headers=other, timeout=10))
             problem_of(served.get("/v1/accounts", headers=bearer("nobody's"), timeout=10), "unauthenticated")
             assert not any(answer.done() for answer in waiting)
         assert {answer.result().status_code for answer in waiting} == {201}
