@@ -80,8 +80,8 @@ def _ends(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
 
 def head(connection: Connection) -> Head:
     """The last entry; before the first one, that of an empty chain."""
-    last = select(InstallationEntry.seq, InstallationEntry.hash).order_by(InstallationEntry.seq.desc()).limit(1)
-    row = connection.execute(last).one_or_none()
+    last = select(InstallationEntry.seq, InstallationEntry.hash).where(InstallationEntry.seq > BEFORE_FIRST.seq)
+    row = connection.execute(last.order_by(InstallationEntry.seq.desc()).limit(1)).one_or_none()
     return BEFORE_FIRST if row is None else Head(*row)
 
 

@@ -398,7 +398,7 @@ def test_a_row_of_0_4_0_that_somebody_changed_is_not_adopted(database: Database)
     for name, edit in wrong.items():
         _without_trigger(database, f"UPDATE accounts SET {edit} WHERE name = '{name}'")
     adopt(database, SECRET, None)
-    assert _said(database)[-1] == {"spending": 4}
+    assert _said(database)[-1] == {"spending": 4, "draws": 0, "partitions": 0}
     for name in names:
         if name in wrong:
             with pytest.raises(Unavailable, match="not as the service wrote it"):
@@ -416,5 +416,5 @@ def test_a_start_goes_on_with_what_an_interrupted_one_began(database: Database) 
     entries_of(database)
     adopt(database, SECRET, None)
     assert _stored(database) == right
-    assert _said(database)[-1] == {"spending": 1}
+    assert _said(database)[-1] == {"spending": 1, "draws": 0, "partitions": 0}
     _check(database, "people", "places")
