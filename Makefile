@@ -42,8 +42,8 @@ test-contract: $(VENV)/dev.stamp ## send generated requests to every operation a
 test-spark: $(VENV)/spark.stamp ## run the example's Spark job on a local Spark, which takes Java
 	$(BIN)/python -m pytest tests/test_examples.py
 
-test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of each law
-	$(BIN)/python -m pytest -m statistics tests/noise
+test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of each law, and compute the oracle's values again
+	$(BIN)/python -m pytest -m statistics tests/noise tests/oracles
 
 test-image: $(VENV)/dev.stamp ## follow the Dockerfile in a root of its own and run what it makes (as root, with debootstrap)
 	$(BIN)/python -m pytest -m image tests/image

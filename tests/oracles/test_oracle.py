@@ -6,6 +6,7 @@ import pytest
 from tests.oracles import files, oracle
 
 
+@pytest.mark.statistics  # half a minute, for a file that changes once a year
 def test_the_reference_values_are_what_the_oracle_computes() -> None:
     assert oracle.table() == files.VALUES.read_text(encoding="utf-8")
 
