@@ -139,7 +139,8 @@ def test_entries_that_are_deleted_under_a_server_stop_it(tmp_path: Path) -> None
         open_account(client)
         _load(client, 1)
         with closing(sqlite3.connect(tmp_path / "data" / "ledger.db")) as raw:
-            older = raw.execute("SELECT totals, head_seq, head_hash, releases, seal FROM accounts").fetchone()
+            columns = ("totals", "head_seq", "head_hash", "releases", "spending_sum", "seal")
+            older = raw.execute(f"SELECT {', '.join(columns)} FROM accounts").fetchone()
         _load(client, 4)
         _until_marked(tmp_path, 6)
         with closing(sqlite3.connect(tmp_path / "data" / "ledger.db")) as raw, raw:
@@ -147,7 +148,7 @@ def test_entries_that_are_deleted_under_a_server_stop_it(tmp_path: Path) -> None
                 raw.execute(f"DROP TRIGGER {trigger}")
             raw.execute("DELETE FROM journal WHERE seq > 2")
             raw.execute("DELETE FROM releases WHERE seq > 2")
-            raw.execute("UPDATE accounts SET totals = ?, head_seq = ?, head_hash = ?, releases = ?, seal = ?", older)
+            raw.execute(f"UPDATE accounts SET {', '.join(f'{column} = ?' for column in columns)}", older)
         assert not json_of(client.get("/v1/accounts/people/verify"))["valid"]
         asked = {"name": "r", "plan": pure("0.001")}
         problem_of(client.post("/v1/accounts/people/releases", json=asked), "unavailable")
