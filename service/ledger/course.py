@@ -81,7 +81,7 @@ def course_of(connection: Connection, account: AccountRecord, points: int) -> Co
 
 def _steps(connection: Connection, account: AccountRecord, number: int, every: int) -> Iterator[Step]:
     chain = Chain(account.name, subplans=False)
-    for place, entry in enumerate(followed(connection, account.id, chain, account.head.seq, _CHANGING)):
+    for place, entry in enumerate(followed(connection, account, chain, account.head.seq, _CHANGING)):
         if place % every == 0 or place == number - 1:
             yield _step(chain, entry.kind, json.loads(entry.body)["time"])
 

@@ -16,7 +16,7 @@ from service.ledger.database import Database
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
-from service.ledger.metadata import LARGEST, Metadata, merged, write_metadata
+from service.ledger.metadata import LARGEST, Metadata, merged, require_vouched, write_metadata
 from service.ledger.once import Answer, once
 from service.ledger.releases import metadata_of, read_release, state_at
 from service.ledger.settling import present
@@ -35,10 +35,13 @@ def describe_account(
         InvalidInput: all of it would be too long.
     """
     line = accounts.line_of(database, name)
+    vouched = _vouched(database, name, None)
 
     def work(connection: Connection, at: str) -> AccountRecord:
         locked = accounts.lock_account(connection, line)
         old = accounts.read_account(connection, name).metadata
+        if old != vouched:
+            require_vouched(connection, locked.chain, None)
         _write(connection, locked, None, old, patch, request.actor, at)
         return accounts.read_account(connection, name)
 
@@ -60,10 +63,13 @@ def describe_release(
     line = accounts.line_of(database, name)
     with database.read() as connection:  # its plan may be long, and is not read under the lock
         found = read_release(connection, line.account_id, release_id)
+    vouched = _vouched(database, name, release_id)
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_account(connection, line)
         old = metadata_of(connection, locked.id, release_id)
+        if old != vouched:
+            require_vouched(connection, locked.chain, release_id)
         _write(connection, locked, release_id, old, patch, request.actor, at)
         account = present(connection, accounts.read_account(connection, name), at).account
         state, said = state_at(connection, locked.id, found, at), metadata_of(connection, locked.id, release_id)
@@ -73,6 +79,13 @@ def describe_release(
         return has_entry(connection, settled.account.id, settled.account.head)
 
     return once(database, request, work, status=200, render=render, landed=landed)
+
+
+def _vouched(database: Database, name: str, release_id: str | None) -> Metadata:
+    """What is said of an account, or of a release of it, as its journal vouches for; not followed under a lock."""
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+        return require_vouched(connection, account.chain, release_id)
 
 
 def _write(

@@ -320,11 +320,16 @@ class Moment:
 
 
 def followed(
-    connection: Connection, account_id: int, chain: Chain, until: int, kinds: Collection[str] | None = None
+    connection: Connection, account: AccountRecord, chain: Chain, until: int, kinds: Collection[str] | None = None
 ) -> Iterator[JournalEntry]:
-    """Each entry of an account's journal up to ``until``, right after a chain followed it; with ``kinds``, of these."""
+    """Yield each entry of an account's journal up to ``until``, after a chain followed it; with ``kinds``, of these.
+
+    Raises:
+        Altered: the journal, up to its head, is not as the service wrote it.
+    """
+    journal.require_chain(connection, account.id, journal.BEFORE_FIRST, account.head)
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
-    query = query.where(Entry.account_id == account_id, journal.up_to(Entry.seq, until)).order_by(Entry.seq)
+    query = query.where(Entry.account_id == account.id, journal.up_to(Entry.seq, until)).order_by(Entry.seq)
     if kinds is not None:
         query = query.where(Entry.kind.in_(kinds))
     with ExitStack() as cursors:
@@ -344,7 +349,7 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Moment
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
     """
     chain = Chain(account.name)
-    for _ in followed(connection, account.id, chain, until):
+    for _ in followed(connection, account, chain, until):
         pass
     moment = replace(as_left(account, chain), metadata=chain.metadata, proposed=chain.proposed)
     return Moment(moment, chain.spent, chain.reserved)

@@ -38,9 +38,7 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
             at = clock.now()
             row = {"id": _ONLY_ROW, "secret_fingerprint": mine, "created_at": at}
             connection.execute(insert(Installation).values(row))
-            # No older version was here: what has no seal is nobody's from the first moment on.
-            none: dict[str, object] = dict.fromkeys(SEALED_ROWS, 0)
-            installation_journal.append(connection, secret, "rows_sealed", none, actor=None, at=at)
+            note_nothing_to_adopt(connection, secret, at)
         return mine if known is None else known
 
     if bind_new:
@@ -56,6 +54,19 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
             f" (its fingerprint begins {mine[:8]}, the database expects {expected})"
         )
     database.secret = secret
+
+
+def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> None:
+    """Write down, once, that no older version was here: what has no seal is nobody's from this moment on.
+
+    Raises:
+        Broken: the installation's journal is not sound.
+    """
+    said = installation_journal.read(connection, secret)
+    sealed = {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
+    rest: dict[str, object] = {of: 0 for of in SEALED_ROWS if of not in sealed}
+    if rest:
+        installation_journal.append(connection, secret, "rows_sealed", rest, actor=None, at=at)
 
 
 def is_bound(database: Database) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select
 
-from service.errors import LedgerRolledBack
+from service.errors import Altered, LedgerRolledBack
 from service.ledger.company import Made
 from service.ledger.database import batch, note_entries, require_written, tally
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
@@ -269,6 +269,36 @@ def entries(
     )
     rows = rows_of(connection, query, func.length(Entry.body), limit, before_reading=before_reading)
     return page_of(rows, lambda row: JournalEntry(*row))
+
+
+def require_chain(connection: Connection, account_id: int, before: Head, head: Head) -> None:
+    """Make sure that the entries after one head up to another are as the service wrote them.
+
+    A hash that stands beside a text in the database vouches for nothing by itself: that of the account's head does,
+    which is sealed, for all entries that it follows from.
+
+    Raises:
+        Altered: they are not.
+    """
+    last = before
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
+    query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
+    try:
+        while rows := connection.execute(query.where(Entry.seq > last.seq)).all():
+            for entry in map(JournalEntry._make, rows):
+                check_link(last, entry)
+                last = Head(entry.seq, entry.hash)
+    except Broken as broken:
+        raise _altered(account_id, last.seq + 1, broken) from None
+    if last != head:
+        raise _altered(account_id, head.seq, "it is not the sealed one")
+
+
+def _altered(account_id: int, seq: int, reason: object) -> Altered:
+    return Altered("the account's journal", f"entry {seq} of account {account_id}", f"{reason}; run verify")
+
+
+_CHAINED = 500  # entries that are read at a time
 
 
 def require_kept(connection: Connection, kept: Kept) -> None:

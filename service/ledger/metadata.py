@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ScalarSelect, select
+from sqlalchemy import Connection, ScalarSelect, select
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered
-from service.ledger.journal import canonical, entry_hash, up_to
+from service.ledger.journal import AccountHead, Head, canonical, entry_hash, require_chain, up_to
 from service.ledger.tables import Account, Description, Entry
 
 Metadata = dict[str, str | list[str]]
@@ -76,6 +76,20 @@ def read_metadata(text: str | None, of: str) -> Metadata:
     except (KeyError, TypeError, ValueError):
         pass
     raise Altered("what is said of it", f"the last entry that describes {of}")
+
+
+def require_vouched(connection: Connection, account: AccountHead, release_id: str | None) -> Metadata:
+    """Return what the last description says, after its entry was held against the account's sealed head.
+
+    Raises:
+        Altered: it is not as the service wrote it.
+    """
+    text = connection.execute(select(last_description(account.id, release_id))).scalar_one()
+    said = read_metadata(text, f"account {account.name!r}")
+    if text is not None:
+        seq = json.loads(text[2 * _DIGITS :])["seq"]
+        require_chain(connection, account.id, Head(seq - 1, text[:_DIGITS]), account.head)
+    return said
 
 
 def check_metadata(value: object) -> Metadata:

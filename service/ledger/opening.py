@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
 from service.ledger import accounts, budgets, journal
-from service.ledger.accounts import MAX_DEPTH, AccountRecord
+from service.ledger.accounts import MAX_DEPTH, AccountRecord, ProposedChange
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.journal import BEFORE_FIRST, has_entry
@@ -128,6 +128,8 @@ def change_account(
     """
     line = accounts.line_of(database, name)
     stated: dict[str, object] = {}  # what is proposed, where it is
+    with database.read() as connection:  # the journal since then may be long, and is not followed under the lock
+        vouched = accounts.vouched_proposal(connection, accounts.read_account(connection, name))
 
     def work(connection: Connection, at: str) -> AccountRecord:
         account = accounts.lock_account(connection, line)
@@ -157,7 +159,7 @@ def change_account(
             after = replace(account, state=change)
         if _frees(account, change) and _asks_approval(connection, name):
             stated.update(content or {"state": change})
-            proposed = accounts.read_account(connection, name).proposed
+            proposed = _waiting(connection, name, vouched)
             if proposed is None or proposed.change != stated:
                 kind, content, after = "change_proposed", dict(stated), account
             elif proposed.by.name == request.principal:
@@ -173,6 +175,12 @@ def change_account(
         return 202 if account.proposed is not None and account.proposed.change == stated else 200
 
     return once(database, request, work, status=status, render=render, landed=_landed)
+
+
+def _waiting(connection: Connection, name: str, vouched: ProposedChange | None) -> ProposedChange | None:
+    """Return the change that waits; where it is not the one that was held against the journal, it is now."""
+    account = accounts.read_account(connection, name)
+    return vouched if account.proposed == vouched else accounts.vouched_proposal(connection, account)
 
 
 def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:

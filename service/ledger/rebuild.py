@@ -9,13 +9,14 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.errors import Conflict
-from service.ledger import accounts, branches, budgets, draw_rows, draws, hold_rows, partitions, release_rows
+from service.ledger import accounts, branches, budgets, clock, draw_rows, draws, hold_rows, partitions, release_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
 from service.ledger.company import Made
 from service.ledger.database import Database, note_entries, secret_of
 from service.ledger.exports import BadExport, Drawn, Entered, Reader
 from service.ledger.history import Chain, Said, as_left, ends_by_itself
+from service.ledger.installation import note_nothing_to_adopt
 from service.ledger.installation_journal import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.metadata import write_metadata
@@ -43,6 +44,7 @@ def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: s
         lock_installation(connection)
         if connection.execute(select(Account.id).limit(1)).first() is not None:
             raise Conflict("expected a ledger without accounts: an import makes a ledger and never changes one")
+        note_nothing_to_adopt(connection, secret_of(connection), clock.now())  # whoever bound the database before
         with open_file() as file:
             reader = Reader(file, public_key)
             writer = _Writer(connection, reader)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from sqlalchemy import select
 
-from service.errors import Conflict, NotFound
+from service.errors import Conflict, NotFound, Unavailable
 from service.ledger import clock, exports, journal, packing
+from service.ledger.adoption import adopt
 from service.ledger.database import Database, open_database
 from service.ledger.exports import BadExport, Reader
 from service.ledger.journal import Head
@@ -24,7 +25,7 @@ from service.ledger.secret import Secret
 from service.ledger.signing import Signer, signer_of
 from service.ledger.tables import Base
 from service.ledger.verify import verify
-from tests.ledger.charging import SECRET, account_of, charge, entries_of, open_account
+from tests.ledger.charging import SECRET, account_of, bind_as_before, charge, entries_of, open_account, unseal
 from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, draw_what_is_held, everything, exported, play
 
 _SAME = (
@@ -224,6 +225,20 @@ def test_noisy_counts_that_unpack_to_more_than_was_drawn_are_refused(file: list[
     for noisy in (*(base64.b64encode(bomb).decode() for bomb in bombs), "", "!", None, 7):
         changed = json.dumps(draw | {"noisy": noisy}).encode() + b"\n"
         assert _refused_at([*file[:at], changed, *file[at + 1 :]], signer) == at + 1
+
+
+def test_an_import_leaves_nothing_to_adopt(new_database: Callable[[], Database], signer: Signer) -> None:
+    """Whoever bound the database before: what somebody adds between the import and the first start is nobody's."""
+    original, copy = new_database(), new_database()
+    open_account(original)
+    charge(original, A)
+    bind_as_before(copy)
+    _imported(copy, exported(original, signer), signer)
+    open_account(copy, "forged")
+    unseal(copy)
+    adopt(copy, SECRET, None)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(copy, "forged")
 
 
 def test_nothing_is_imported_of_a_file_that_is_refused(database: Database, file: list[bytes], signer: Signer) -> None:

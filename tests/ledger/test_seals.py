@@ -14,7 +14,7 @@ from service.ledger.budgets import read_budget, read_price
 from service.ledger.course import course_of
 from service.ledger.database import Database
 from service.ledger.history import replay
-from service.ledger.journal import Actor, BadEntry, Head
+from service.ledger.journal import Actor, BadEntry, Head, entry_hash
 from service.ledger.receipts import receipt_of
 from service.ledger.recompute import Repriced, recompute
 from service.ledger.registry import largest_budget
@@ -505,3 +505,67 @@ def test_a_hold_that_was_put_back_is_told_of(database: Database, monkeypatch: py
     _write(database, "DELETE FROM holds WHERE release_id = :release", release=expired)
     charge(database, _PLAN)
     entries_of(database)
+
+
+def _retold(database: Database, seq: int, old: str, new: str) -> None:
+    """Change an entry's text, and with it the hash beside it, as somebody who has no secret can; others stay."""
+    with database.read() as connection:
+        query = text("SELECT body FROM journal WHERE account_id = 1 AND seq = :seq")
+        body = connection.execute(query, {"seq": seq}).scalar_one()
+        previous = journal.hash_before(connection, 1, seq)
+    assert old in body
+    changed = body.replace(old, new)
+    drop = {"sqlite": "DROP TRIGGER journal_no_update", "postgresql": "SET LOCAL session_replication_role = replica"}
+    edit = "UPDATE journal SET body = :body, hash = :hash WHERE account_id = 1 AND seq = :seq"
+    _write(database, drop[database.kind], edit, body=changed, hash=entry_hash(previous, changed), seq=seq)
+
+
+def test_a_past_that_somebody_retold_is_not_told(database: Database) -> None:
+    open_account(database, **_MORE)
+    charge(database, _PLAN)
+    charge(database, _PLAN)
+    _retold(database, 2, '"epsilon":"2/5"', '"epsilon":"1/5"')
+    account = account_of(database)
+    tellers: tuple[Callable[[Connection], object], ...] = (
+        lambda connection: replay(connection, account, 2),
+        lambda connection: replay(connection, account, 3),
+        lambda connection: course_of(connection, account, 10),
+    )
+    for tell in tellers:
+        with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+            tell(connection)
+        assert "entry 3 of account 1" in str(refused.value.for_operator)
+
+
+@pytest.mark.parametrize("of_release", [False, True])
+def test_words_that_somebody_retold_are_not_journalled_again(database: Database, of_release: bool) -> None:
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN)
+    release = charged.id if of_release else None
+    describe(database, "people", release, name="people")
+    charge(database, _PLAN)
+    _retold(database, 3, '"name":"people"', '"name":"others"')
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        describe(database, "people", release, description="an edit")
+    assert _head_of(database) == 4
+
+
+def _head_of(database: Database) -> int:
+    """The number of the account's last entry, whatever can be read of it."""
+    with database.read() as connection:
+        return int(connection.execute(text("SELECT head_seq FROM accounts WHERE id = 1")).scalar_one())
+
+
+def test_a_proposal_that_somebody_retold_is_not_approved_by_who_proposed_it(database: Database) -> None:
+    open_account(database, approval_above="0.5", **{**_MORE, "epsilon": "1"})
+    change = read_budget(_MORE)
+
+    def ask() -> int:
+        return opening.change_account(database, ANN, "people", change, lambda _: "", "/budget").status
+
+    assert ask() == 202
+    charge(database, _PLAN)
+    _retold(database, 2, '"actor":"ann"', '"actor":"eve"')
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        ask()
+    assert _head_of(database) == 3
