@@ -61,9 +61,10 @@ class StrictRoute(APIRoute):
 
         largest = LARGEST_SHORT if issubclass(model, Short) else sys.maxsize
         helped_from, finish = getattr(self.endpoint, IN_HELPERS, sys.maxsize), getattr(self.endpoint, FINISH, None)
+        changes = any(dependency.call is change_of for dependency in self.dependant.dependencies)
 
-        def helped(request: Request, body: bytes) -> Helped:
-            change = partial(change_of, request, request.headers.get("Idempotency-Key"))
+        async def helped(request: Request, body: bytes) -> Helped:
+            change = await change_of(request, request.headers.get("Idempotency-Key")) if changes else None
             return Helped(request.app.state.helpers, body, change)
 
         async def read_and_handle(request: Request) -> Response:
@@ -84,7 +85,7 @@ class StrictRoute(APIRoute):
                     check_size(*measured)
             if len(body) >= helped_from and state.helpers is not None:
                 await check_kept(request)
-                return helped(request, body)
+                return await helped(request, body)
             if finish is not None and len(body) > _LONG and state.helpers is not None:
                 await check_kept(request)
                 return await _read_elsewhere(request, body, finish)
@@ -94,7 +95,7 @@ class StrictRoute(APIRoute):
                 await check_kept(request)
                 with suppress(Elsewhere):
                     return await handle(request)
-            return helped(request, body)
+            return await helped(request, body)
 
         return read_and_handle
 

@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
@@ -31,12 +31,13 @@ R = TypeVar("R")
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 PRICES_ONLY = "prices_only"  # in the state of a request that a helper is asked
 WRITES = "writes"  # in the state of a request in a helper: has the serving process write
+NOISE_KEY = "noise_key"  # likewise: of the keystream for its noise, which the serving process keeps
 READ_ONLY = "read_only"  # likewise, of one that it reads and does not do
 IN_HELPERS = "in_helpers"  # of a handler that runs in a helper: for bodies of so many bytes or more
 FINISH = "finish"  # of one whose request a helper reads where it is long: what does the rest
 _HEAVY = 1 << 14  # bytes of a body of counts: fewer are read, drawn and answered within some milliseconds
 _LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
-_ATTEMPTS = Attempts()
+ATTEMPTS = Attempts()
 
 
 async def _database(request: Request) -> Database:  # async, as FastAPI would give it a thread otherwise
@@ -82,7 +83,9 @@ class Change:
 
     def keystream(self) -> AbstractContextManager[Keystream]:
         """Return a block with the keystream for the request's noise, to be committed within it."""
-        return _ATTEMPTS.keystream(self.request.identity)
+        if self.noise_key is not None:
+            return nullcontext(Keystream(self.noise_key))
+        return ATTEMPTS.keystream(self.request.identity)
 
     async def in_thread(self, work: Callable[[], R]) -> R:
         """Run work in the writers' threads, with what is bound to the request: its id for log lines, its trace."""
@@ -90,6 +93,7 @@ class Change:
         return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
 
     read_only: bool = False  # likewise, and only reads what is to be changed
+    noise_key: bytes | None = field(default=None, repr=False)  # likewise, of a request that may come again
 
 
 async def change_of(
@@ -134,6 +138,7 @@ async def change_of(
         prices_only=getattr(request.state, PRICES_ONLY, False),
         remote=getattr(request.state, WRITES, None),
         read_only=getattr(request.state, READ_ONLY, False),
+        noise_key=getattr(request.state, NOISE_KEY, None),
     )
 
 

@@ -13,7 +13,7 @@ import pickle
 import signal
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
@@ -26,7 +26,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.context import PRICES_ONLY, READ_ONLY, WRITES, Change, Found
+from service.api.context import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, WRITES, Change, Found
 from service.api.fair import Fair
 from service.api.kept import TO_KEEP
 from service.api.problems import KINDS, problem
@@ -87,7 +87,7 @@ class Helpers:
         while self._idle:
             self._idle.pop().end()
 
-    async def answer(self, request: Request, body: bytes, change: "Changed", send: Send) -> None:
+    async def answer(self, request: Request, body: bytes, change: Change | None, send: Send) -> None:
         """Have a request answered elsewhere, and pass the answer on; it ends when the client hangs up.
 
         Raises:
@@ -96,8 +96,10 @@ class Helpers:
             InvalidInput: the client has hung up.
             ServiceError: what it writes is refused.
         """
-        kept = _Kept(request, send)
-        last = await self._while_heard(request, self._work(request, asked_of(request.scope), body, change, kept.send))
+        kept, asked = _Kept(request, send), asked_of(request.scope)
+        if change is not None:  # kept here: helpers are several, and none is told what the request has in common
+            asked["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
+        last = await self._while_heard(request, self._work(request, asked, body, change, kept.send))
         if last is None:
             raise _nobody_hears()
         await kept.pass_on()  # when the helper is free again, however slowly it is taken
@@ -203,7 +205,7 @@ class Helpers:
                 await task
 
     async def _work(
-        self, request: Request, asked: dict[str, Any], body: bytes, change: "Changed | None", send: Send
+        self, request: Request, asked: dict[str, Any], body: bytes, change: Change | None, send: Send
     ) -> Message:
         async with self.queue.place(request.state.principal.name):
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
@@ -223,20 +225,20 @@ class Helpers:
                 else:
                     helper.end()
 
-    async def _written(self, helper: "_Helper", change: "Changed", message: Message) -> Message:
+    async def _written(self, helper: "_Helper", change: Change, message: Message) -> Message:
         """Write what a helper asks for, and return the first message of its answer.
 
         Raises:
             ServiceError: it is refused. The helper is free then, and the error is answered as anywhere else.
         """
         try:
-            written = await change()
-            result = await written.in_thread(partial(written.write, message["act"], *message["arguments"]))
+            result = await change.in_thread(partial(change.write, message["act"], *message["arguments"]))
         except ServiceError:
             await self._in_time(partial(helper.ask, None))
             while not helper.idle:
                 await self._in_thread(helper.hear)
             raise
+        ATTEMPTS.forget(change.request.identity)
         return await self._in_time(partial(helper.ask, (result,)))
 
     async def _relay(self, helper: "_Helper", scope: Scope, message: Message, send: Send) -> Message:
@@ -266,10 +268,6 @@ class Helpers:
         process.start()
         theirs.close()
         return _Helper(process, ours)
-
-
-Changed = Callable[[], Awaitable[Change]]
-"""Reads from a request what writes on its behalf."""
 
 
 class _Refused(Exception):
@@ -356,9 +354,9 @@ class _Kept:
 
 
 class Helped(Response):
-    """An answer that a helper makes to a request, whose body has been read."""
+    """An answer that a helper makes to a request, whose body has been read; ``change`` writes on its behalf."""
 
-    def __init__(self, helpers: Helpers, whole: bytes, change: "Changed") -> None:
+    def __init__(self, helpers: Helpers, whole: bytes, change: Change | None) -> None:
         super().__init__()
         self._helpers, self._whole, self._change = helpers, whole, change
 

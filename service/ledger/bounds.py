@@ -57,7 +57,8 @@ class DeclaredNumbers:
                 self._above.clear()
             release, name, repetition = place
             found = self._above[place] = [
-                ((release, bound.pointer, bound.turn, bound.most), bound.mechanisms[name][0])
+                ((release, bound.pointer, bound.turn, bound.most), below[0])
                 for bound in bounds_above(plan, mechanism, repetition)
+                if (below := bound.find(name)) is not None  # it is below each
             ]
         return found

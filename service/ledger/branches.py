@@ -5,15 +5,18 @@ A tabulation takes, for each of its groups, all that is below a level's choice: 
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sqlalchemy import Connection, TextClause, insert, select, text
 
 from service.errors import AlreadyDrawn
 from service.ledger.tables import BranchTaken, Tabulation
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plan import Choice, Plan, Repeat, parts_of, pointer_to
+from service.privacy.partitions import Partitions
+from service.privacy.plan import Choice, Plan, Repeat, mechanisms_of, parts_of, pointer_to
 
 WHOLE = ""
 """The partition of a draw of the whole input."""
@@ -51,6 +54,30 @@ def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]
 
 
 @dataclass(frozen=True, slots=True)
+class Declaring:
+    """The mechanisms below a choice that declare one number of partitions, to be found by name.
+
+    All choices below that one share it: lists of texts and numbers are sent between processes in milliseconds.
+
+    Attributes:
+        names: sorted.
+        numbers: of each, how many come before it in the plan.
+        times: how often each runs in a turn of the choice.
+    """
+
+    names: list[str]
+    numbers: list[int]
+    times: list[int]
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """The number of a mechanism, and how often it runs; None of any other."""
+        place = bisect_left(self.names, name)
+        if place == len(self.names) or self.names[place] != name:
+            return None
+        return self.numbers[place], self.times[place]
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceBound:
     """A declared number of partitions that the branches of a ``choice`` share, in one turn of it.
 
@@ -58,13 +85,25 @@ class ChoiceBound:
         pointer: where the choice is in the plan.
         turn: which turn of it.
         most: the number.
-        mechanisms: those that declare it, by name, with the number of the branch and the repetitions in the turn.
+        declaring: the mechanisms that declare it below this choice, or below the topmost one above it.
+        turns: how many turns of this choice there are in one of the topmost one.
+        starts: of each branch, the number of the first of these mechanisms; and that of the first after them.
     """
 
     pointer: str
     turn: int
     most: int
-    mechanisms: Mapping[str, tuple[int, range]]
+    declaring: Declaring
+    turns: int
+    starts: list[int]
+
+    def find(self, mechanism: str) -> tuple[int, range] | None:
+        """The branch that leads to a mechanism, and its repetitions in the turn; None of those without the number."""
+        found = self.declaring.find(mechanism)
+        if found is None or not self.starts[0] <= found[0] < self.starts[-1]:
+            return None
+        number, times = found[0], found[1] // self.turns
+        return bisect_right(self.starts, number) - 1, range(self.turn * times, (self.turn + 1) * times)
 
 
 def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoiceBound]:
@@ -76,27 +115,48 @@ def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Choi
     declared, bounds = mechanism.partitions, list[ChoiceBound]()
     if declared is None or declared.names is not None:
         return bounds
-    way, pointer = way_to(plan, mechanism), ""
+    way, pointer, first, turns = way_to(plan, mechanism), "", 0, 1
+    declaring: Declaring | None = None
+    sizes = _sizes(way, declared) if any(isinstance(node, Choice) for node, _ in way) else []
     for depth, (node, child) in enumerate(way):
-        if isinstance(node, Choice):
-            turn = repetition // math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
-            mechanisms = {
-                below.name or "": (number, repetitions)
-                for number, part in enumerate(node.parts)
-                for below, repetitions in _turns(part, turn)
-                if below.partitions == declared
-            }
-            bounds.append(ChoiceBound(pointer, turn, declared.most, mechanisms))
+        if declaring is None and isinstance(node, Choice):
+            declaring = _declaring(node, declared)
+        if declaring is not None:
+            starts = list(accumulate(sizes[depth], initial=first))
+            if isinstance(node, Choice):
+                turn = repetition // math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
+                bounds.append(ChoiceBound(pointer, turn, declared.most, declaring, turns, starts))
+            first, turns = starts[child], turns * (node.count if isinstance(node, Repeat) else 1)
         pointer += pointer_to(node, child)
     return bounds
 
 
-def _turns(plan: Plan, turn: int, times: int = 1) -> Iterator[tuple[Mechanism, range]]:
-    """The mechanisms of a plan that runs in one turn, with their repetitions in that turn."""
+def _sizes(way: Sequence[tuple[Plan, int]], declared: Partitions) -> list[list[int]]:
+    """Of each node of the way to a mechanism, how many mechanisms below each child declare what that one does."""
+    sizes, size = list[list[int]](), 1
+    for node, child in reversed(way):
+        parts = enumerate(parts_of(node))
+        sizes.append([size if number == child else _number(part, declared) for number, part in parts])
+        size = sum(sizes[-1])
+    return sizes[::-1]
+
+
+def _number(plan: Plan, declared: Partitions) -> int:
+    return sum(below.partitions == declared for below in mechanisms_of(plan))
+
+
+def _declaring(choice: Choice, declared: Partitions) -> Declaring:
+    found = ((below.name or "", times) for below, times in _times(choice) if below.partitions == declared)
+    rows = sorted((name, number, times) for number, (name, times) in enumerate(found))
+    return Declaring([name for name, _, _ in rows], [number for _, number, _ in rows], [times for *_, times in rows])
+
+
+def _times(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
+    """The mechanisms of a plan in their order, with how often each runs."""
     if isinstance(plan, Mechanism):
-        yield plan, range(turn * times, (turn + 1) * times)
+        yield plan, times
     for part in parts_of(plan):
-        yield from _turns(part, turn, times * plan.count if isinstance(plan, Repeat) else times)
+        yield from _times(part, times * plan.count if isinstance(plan, Repeat) else times)
 
 
 def refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:

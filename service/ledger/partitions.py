@@ -117,30 +117,22 @@ def refuse_beyond(connection: Connection, release_id: str, bounds: Sequence[Choi
     if not bounds:
         return
     names = connection.execute(_DRAWN_FROM, {"release": release_id}).scalars().all()
-    turns = {(name, *turn) for bound in bounds for name in names if (turn := _turn(bound, name)) is not None}
-    greatest = dict(zip(turns, (_greatest(connection, release_id, *turn) for turn in turns), strict=True))
-    for bound in bounds:
+    below = [{name: place for name in names if (place := bound.find(name)) is not None} for bound in bounds]
+    turns = {(name, repetitions) for found in below for name, (_, repetitions) in found.items()}
+    greatest = {turn: _greatest(connection, release_id, *turn) for turn in turns}
+    for bound, found in zip(bounds, below, strict=True):
         runs: dict[int, int] = {}  # by branch
-        for name in names:
-            turn = _turn(bound, name)
-            if turn is not None:
-                branch, _ = bound.mechanisms[name]
-                runs[branch] = max(runs.get(branch, 0), greatest[name, *turn])
+        for name, (branch, repetitions) in found.items():
+            runs[branch] = max(runs.get(branch, 0), greatest[name, repetitions])
         if sum(runs.values()) > bound.most:
             raise Conflict(
                 f"{bound.most} of {bound.most} declared partitions are drawn, of all branches of a choice together"
             )
 
 
-def _turn(bound: ChoiceBound, mechanism: str) -> tuple[int, int] | None:
-    """The first repetition of a mechanism in the turn of a choice, and the one after the last; None of any other."""
-    found = bound.mechanisms.get(mechanism)
-    return None if found is None else (found[1].start, found[1].stop)
-
-
-def _greatest(connection: Connection, release_id: str, mechanism: str, start: int, stop: int) -> int:
+def _greatest(connection: Connection, release_id: str, mechanism: str, repetitions: range) -> int:
     """For how many partitions a mechanism was drawn, in the one of some repetitions with the most of them."""
-    at = {"release": release_id, "mechanism": mechanism, "start": start, "stop": stop}
+    at = {"release": release_id, "mechanism": mechanism, "start": repetitions.start, "stop": repetitions.stop}
     row = connection.execute(_GREATEST_IN, at).one_or_none()
     return 0 if row is None else _sealed(connection, row).drawn
 

@@ -29,13 +29,20 @@ class Attempts:
         Args:
             identity: of the request with its counts; None where it cannot be told from others: it is a new one then.
         """
+        yield Keystream(self.key(identity))
+        self.forget(identity)
+
+    def key(self, identity: str | None) -> bytes | None:
+        """Return the key of a request, kept until it is forgotten; None likewise."""
         if identity is None:
-            yield Keystream()
-            return
+            return None
         with self._lock:
             key = self._keys.setdefault(identity, secrets.token_bytes(KEY_BYTES))
             if len(self._keys) > _MOST:
                 self._keys.popitem(last=False)
-        yield Keystream(key)
+        return key
+
+    def forget(self, identity: str | None) -> None:
+        """Forget the key of a request that was committed."""
         with self._lock:
-            self._keys.pop(identity, None)
+            self._keys.pop(identity or "", None)

@@ -12,11 +12,15 @@ from sqlalchemy import Connection
 from service.api import draws as draws_api
 from service.errors import Unavailable
 from service.ledger import draws
+from service.ledger.database import Database
 from service.ledger.draws import Sealed
+from service.ledger.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,
+    application,
     charge,
+    client_of,
     concentrated,
     head_of,
     json_of,
@@ -81,16 +85,22 @@ def test_every_draw_is_fresh(embedded: Client) -> None:
     assert len({tuple(noisy) for noisy in draws}) == 3
 
 
+@pytest.mark.parametrize("number", [20, 9_000])  # the second is drawn by one of two helpers
 @pytest.mark.parametrize("of_release", [True, False])
 def test_attempts_that_are_not_committed_have_one_noise(
-    alone: Client, monkeypatch: pytest.MonkeyPatch, of_release: bool
+    database: Database, secret: Secret, monkeypatch: pytest.MonkeyPatch, of_release: bool, number: int
 ) -> None:
     """Else a database that lets commits fail sees fresh noise of the same counts each time."""
-    open_account(alone, budget=_WIDE)
+    with client_of(application(database, secret, helper_processes=2)) as client:
+        _try_again(client, monkeypatch, of_release, number)
+
+
+def _try_again(client: Client, monkeypatch: pytest.MonkeyPatch, of_release: bool, number: int) -> None:
+    open_account(client, budget=_WIDE)
     path = "/v1/accounts/people/draws"
-    body: dict[str, Any] = {"counts": [7] * 20}
+    body: dict[str, Any] = {"counts": [7] * number}
     if of_release:
-        path = f"/v1/accounts/people/releases/{release(alone, pure('0.1', name='m'))['id']}/draws"
+        path = f"/v1/accounts/people/releases/{release(client, pure('0.1', name='m'))['id']}/draws"
         body |= {"mechanism": "m"}
     else:
         body |= {"name": "counts", "mechanism": pure("0.1")}
@@ -104,12 +114,12 @@ def test_attempts_that_are_not_committed_have_one_noise(
         return found
 
     def ask(body: Any, key: str | None) -> Answer:
-        return alone.post(path, json=body, headers={} if key is None else {"Idempotency-Key": key})
+        return client.post(path, json=body, headers={} if key is None else {"Idempotency-Key": key})
 
     monkeypatch.setattr(draws, "store", watched)
     for _ in range(3):
         problem_of(ask(body, "one"), "unavailable")
-    problem_of(ask(body | {"counts": [8] * 20}, "one"), "unavailable")
+    problem_of(ask(body | {"counts": [8] * number}, "one"), "unavailable")
     problem_of(ask(body, "two"), "unavailable")
     problem_of(ask(body, None), "unavailable")
     first, *others = seen

@@ -2,8 +2,9 @@
 
 import io
 import json
+import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, Engine, event, text
 
 from service.errors import Conflict
 from service.ledger import accounts, draws, partitions, registry
-from service.ledger.branches import ChoiceBound, bounds_above
+from service.ledger.branches import ChoiceBound, bounds_above, way_to
 from service.ledger.database import Database
 from service.ledger.drawn import Turn
 from service.ledger.exports import BadExport
@@ -20,8 +21,9 @@ from service.ledger.migrate import downgrade, migrate
 from service.ledger.rebuild import rebuild
 from service.ledger.signing import Signer
 from service.ledger.verify import verify
+from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
-from service.privacy.plan import mechanisms_of
+from service.privacy.plan import Plan, Repeat, mechanisms_of, parts_of
 from tests.ledger.charging import ANN, account_of, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, draw, exported, register, tabulate
 
@@ -205,10 +207,51 @@ def _draw_one(database: Database, release: str, plan: Any, which: int, turn: Tur
     draws.draw(database, ANN, "people", release, draws.seal(place, np.array([7])))
 
 
+def test_bounds_find_each_mechanism_as_the_tree_says() -> None:
+    """Held against the definition, choice by choice, in random plans of two declared numbers."""
+    chosen, compared = random.Random(28), 0
+    for _ in range(60):
+        names = (f"{chosen.randrange(10**9)} {number}" for number in range(10**6))
+        plan = read_plan(_random_plan(chosen, names, 6))
+        for mechanism in mechanisms_of(plan):
+            for repetition in {0, chosen.randrange(30)}:
+                for bound in bounds_above(plan, mechanism, repetition):
+                    truth = _of_definition(plan, bound, mechanism)
+                    assert {one.name: bound.find(one.name or "") for one in mechanisms_of(plan)} == truth
+                    assert repetition in (truth[mechanism.name] or (0, range(0)))[1]
+                    assert bound.find("") is None
+                    compared += 1
+    assert compared > 500
+
+
+def _random_plan(chosen: random.Random, names: Iterator[str], depth: int) -> dict[str, Any]:
+    kind = chosen.choice(["sequence", "parallel", "choice", "choice", "repeat", "repeat"]) if depth else ""
+    if not kind:
+        return _COUNTY | {"name": next(names), "partitions": chosen.choice([7, 7, 9])}
+    below = [_random_plan(chosen, names, depth - chosen.choice([1, 1, 2, depth])) for _ in range(3) if depth > 1]
+    below = below or [_random_plan(chosen, names, 0)]
+    if kind == "repeat":
+        return {"type": kind, "count": chosen.randrange(1, 5), "part": below[0]}
+    return {"type": kind, "parts": below} | ({"max_degree": 1} if kind == "parallel" else {})
+
+
+def _of_definition(plan: Plan, bound: ChoiceBound, of: Mechanism) -> dict[str | None, tuple[int, range] | None]:
+    found: dict[str | None, tuple[int, range] | None] = {one.name: None for one in mechanisms_of(plan)}
+    for step in bound.pointer.split("/")[1:]:
+        if step != "parts":
+            plan = parts_of(plan)[0 if step == "part" else int(step)]
+    for branch, part in enumerate(parts_of(plan)):
+        for one in mechanisms_of(part):
+            if one.partitions == of.partitions:
+                times = math.prod(node.count for node, _ in way_to(part, one) if isinstance(node, Repeat))
+                found[one.name] = branch, range(bound.turn * times, (bound.turn + 1) * times)
+    return found
+
+
 def _runs(counters: Mapping[tuple[str, int], int], bound: ChoiceBound) -> dict[int, int]:
     runs: dict[int, int] = {}
     for (name, repetition), drawn in counters.items():
-        branch, repetitions = bound.mechanisms.get(name, (0, range(0)))
+        branch, repetitions = bound.find(name) or (0, range(0))
         if repetition in repetitions:
             runs[branch] = max(runs.get(branch, 0), drawn)
     return runs
