@@ -4,7 +4,7 @@ Of a draw whose noisy counts are no longer kept there is the outline.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,18 +108,16 @@ def release_and_size(connection: Connection, account_id: int, draw_id: str) -> t
     return row.release_id, row.size
 
 
-def layouts_after(connection: Connection, release_id: str, seq: int) -> list[tuple[int, Layout]]:
-    """The layouts of a release's tabulations after a journal entry, each with its repetition.
+def turns_after(connection: Connection, release_id: str, seq: int) -> Iterator[tuple[str, Turn, Layout | None]]:
+    """The mechanisms that were drawn of a release after a journal entry, each with its turn; a tabulation's layout.
 
     Raises:
-        Altered: the row of one is not what its entry says.
+        Altered: the row of one is not as the service wrote it.
     """
-    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > seq, Tabulation.layout.is_not(None))
-    return [
-        (row.repetition, layout)
-        for row in connection.execute(query)
-        if (layout := _checked(connection, row)) is not None
-    ]
+    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > seq)
+    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+        for row in rows:
+            yield row.mechanism, Turn(row.partition, row.repetition), _checked(connection, row)
 
 
 def list_draws(
@@ -174,6 +172,7 @@ def reload_of(mechanism: Mechanism) -> Reload[DrawRecord]:
     return Reload(lambda record: Source(draw_id=record.id), load)
 
 
+_AT_ONCE = 1000
 _OUTLINE = select(*draw_rows.FIXED, Draw.noisy_removed_at, Draw.seal, Entry.hash, Tabulation.layout, Account.head_seq)
 
 

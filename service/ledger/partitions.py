@@ -221,6 +221,16 @@ def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str
     return found
 
 
+def counters_of(connection: Connection, release_id: str) -> list[Row[*tuple[Any, ...]]]:
+    """All counters of a release, by mechanism.
+
+    Raises:
+        Altered: one was not written by the service.
+    """
+    rows = connection.execute(select(*_ROW).where(_Row.release_id == release_id).order_by(*_KEY))
+    return [_sealed(connection, row) for row in rows]
+
+
 class Total(NamedTuple):
     """How many partitions were drawn in all, and how many of them of mechanisms that declare none."""
 

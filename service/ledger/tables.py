@@ -158,7 +158,7 @@ class Hold(Base):
     price: Mapped[str]  # JSON: what was added to this account's totals
     expires_at: Mapped[str | None]  # null: it does not expire by itself
     seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: older, and not sealed yet
-    __table_args__ = (Index("holds_due", "account_id", "expires_at"),)
+    __table_args__ = (Index("holds_due", "account_id", "expires_at", "release_id"),)
 
 
 class ReleaseTag(Base):

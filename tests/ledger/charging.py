@@ -189,12 +189,13 @@ def draw(
     repetition: int = 0,
     noisy: int = 5,
     partition: str = "",
+    name: str = "people",
 ) -> None:
     """Draw a plan's first mechanism."""
     value = read_plan(plan)
     turn = Turn(partition, repetition)
     place = draws.place_of(value, next(mechanisms_of(value)), turn)
-    draws.draw(database, ANN, "people", release, draws.seal(place, np.array([noisy])))
+    draws.draw(database, ANN, name, release, draws.seal(place, np.array([noisy])))
 
 
 def mechanisms_in(connection: Connection, release: str) -> drawn.Mechanisms:

@@ -1,9 +1,11 @@
 """What the ledger has written stays: the database itself refuses every statement that would change it."""
 
+import contextlib
+import sqlite3
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from service.errors import Unavailable
 from service.ledger.database import Database
@@ -56,14 +58,14 @@ def _rows(database: Database) -> dict[str, list[Any]]:
         }
 
 
-def _ledger(database: Database) -> None:
+def _ledger(database: Database, name: str = "people") -> None:
     """Rows in every table."""
-    open_account(database)
+    open_account(database, name)
     plan = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.01", "name": "a", "tags": ["t"]}]}
-    draw(database, charge(database, plan)[0].id, plan)
-    describe(database, "people", description="people of a country")
-    tabulate(database, "people", charge(database, LEVEL)[0].id, ["g", "h"], "02")
-    reserve(database, plan)
+    draw(database, charge(database, plan, name=name)[0].id, plan, name=name)
+    describe(database, name, description="people of a country")
+    tabulate(database, name, charge(database, LEVEL, name=name)[0].id, ["g", "h"], "02")
+    reserve(database, plan, name=name)
     assert all(_rows(database).values())
 
 
@@ -228,3 +230,70 @@ def test_only_a_draw_without_a_seal_is_sealed(database: Database) -> None:
     for table in ("draws", "partitions_drawn"):
         _run(database, f"UPDATE {table} SET seal = 'another'")
         _refused(database, f"UPDATE {table} SET seal = 'a third'")
+
+
+_ROWIDS = {
+    "stated": "VALUES ({rowid}, {values})",
+    "as text": "VALUES ('{rowid}', {values})",
+    "selected": "SELECT {rowid}, {values}",
+    "stated only for the row": "VALUES (only_for_the_row({rowid}), {values})",
+}
+_OTHER_KEY = {
+    "id": "'new'",
+    "seq": "99",
+    "name": "'another'",
+    "partition": "'another'",
+    "repetition": "99",
+    "turn": "99",
+    "draw_id": "'new'",
+}
+
+
+def _sqlite(database_url: str) -> sqlite3.Connection:
+    """A connection of somebody else's, who computes a rowid otherwise for a trigger than for the row."""
+    connection = sqlite3.connect(str(make_url(database_url).database), isolation_level=None)
+    computed: list[int] = []
+
+    def only_for_the_row(rowid: int) -> int | None:
+        computed.append(rowid)
+        return None if len(computed) % 2 else rowid
+
+    connection.create_function("only_for_the_row", 1, only_for_the_row)
+    return connection
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("stated", _ROWIDS)
+def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str, stated: str) -> None:
+    """REPLACE deletes the row that has the rowid, whatever its key, and no trigger of deletion fires."""
+    for name in ("people", "others"):
+        _ledger(database, name)
+    for seq in (1, 2):
+        _run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
+    with contextlib.closing(_sqlite(database_url)) as connection:
+        for table in (*_MAY_CHANGE, "installation_journal"):
+            rows = f"SELECT rowid, * FROM {table} ORDER BY rowid"
+            before = connection.execute(rows).fetchall()
+            key = {"accounts": "id", "installation_journal": "seq"}.get(table)  # the rowid by another name
+            names = [column.name for column in Base.metadata.tables[table].columns if column.name != key]
+            old = dict(zip(names, ("?",) * len(names), strict=True))
+            values = ", ".join((old | {n: v for n, v in _OTHER_KEY.items() if n in old}).values())
+            kept = [name for name in names if name not in _OTHER_KEY]
+            known = connection.execute(f"SELECT {', '.join(kept) or 'NULL'} FROM {table} ORDER BY rowid").fetchone()
+            columns, parameters = ", ".join(names), known if kept else ()
+            legitimate = (columns, values) if table != "installation_journal" else (f"seq, {columns}", f"99, {values}")
+            source = _ROWIDS[stated].format(rowid=before[0][0], values=values)
+            with pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
+                connection.execute(f"INSERT OR REPLACE INTO {table} (rowid, {columns}) {source}", parameters)
+            assert len(before) > 1
+            assert connection.execute(rows).fetchall() == before
+            connection.execute("INSERT INTO {} ({}) VALUES ({})".format(table, *legitimate), parameters)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["rowid", "oid", "_rowid_"])
+def test_no_row_is_given_another_rowid(database: Database, column: str) -> None:
+    _ledger(database)
+    _run(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
+    for table in (*_MAY_CHANGE, "installation_journal"):
+        _refused(database, f"UPDATE OR REPLACE {table} SET {column} = {column} + 1")

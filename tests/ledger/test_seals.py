@@ -8,7 +8,19 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
-from service.ledger import budgets, charges, clock, drawn, exports, journal, opening, partitions, settling
+from service.ledger import (
+    accounts,
+    as_it_was,
+    budgets,
+    charges,
+    clock,
+    drawn,
+    exports,
+    journal,
+    opening,
+    partitions,
+    settling,
+)
 from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget, read_price
 from service.ledger.course import course_of
@@ -19,6 +31,7 @@ from service.ledger.receipts import receipt_of
 from service.ledger.recompute import Repriced, recompute
 from service.ledger.registry import largest_budget
 from service.ledger.signing import signer_of
+from service.ledger.tables import Draw
 from service.ledger.verify import verify
 from service.privacy.filter import Totals
 from tests.ledger.charging import (
@@ -428,6 +441,40 @@ def test_partitions_that_were_never_drawn_are_neither_shown_nor_signed(database:
         with pytest.raises(Unavailable, match="not as the service wrote it"):
             draw(database, charged.id, _PLAN | {"partitions": 5}, partition="p")
     assert _first_bad(database) is not None
+
+
+@pytest.mark.parametrize("forged", ["counter", "draw"])
+def test_an_answer_that_is_given_again_states_no_partitions_that_somebody_else_wrote(
+    database: Database, forged: str
+) -> None:
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN | {"partitions": 5})
+    for partition in ("p", "q"):
+        draw(database, charged.id, _PLAN | {"partitions": 5}, partition=partition)
+
+    def before(last: int) -> list[partitions.DrawnFor]:
+        with database.read() as connection:
+            account = accounts.read_account(connection, "people")
+            return as_it_was.past_of(connection, account.id, charged.id, account.head.seq - last).drawn
+
+    assert [before(last) for last in (0, 1, 2)] == [[("a", 5, 2)], [("a", 5, 1)], []]
+    if forged == "counter":
+        columns, values = "release_id, mechanism, repetition, most, drawn, seal", ":release, 'a', 7, 4000, 3143, seal"
+        _write(
+            database,
+            f"INSERT INTO partitions_drawn ({columns}) SELECT {values} FROM partitions_drawn",
+            release=charged.id,
+        )
+    else:
+        names = [column.name for column in Draw.__table__.columns]
+        values = ", ".join({"id": "'new'", "partition": "'r'"}.get(name, name) for name in names)
+        _write(
+            database,
+            f"INSERT INTO draws ({', '.join(names)}) SELECT {values} FROM draws WHERE partition = 'q'",
+        )
+    with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+        before(1)
+    assert (charged.id if forged == "counter" else "new") in str(refused.value.for_operator)
 
 
 def test_metadata_that_nobody_stated_are_neither_shown_nor_journalled(database: Database) -> None:
