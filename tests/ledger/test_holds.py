@@ -14,11 +14,23 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
-from service.ledger import accounts, budgets, clock, draws, holds, opening, packing, releases, settling, spending
+from service.ledger import (
+    accounts,
+    budgets,
+    clock,
+    descriptions,
+    draws,
+    holds,
+    opening,
+    packing,
+    releases,
+    settling,
+    spending,
+)
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.releases import State
-from service.ledger.settling import expire, present
+from service.ledger.settling import expire, present, without_due
 from service.ledger.verify import verify
 from service.privacy.filter import Totals
 from service.privacy.pricing import Price
@@ -504,6 +516,34 @@ def test_nobody_reads_the_long_plans_of_others_that_are_due(
     _expire_in_background(database)
     assert _kinds(database, "agency")[-3:] == ["expired"] * 3
     assert (_rows(database, "holds"), account_of(database, "agency").next_expiry) == (0, None)
+
+
+def test_totals_without_what_is_due_are_found_without_reading_a_plan(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    (published,) = charge(database, _DRAWN)
+    reserve(database, *[_DRAWN] * 3)
+    (lasting,) = reserve(database, _DRAWN, hours=5)
+    time.forward(1)
+    with database.read() as connection:
+        shown = present(connection, accounts.read_account(connection, "people"), clock.now()).account
+        assert shown.releases == 2
+        monkeypatch.setattr(spending, "subplans_of", None)
+        assert without_due(connection, accounts.read_account(connection, "people"), clock.now()) == shown
+    told: list[accounts.AccountRecord] = []
+
+    def render(settled: holds.Settled) -> str:
+        told.append(settled.account)
+        return "{}"
+
+    request = asking("ann", "k", "digest")
+    descriptions.describe_release(database, request, "people", published.id, {"notes": "n"}, render)
+    assert [(account.totals, account.releases) for account in told] == [(shown.totals, 2)]
+    changed = text("UPDATE holds SET price = '{}' WHERE release_id <> :lasting")
+    database.write(lambda connection: connection.execute(changed, {"lasting": lasting}), landed=lambda *_: False)
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
+        without_due(connection, accounts.read_account(connection, "people"), clock.now())
 
 
 @pytest.mark.parametrize("late", [commit, void, _draw])
