@@ -21,6 +21,7 @@ from service.ledger import (
     descriptions,
     draws,
     holds,
+    once,
     opening,
     packing,
     releases,
@@ -425,12 +426,35 @@ def test_more_holds_than_expire_in_one_transaction(
 ) -> None:
     monkeypatch.setattr("service.ledger.settling._AT_ONCE", 3)
     monkeypatch.setattr("service.ledger.settling._PAGE", 3)
+    monkeypatch.setattr(once, "_SECONDS", 60)
     open_account(database, definition="pure", epsilon="1")
     reserve(database, *[_DRAWN] * 10)
     time.forward(1)
     assert left(database) == 1
     charge(database, {"type": "geometric", "epsilon": "1"})
     assert Counter(_kinds(database))["expired"] == 10
+
+
+@pytest.mark.parametrize(("seconds", "at_once"), [(60, 12), (0, 3)])
+def test_a_charge_that_does_not_fit_lets_some_holds_expire_and_is_told_to_come_again(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch, seconds: int, at_once: int
+) -> None:
+    monkeypatch.setattr("service.ledger.settling._AT_ONCE", 3)
+    monkeypatch.setattr(once, "_SECONDS", seconds)
+    for name, parent in (("agency", None), ("census", "agency"), ("survey", "agency")):
+        open_account(database, name, parent=parent, definition="pure", epsilon="4")
+    reserve(database, *[_DRAWN] * 40, name="census")
+    time.forward(1)
+    for times in (1, 2):
+        database.holds_due.clear()
+        with pytest.raises(Unavailable, match="written off") as refused:
+            charge(database, {"type": "geometric", "epsilon": "4"}, name="survey")
+        assert (refused.value.retry_after, database.holds_due.is_set()) == (5, True)
+        assert Counter(_kinds(database, "agency"))["expired"] == times * at_once
+    _expire_in_background(database)
+    charge(database, {"type": "geometric", "epsilon": "4"}, name="survey")
+    assert Counter(_kinds(database, "agency")) == {"account_opened": 1, "reserved": 40, "expired": 40, "committed": 1}
+    assert Counter(_kinds(database, "survey")) == {"account_opened": 1, "committed": 1}
 
 
 def test_prices_that_are_alike_are_read_once_however_many_holds_are_due(
@@ -466,7 +490,7 @@ def test_whoever_meets_many_holds_that_are_due_writes_none_of_them_down(
 ) -> None:
     """One principal's reservations end together: a charge below the same account fits beside them, and waits for none.
 
-    A charge that does not fit beside them has them expire, all of them, and then fits or does not.
+    A charge that does not fit beside them has them expire, where they are not too many, and then fits or does not.
     """
     for name, parent in (("agency", None), ("census", "agency"), ("survey", "agency")):
         open_account(database, name, parent=parent, definition="pure", epsilon="4")
@@ -480,6 +504,7 @@ def test_whoever_meets_many_holds_that_are_due_writes_none_of_them_down(
         return settle(connection, line, settled, *more)
 
     monkeypatch.setattr(settling, "settle", counted)
+    monkeypatch.setattr(once, "_SECONDS", 60)
     charge(database, _DRAWN, name="survey")
     assert (expired, database.holds_due.is_set()) == ([], True)
     assert left(database, "agency") == Fraction(39, 10)
