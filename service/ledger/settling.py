@@ -25,6 +25,7 @@ from service.ledger.accounts import AccountRecord, Line
 from service.ledger.background import until_stopped
 from service.ledger.database import Database, batch, secret_of
 from service.ledger.journal import Actor, has_entry
+from service.ledger.queue import Queue
 from service.ledger.releases import HELD, ReleaseRecord, State, read_some
 from service.ledger.spending_rows import NOTHING, Change, Settled, Subplans
 from service.ledger.tables import Account, Hold, Release
@@ -140,7 +141,7 @@ _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 def expire(database: Database, account_id: int, release_id: str | None = None) -> bool:
     """Let some of what an account holds expire where its time is over: one transaction for each account below it.
 
-    One thread of a server does it at a time: those who find the same holds wait, and find them gone.
+    One thread of a server does it for an account at a time: those who find the same holds wait, and find them gone.
 
     Args:
         release_id: the one release that is to expire; None: those that were due first.
@@ -151,7 +152,8 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
     Raises:
         Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
-    with database.expiring.place(time.monotonic() + database.lock_timeout):
+    places = database.expiring.setdefault(account_id, Queue(1))  # nobody waits for another account's long plans
+    with places.place(time.monotonic() + database.lock_timeout):
         due = _some_due(database, account_id, release_id)
         for name, release_ids in due.items():
             _expire(database, accounts.line_of(database, name), release_ids)
@@ -184,7 +186,8 @@ def _some_due(database: Database, account_id: int, release_id: str | None) -> di
 
 def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
     with database.read() as connection:
-        found = [held_of(release) for release in read_some(connection, line.account_id, release_ids)]
+        releases = read_some(connection, line.account_id, release_ids)
+    found = [held_of(release) for release in releases]
 
     def work(connection: Connection) -> AccountRecord | None:
         at = clock.now()

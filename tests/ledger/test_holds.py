@@ -571,6 +571,46 @@ def test_totals_without_what_is_due_are_found_without_reading_a_plan(
         without_due(connection, accounts.read_account(connection, "people"), clock.now())
 
 
+def test_others_charge_an_account_while_the_plan_of_a_first_draw_is_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    (release,) = reserve(database, {"type": "sequence", "parts": [_DRAWN, _DRAWN | {"name": "b"}]})
+    held_of = settling.held_of
+
+    def slowly(found: releases.ReleaseRecord) -> settling.Held:
+        charge(database, _DRAWN)
+        return held_of(found)
+
+    monkeypatch.setattr(holds, "held_of", slowly)
+    draw(database, release, _DRAWN)
+    draw(database, release, _DRAWN | {"name": "b"})
+    assert _kinds(database)[2:] == ["committed", "committed", "drawn", "drawn"]
+
+
+def test_nobody_waits_until_the_plans_of_another_account_that_are_due_are_read(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        open_account(database, name)
+        reserve(database, _DRAWN, name=name)
+    time.forward(1)
+    read: list[str] = []
+    held_of = settling.held_of
+
+    def slowly(found: releases.ReleaseRecord) -> settling.Held:
+        read.append(found.id)
+        if len(read) == 1:
+            charge(database, _DRAWN, name="two")
+        return held_of(found)
+
+    monkeypatch.setattr(settling, "held_of", slowly)
+    charge(database, _DRAWN, name="one")
+    for name in ("one", "two"):
+        assert _kinds(database, name) == ["account_opened", "reserved", "expired", "committed"]
+    assert (len(read), len(database.expiring)) == (2, 0)
+
+
 @pytest.mark.parametrize("late", [commit, void, _draw])
 def test_whoever_comes_too_late_among_many_finds_it_expired(
     database: Database, time: _Clock, late: Callable[..., object]
