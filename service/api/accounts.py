@@ -39,7 +39,7 @@ from service.ledger.accounts import AccountRecord
 from service.ledger.budgets import read_budget, usual_delta
 from service.ledger.opening import NewAccount
 from service.ledger.paging import CHARACTERS, first_of
-from service.ledger.settling import present
+from service.ledger.settling import present, without_due
 from service.ledger.spending_rows import Subplans
 from service.privacy import effort
 from service.privacy.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean, spent
@@ -263,7 +263,7 @@ def list_accounts(
         after, only = read_cursor(cursor), principal.accounts
         found = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
-        shown = [account_body(present(connection, account, now).account) for account in found]
+        shown = [account_body(without_due(connection, account, now)) for account in found]
     return ok(page(shown, found[-1].name if found.more else None))
 
 
@@ -276,7 +276,7 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
     require(principal, "auditor", account)
     with database.read() as connection:
         found = accounts.read_account(connection, account)
-        return ok(account_body(present(connection, found, clock.now()).account))
+        return ok(account_body(without_due(connection, found, clock.now())))
 
 
 @router.patch(

@@ -30,7 +30,7 @@ from service.ledger.database import Database
 from service.ledger.journal import Kind
 from service.ledger.mark_keeper import MarkKeeper
 from service.ledger.migrate import is_migrated
-from service.ledger.settling import present
+from service.ledger.settling import without_due
 from service.privacy.filter import remaining
 from service.privacy.numbers import double_down
 
@@ -238,7 +238,7 @@ def _accounts(observed: Observed) -> list[AccountRecord]:
             some = frozenset(names[first : first + _AT_ONCE])
             after = ""
             while found := accounts.list_accounts(connection, after, _AT_ONCE, some):
-                shown += [present(connection, account, now).account for account in found]
+                shown += [without_due(connection, account, now) for account in found]
                 after = found[-1].name
     return shown
 

@@ -41,7 +41,7 @@ from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.charges import NewRelease, Prepared, Registered
 from service.ledger.releases import ReleaseRecord, State
-from service.ledger.settling import present
+from service.ledger.settling import without_due
 from service.privacy.plan import Plan as PlanValue
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
@@ -216,7 +216,7 @@ def list_releases(
         owner = accounts.read_account(connection, account)
         found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take))
         costs = costs_of(connection, request, owner, found)
-        owner = present(connection, owner, now).account
+        owner = without_due(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release.id for release in found])
     shown = [
         body_of(release, owner, now, drawn.get(release.id, [])) | {"plan": release.document, "cost": cost}
@@ -245,7 +245,7 @@ def read_release(
         owner = accounts.read_account(connection, account)
         found = releases.read_release(connection, owner.id, release).seen(now)
         (cost,) = costs_of(connection, request, owner, [found])
-        owner = present(connection, owner, now).account
+        owner = without_due(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
     return ok(body_of(found, owner, now, drawn) | {"plan": found.document, "cost": cost})
 

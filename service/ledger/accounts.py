@@ -261,7 +261,7 @@ def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
     """Refuse to go on with accounts that hold what has expired.
 
     Raises:
-        HoldsDue: one of them does, and all of it is to expire.
+        HoldsDue: one of them does, and all of it is to expire, or as much as a request waits for.
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:

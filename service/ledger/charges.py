@@ -21,7 +21,7 @@ from service.ledger.once import Answer, once
 from service.ledger.refusals import noted, refused
 from service.ledger.releases import State, expires
 from service.ledger.secret import Secret
-from service.ledger.settling import present
+from service.ledger.settling import without_due
 from service.ledger.spending_rows import Charged, Many, Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
 from service.privacy.filter import Definition, Totals, add, charged, shortfalls, stand_alone
@@ -242,7 +242,7 @@ def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered
     at = clock.now()
     with database.read() as connection:
         found = accounts.read_line(connection, releases[0].line)
-        line = [present(connection, account, at).account for account in found]
+        line = [without_due(connection, account, at) for account in found]
     _require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:

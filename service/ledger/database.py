@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
+from weakref import WeakValueDictionary
 
 import psycopg
 import structlog
@@ -122,7 +123,7 @@ class Database:
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         self._writer, self._reader, self._asker = writer, reader, asker
         self.stopped: str | None = None  # why nothing is written any more, where that is so
-        self.expiring = Queue(1)  # whoever lets holds expire, one at a time in this process
+        self.expiring: WeakValueDictionary[int, Queue] = WeakValueDictionary()  # who lets an account's holds expire
         self.holds_due = threading.Event()  # somebody left some that are to expire
         self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
         self._done = Tally()

@@ -19,7 +19,7 @@ from service.ledger.journal import Actor, has_entry
 from service.ledger.metadata import LARGEST, Metadata, merged, require_vouched, write_metadata
 from service.ledger.once import Answer, once
 from service.ledger.releases import metadata_of, read_release, state_at
-from service.ledger.settling import present
+from service.ledger.settling import without_due
 from service.ledger.tables import Description
 
 Patch = dict[str, str | list[str] | None]
@@ -71,7 +71,7 @@ def describe_release(
         if old != vouched:
             require_vouched(connection, locked.chain, release_id)
         _write(connection, locked, release_id, old, patch, request.actor, at)
-        account = present(connection, accounts.read_account(connection, name), at).account
+        account = without_due(connection, accounts.read_account(connection, name), at)
         state, said = state_at(connection, locked.id, found, at), metadata_of(connection, locked.id, release_id)
         return Settled(replace(found, state=state, metadata=said), account)
 

@@ -29,13 +29,14 @@ from service.ledger.branches import (
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database, secret_of, tally
 from service.ledger.drawn import DrawRecord, Turn, landed, reload_of
-from service.ledger.holds import commit_for_draw
+from service.ledger.holds import commit_for_draw, held_for_draw
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor
 from service.ledger.once import Outcome, once_reloaded
 from service.ledger.partitions import Taken
 from service.ledger.refusals import noted
 from service.ledger.releases import state_of
+from service.ledger.settling import Held
 from service.ledger.tables import Draw
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plan import Plan, Repeat, mechanisms_of
@@ -124,18 +125,21 @@ def draw(
     """
 
     line = accounts.line_of(database, account_name)
+    held = None if refusal is not None else held_for_draw(database, line, release_id)
 
     def work(connection: Connection, at: str) -> DrawRecord:
         if refusal is not None:
             raise refusal
-        account = lock_for_draw(connection, line, release_id, request.actor, at)
+        account = lock_for_draw(connection, line, release_id, held, request.actor, at)
         return store(connection, account, release_id, sealed, request.actor, at)
 
     reload = reload_of(sealed.place.mechanism)
     return once_reloaded(database, request, work, status=201, landed=landed, reload=reload)
 
 
-def lock_for_draw(connection: Connection, line: Line, release_id: str, actor: Actor, at: str) -> AccountRecord:
+def lock_for_draw(
+    connection: Connection, line: Line, release_id: str, held: Held | None, actor: Actor, at: str
+) -> AccountRecord:
     """The account of a release that is to be drawn, locked; a reservation is committed.
 
     Raises:
@@ -144,7 +148,7 @@ def lock_for_draw(connection: Connection, line: Line, release_id: str, actor: Ac
     """
     if state_of(connection, line.account_id, release_id) == "committed":
         return accounts.lock_account(connection, line)  # for ever, so that the accounts above need no lock
-    return commit_for_draw(connection, line, release_id, actor, at)
+    return commit_for_draw(connection, line, release_id, held, actor, at)
 
 
 def register_and_draw(

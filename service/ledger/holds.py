@@ -104,7 +104,22 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
     return _step(database, request, name, release_id, choose, render)
 
 
-def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: Actor, at: str) -> AccountRecord:
+def held_for_draw(database: Database, line: Line, release_id: str) -> Held | None:
+    """Read what the first draw of a release commits, before any lock is taken; None where it is committed already.
+
+    Raises:
+        NotFound: the account has no such release.
+    """
+    with database.read() as connection:
+        if state_of(connection, line.account_id, release_id) not in HELD:  # what is settled stays so
+            return None
+        found = read_release(connection, line.account_id, release_id)
+    return held_of(found)
+
+
+def commit_for_draw(
+    connection: Connection, line: Line, release_id: str, held: Held | None, actor: Actor, at: str
+) -> AccountRecord:
     """Commit a reservation in the transaction of its first draw, and return the account, locked.
 
     Raises:
@@ -116,8 +131,9 @@ def commit_for_draw(connection: Connection, line: Line, release_id: str, actor: 
     step = _commitment(state_of(connection, line.account_id, release_id))
     if step is None:
         return locked[-1]
-    held = [held_of(read_release(connection, line.account_id, release_id))]
-    return settle(connection, locked, held, step.state, step.kind, step.content, actor, at)[-1]
+    if held is None:  # it was settled a moment ago
+        raise release_rows.altered(release_id)
+    return settle(connection, locked, [held], step.state, step.kind, step.content, actor, at)[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """One request, one effect, one answer: the write transaction that every changing request runs in."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -16,6 +17,7 @@ from service.ledger.settling import expire
 R = TypeVar("R")
 
 _PATIENCE = 100
+_ROUNDS, _SECONDS = 4, 0.5  # for which a request that does not fit lets holds expire, some in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def once(
     Raises:
         LedgerRolledBack: an entry that the caller has seen is not there.
         IdempotencyConflict: the key came before with another request.
-        Unavailable: an account's row says that reservations are due, and there are none.
+        Unavailable: an account's row says that reservations are due, and there are none; or too many are to expire
+            before it may fit.
         ServiceError: whatever ``work`` raises; nothing is changed then.
     """
 
@@ -167,16 +170,27 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
     """Run a transaction, again after each time that it met holds whose time was over.
 
     Raises:
-        Unavailable: an account says time and again that it has such holds, and has none.
+        Unavailable: an account says time and again that it has such holds, and has none; or more of them are to
+            expire first than a request waits for, which the server's own thread lets expire.
     """
     in_vain = 0  # somebody else may have been faster, or the clock been set back a little
+    left = _ROUNDS
     while in_vain < _PATIENCE:
         try:
             return act()
         except HoldsDue as due:
+            if due.all_of_them and not left:
+                database.holds_due.set()
+                raise Unavailable(
+                    "reservations whose time is over are being written off, too many for a request to wait for: it does"
+                    " not fit beside them, and may once they are gone"
+                ) from None
+            began = time.monotonic()
             in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
-            while due.all_of_them and expire(database, due.account_id):  # what did not fit is not tried after each few
-                pass
+            while due.all_of_them:  # what did not fit is not tried after each few
+                left = left - 1 if time.monotonic() - began < _SECONDS else 0
+                if not left or not expire(database, due.account_id):
+                    break
     raise Unavailable(
         "the time at which the next reservation expires, as the account or one above it has it, is that of none: the"
         " ledger was changed by somebody else, and whoever runs the service is to verify it",

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import structlog
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
@@ -24,6 +25,7 @@ from service.ledger.accounts import AccountRecord, Line
 from service.ledger.background import until_stopped
 from service.ledger.database import Database, batch, secret_of
 from service.ledger.journal import Actor, has_entry
+from service.ledger.queue import Queue
 from service.ledger.releases import HELD, ReleaseRecord, State, read_some
 from service.ledger.spending_rows import NOTHING, Change, Settled, Subplans
 from service.ledger.tables import Account, Hold, Release
@@ -139,7 +141,7 @@ _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 def expire(database: Database, account_id: int, release_id: str | None = None) -> bool:
     """Let some of what an account holds expire where its time is over: one transaction for each account below it.
 
-    One thread of a server does it at a time: those who find the same holds wait, and find them gone.
+    One thread of a server does it for an account at a time: those who find the same holds wait, and find them gone.
 
     Args:
         release_id: the one release that is to expire; None: those that were due first.
@@ -150,7 +152,8 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
     Raises:
         Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
-    with database.expiring.place(time.monotonic() + database.lock_timeout):
+    places = database.expiring.setdefault(account_id, Queue(1))  # nobody waits for another account's long plans
+    with places.place(time.monotonic() + database.lock_timeout):
         due = _some_due(database, account_id, release_id)
         for name, release_ids in due.items():
             _expire(database, accounts.line_of(database, name), release_ids)
@@ -183,7 +186,8 @@ def _some_due(database: Database, account_id: int, release_id: str | None) -> di
 
 def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
     with database.read() as connection:
-        found = [held_of(release) for release in read_some(connection, line.account_id, release_ids)]
+        releases = read_some(connection, line.account_id, release_ids)
+    found = [held_of(release) for release in releases]
 
     def work(connection: Connection) -> AccountRecord | None:
         at = clock.now()
@@ -252,36 +256,48 @@ class Present:
 
 
 def present(connection: Connection, account: AccountRecord, at: str) -> Present:
-    """What a reader is shown, who writes nothing down."""
+    """What a reader is shown, who writes nothing down, with the subplans left out: their plans may be long."""
     expired: Subplans = Counter()
-    if account.next_expiry is None or account.next_expiry > at:
-        return Present(account, expired)
     stated: Counter[tuple[str, str]] = Counter()
     prices: Counter[str] = Counter()
-    for price, plan, tags in _due(connection, account.id, at):
-        prices[price] += 1
-        stated[plan, tags] += 1
+    for row in _due(connection, account, at, Release.plan, Release.tags):
+        prices[row.price] += 1
+        stated[row.plan, row.tags] += 1
     for (plan, tags), count in stated.items():
         for subplan, occurrences in spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
             expired[subplan] += occurrences * count
-    totals = _without(account.totals, prices)
-    return Present(replace(account, totals=totals, releases=account.releases - stated.total()), expired)
+    return Present(_left_by(account, prices), expired)
 
 
-def _due(connection: Connection, account_id: int, at: str) -> Iterator[tuple[str, str, str]]:
+def without_due(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
+    """Return the same account where its totals alone are asked for: no plan is read."""
+    return _left_by(account, Counter(row.price for row in _due(connection, account, at)))
+
+
+def _left_by(account: AccountRecord, prices: Counter[str]) -> AccountRecord:
+    if not prices:
+        return account
+    return replace(account, totals=_without(account.totals, prices), releases=account.releases - prices.total())
+
+
+def _due(
+    connection: Connection, account: AccountRecord, at: str, *columns: InstrumentedAttribute[str]
+) -> Iterator[Row[*tuple[Any, ...]]]:
+    if account.next_expiry is None or account.next_expiry > at:
+        return
     last = ""
     while True:
         query = (
-            select(*hold_rows.COLUMNS, Release.plan, Release.tags, Release.state)
+            select(*hold_rows.COLUMNS, Release.state, *columns)
             .join(Release, Release.id == Hold.release_id)
-            .where(Hold.account_id == account_id, Hold.expires_at <= at, Hold.release_id > last)
+            .where(Hold.account_id == account.id, Hold.expires_at <= at, Hold.release_id > last)
             .order_by(Hold.release_id)
             .limit(_PAGE)
         )
         page = connection.execute(query).all()
         for row in page:
             hold_rows.require_seal(connection, _of_held(row))
-            yield row.price, row.plan, row.tags
+            yield row
         if len(page) < _PAGE:
             return
         last = page[-1].release_id

@@ -16,6 +16,7 @@ from service.errors import ServiceError
 from service.ledger import accounts, branches, drawn, draws
 from service.ledger.database import Database
 from service.ledger.drawn import DrawRecord, Turn
+from service.ledger.holds import held_for_draw
 from service.ledger.idempotency import Request
 from service.ledger.layouts import Layout, by_branch, seal_layout
 from service.ledger.once import Outcome, once_reloaded
@@ -53,11 +54,12 @@ def tabulate(
     place = replace(sealed.place, bounds=draws.bounds_of(plan, taken, turn.repetition))
     sealed = replace(sealed, taken=taken, place=place)
     line = accounts.line_of(database, account_name)
+    held = None if refusal is not None else held_for_draw(database, line, release_id)
 
     def work(connection: Connection, at: str) -> DrawRecord:
         if refusal is not None:
             raise refusal
-        account = draws.lock_for_draw(connection, line, release_id, request.actor, at)
+        account = draws.lock_for_draw(connection, line, release_id, held, request.actor, at)
         branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
         more: dict[str, object] = {
             "level": layout.level,

@@ -14,11 +14,24 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
-from service.ledger import accounts, budgets, clock, draws, holds, opening, packing, releases, settling, spending
+from service.ledger import (
+    accounts,
+    budgets,
+    clock,
+    descriptions,
+    draws,
+    holds,
+    once,
+    opening,
+    packing,
+    releases,
+    settling,
+    spending,
+)
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
 from service.ledger.releases import State
-from service.ledger.settling import expire, present
+from service.ledger.settling import expire, present, without_due
 from service.ledger.verify import verify
 from service.privacy.filter import Totals
 from service.privacy.pricing import Price
@@ -413,12 +426,35 @@ def test_more_holds_than_expire_in_one_transaction(
 ) -> None:
     monkeypatch.setattr("service.ledger.settling._AT_ONCE", 3)
     monkeypatch.setattr("service.ledger.settling._PAGE", 3)
+    monkeypatch.setattr(once, "_SECONDS", 60)
     open_account(database, definition="pure", epsilon="1")
     reserve(database, *[_DRAWN] * 10)
     time.forward(1)
     assert left(database) == 1
     charge(database, {"type": "geometric", "epsilon": "1"})
     assert Counter(_kinds(database))["expired"] == 10
+
+
+@pytest.mark.parametrize(("seconds", "at_once"), [(60, 12), (0, 3)])
+def test_a_charge_that_does_not_fit_lets_some_holds_expire_and_is_told_to_come_again(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch, seconds: int, at_once: int
+) -> None:
+    monkeypatch.setattr("service.ledger.settling._AT_ONCE", 3)
+    monkeypatch.setattr(once, "_SECONDS", seconds)
+    for name, parent in (("agency", None), ("census", "agency"), ("survey", "agency")):
+        open_account(database, name, parent=parent, definition="pure", epsilon="4")
+    reserve(database, *[_DRAWN] * 40, name="census")
+    time.forward(1)
+    for times in (1, 2):
+        database.holds_due.clear()
+        with pytest.raises(Unavailable, match="written off") as refused:
+            charge(database, {"type": "geometric", "epsilon": "4"}, name="survey")
+        assert (refused.value.retry_after, database.holds_due.is_set()) == (5, True)
+        assert Counter(_kinds(database, "agency"))["expired"] == times * at_once
+    _expire_in_background(database)
+    charge(database, {"type": "geometric", "epsilon": "4"}, name="survey")
+    assert Counter(_kinds(database, "agency")) == {"account_opened": 1, "reserved": 40, "expired": 40, "committed": 1}
+    assert Counter(_kinds(database, "survey")) == {"account_opened": 1, "committed": 1}
 
 
 def test_prices_that_are_alike_are_read_once_however_many_holds_are_due(
@@ -454,7 +490,7 @@ def test_whoever_meets_many_holds_that_are_due_writes_none_of_them_down(
 ) -> None:
     """One principal's reservations end together: a charge below the same account fits beside them, and waits for none.
 
-    A charge that does not fit beside them has them expire, all of them, and then fits or does not.
+    A charge that does not fit beside them has them expire, where they are not too many, and then fits or does not.
     """
     for name, parent in (("agency", None), ("census", "agency"), ("survey", "agency")):
         open_account(database, name, parent=parent, definition="pure", epsilon="4")
@@ -468,6 +504,7 @@ def test_whoever_meets_many_holds_that_are_due_writes_none_of_them_down(
         return settle(connection, line, settled, *more)
 
     monkeypatch.setattr(settling, "settle", counted)
+    monkeypatch.setattr(once, "_SECONDS", 60)
     charge(database, _DRAWN, name="survey")
     assert (expired, database.holds_due.is_set()) == ([], True)
     assert left(database, "agency") == Fraction(39, 10)
@@ -504,6 +541,74 @@ def test_nobody_reads_the_long_plans_of_others_that_are_due(
     _expire_in_background(database)
     assert _kinds(database, "agency")[-3:] == ["expired"] * 3
     assert (_rows(database, "holds"), account_of(database, "agency").next_expiry) == (0, None)
+
+
+def test_totals_without_what_is_due_are_found_without_reading_a_plan(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    (published,) = charge(database, _DRAWN)
+    reserve(database, *[_DRAWN] * 3)
+    (lasting,) = reserve(database, _DRAWN, hours=5)
+    time.forward(1)
+    with database.read() as connection:
+        shown = present(connection, accounts.read_account(connection, "people"), clock.now()).account
+        assert shown.releases == 2
+        monkeypatch.setattr(spending, "subplans_of", None)
+        assert without_due(connection, accounts.read_account(connection, "people"), clock.now()) == shown
+    told: list[accounts.AccountRecord] = []
+
+    def render(settled: holds.Settled) -> str:
+        told.append(settled.account)
+        return "{}"
+
+    request = asking("ann", "k", "digest")
+    descriptions.describe_release(database, request, "people", published.id, {"notes": "n"}, render)
+    assert [(account.totals, account.releases) for account in told] == [(shown.totals, 2)]
+    changed = text("UPDATE holds SET price = '{}' WHERE release_id <> :lasting")
+    database.write(lambda connection: connection.execute(changed, {"lasting": lasting}), landed=lambda *_: False)
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
+        without_due(connection, accounts.read_account(connection, "people"), clock.now())
+
+
+def test_others_charge_an_account_while_the_plan_of_a_first_draw_is_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    (release,) = reserve(database, {"type": "sequence", "parts": [_DRAWN, _DRAWN | {"name": "b"}]})
+    held_of = settling.held_of
+
+    def slowly(found: releases.ReleaseRecord) -> settling.Held:
+        charge(database, _DRAWN)
+        return held_of(found)
+
+    monkeypatch.setattr(holds, "held_of", slowly)
+    draw(database, release, _DRAWN)
+    draw(database, release, _DRAWN | {"name": "b"})
+    assert _kinds(database)[2:] == ["committed", "committed", "drawn", "drawn"]
+
+
+def test_nobody_waits_until_the_plans_of_another_account_that_are_due_are_read(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        open_account(database, name)
+        reserve(database, _DRAWN, name=name)
+    time.forward(1)
+    read: list[str] = []
+    held_of = settling.held_of
+
+    def slowly(found: releases.ReleaseRecord) -> settling.Held:
+        read.append(found.id)
+        if len(read) == 1:
+            charge(database, _DRAWN, name="two")
+        return held_of(found)
+
+    monkeypatch.setattr(settling, "held_of", slowly)
+    charge(database, _DRAWN, name="one")
+    for name in ("one", "two"):
+        assert _kinds(database, name) == ["account_opened", "reserved", "expired", "committed"]
+    assert (len(read), len(database.expiring)) == (2, 0)
 
 
 @pytest.mark.parametrize("late", [commit, void, _draw])
