@@ -17,7 +17,8 @@ from tests.processes import service
 pytestmark = pytest.mark.faults
 
 _CLIENTS = 20
-_WIDE = 10  # times as long as in quiet: a machine may be busy with other things, which the benchmark's figures are not
+_WIDE = 10  # times as long as in quiet, where that is more than what nobody minds: other things run on the machine too
+_SOON = 0.25  # seconds
 _OFFSET = [{"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"} for k in range(80)]
 _NOISE = {"type": "discrete_gaussian", "sigma_squared": "500"}
 _ATTACKS: dict[str, tuple[str, str, Any]] = {
@@ -58,7 +59,7 @@ def test_others_are_answered_while_one_asks_for_as_much_as_he_can(attack: str, t
                 for thread in threads:
                     thread.join()
     for of in quiet:
-        assert _almost_all(during[of]) < _WIDE * _almost_all(quiet[of]), of
+        assert _almost_all(during[of]) < max(_SOON, _WIDE * _almost_all(quiet[of])), of
 
 
 def _asked(client: Client, number: int) -> dict[str, list[float]]:

@@ -20,7 +20,7 @@ from service.ledger.secret import Secret
 AT = "2026-01-02T00:00:00.000000Z"
 ANN = Actor("ann", "key-of-ann")
 _TRIGGERS = {
-    "sqlite": ("DROP TRIGGER {table}_fixed", "DROP TRIGGER {table}_no_delete", "DROP TRIGGER {table}_no_replace"),
+    "sqlite": tuple(f"DROP TRIGGER {{table}}_{name}" for name in ("fixed", "no_delete", "no_replace", "rowid_stays")),
     "postgresql": ("DROP TRIGGER {table}_stay ON {table}",),
 }
 
