@@ -13,9 +13,10 @@ import psycopg
 from sqlalchemy import Connection, insert, text
 
 from benchmarks.servers import KEY, open_account, opened, plain, postgresql_database, service_server, sqlite_database
-from service.ledger import accounts, spending
+from service.ledger import accounts
 from service.ledger.journal import Head
 from service.ledger.spending_rows import Charged
+from service.ledger.subplans import subplans_of
 from service.ledger.tables import Release
 from service.privacy.notation import read_plan
 from tests.postgres_server import postgres_server
@@ -61,7 +62,7 @@ def _fill(url: str, account: str, documents: list[dict[str, Any]]) -> None:
     database = opened(url)
     open_account(database, account)
     plans = [json.dumps(document) for document in documents]
-    subplans = [next(iter(spending.subplans_of(read_plan(document), ()))) for document in documents]
+    subplans = [next(iter(subplans_of(read_plan(document), ()))) for document in documents]
 
     def count(connection: Connection) -> int:
         account_id: int = connection.execute(

@@ -14,8 +14,9 @@ from service.errors import Altered, Conflict, NotFound, Overrun
 from service.ledger import account_rows, budgets, spending_rows
 from service.ledger.account_rows import COLUMNS
 from service.ledger.database import Database, leave_holds, secret_of
+from service.ledger.description_rows import last_description, read_metadata
 from service.ledger.journal import AccountHead, Actor, Head, entry_hash, hash_before, require_chain, up_to
-from service.ledger.metadata import Metadata, last_description, read_metadata
+from service.ledger.metadata import Metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.spending_rows import NOTHING, Change
 from service.ledger.tables import Account, Entry, Hold, Release

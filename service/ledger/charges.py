@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, insert
 
 from service.errors import AccountClosed, BudgetExceeded, InvalidInput
-from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
+from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, subplans
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, bound_secret, secret_of, tally
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.once import Answer, once
 from service.ledger.refusals import noted, refused
-from service.ledger.releases import State, expires
+from service.ledger.releases import State
 from service.ledger.secret import Secret
 from service.ledger.settling import without_due
 from service.ledger.spending_rows import Charged, Many, Subplans
@@ -194,13 +194,13 @@ def _prepared(
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
-    subplans = spending.subplans_of(release.plan, release.tags)
+    counted = subplans.subplans_of(release.plan, release.tags)
     found = (
         tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
         if prices is None
         else (prices[id(release.plan)])
     )
-    many = Many.of(secret, subplans)
+    many = Many.of(secret, counted)
     return Prepared(
         name=release.name,
         document=json.dumps(release.document, ensure_ascii=False),
@@ -210,11 +210,11 @@ def _prepared(
         line=line,
         prices=found,
         all_tags=tuple(sorted(tags)),
-        subplans=subplans if many is None else Counter(),
+        subplans=counted if many is None else Counter(),
         many=many,
-        unlike=len(subplans),
+        unlike=len(counted),
         reserve_for=release.reserve_for,
-        expires=release.reserve_for is not None and expires(release.plan),
+        expires=release.reserve_for is not None and hold_rows.expires(release.plan),
     )
 
 

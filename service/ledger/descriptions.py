@@ -13,10 +13,11 @@ from service.errors import InvalidInput
 from service.ledger import accounts, journal
 from service.ledger.accounts import AccountRecord
 from service.ledger.database import Database
+from service.ledger.description_rows import require_vouched
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
-from service.ledger.metadata import LARGEST, Metadata, merged, require_vouched, write_metadata
+from service.ledger.metadata import LARGEST, Metadata, merged, write_metadata
 from service.ledger.once import Answer, once
 from service.ledger.releases import metadata_of, read_release, state_at
 from service.ledger.settling import without_due

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, select
 
 from service.ledger import budgets, journal
 from service.ledger.accounts import AccountRecord, ProposedChange
+from service.ledger.hold_rows import expires
 from service.ledger.journal import BEFORE_FIRST, Actor, Broken, Head, JournalEntry
 from service.ledger.metadata import Metadata, check_metadata
-from service.ledger.releases import expires
 from service.ledger.spending_rows import Subplans
 from service.ledger.streams import stream
 from service.ledger.tables import Entry

@@ -9,10 +9,16 @@ from service.errors import Altered
 from service.ledger.database import batch, secret_of
 from service.ledger.secret import Secret
 from service.ledger.tables import Hold
+from service.privacy.plan import Plan, mechanisms_of
 
 COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.seal)
 
 Place = tuple[str, int]
+
+
+def expires(plan: Plan) -> bool:
+    """Whether a reservation ends by itself: not where something could be published without the service drawing it."""
+    return all(mechanism.DRAWN for mechanism in mechanisms_of(plan))
 
 
 def sealed(secret: Secret, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
-from service.ledger import accounts, clock, journal, release_rows
+from service.ledger import accounts, clock, hold_rows, journal, release_rows
 from service.ledger.accounts import AccountRecord, HoldsDue, Line
 from service.ledger.database import Database
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
 from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
-from service.ledger.releases import HELD, ReleaseRecord, State, expires, read_release, state_of
+from service.ledger.releases import HELD, ReleaseRecord, State, read_release, state_of
 from service.ledger.settling import Held, Kind, held_of, settle
 from service.ledger.tables import Entry, Hold
 from service.ledger.two_persons import require_other_person
@@ -68,7 +68,7 @@ def void(
             return None
         if release.state in ("committed", "expired"):
             raise Conflict(f"the release is {release.state}; only what is proposed or reserved can be voided")
-        if attestation is None and not expires(release.plan):
+        if attestation is None and not hold_rows.expires(release.plan):
             raise InvalidInput.at(
                 "/attestation",
                 "expected a statement that nothing was published, as the plan holds mechanisms that are not drawn here",

@@ -10,12 +10,14 @@ from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func,
 
 from service.errors import NotFound
 from service.ledger import release_rows
+from service.ledger.description_rows import last_description, read_metadata
+from service.ledger.hold_rows import expires
 from service.ledger.journal import Head
-from service.ledger.metadata import Metadata, last_description, read_metadata
+from service.ledger.metadata import Metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Entry, Hold, Release, ReleaseTag
 from service.privacy.notation import read_plan
-from service.privacy.plan import Plan, mechanisms_of
+from service.privacy.plan import Plan
 
 State = Literal["proposed", "reserved", "committed", "voided", "expired"]
 HELD = ("proposed", "reserved")
@@ -61,11 +63,6 @@ class ReleaseRecord:
     def seen(self, at: str) -> "ReleaseRecord":
         """As it is at a moment: expired where its time is over, whether or not somebody wrote that down."""
         return replace(self, state="expired") if self.is_over(at) and expires(self.plan) else self
-
-
-def expires(plan: Plan) -> bool:
-    """Whether a reservation ends by itself: not where something could be published without the service drawing it."""
-    return all(mechanism.DRAWN for mechanism in mechanisms_of(plan))
 
 
 def read_release(connection: Connection, account_id: int, release_id: str) -> ReleaseRecord:

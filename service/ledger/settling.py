@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
-from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, spending
+from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, subplans
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.background import until_stopped
 from service.ledger.database import Database, batch, secret_of
@@ -53,7 +53,7 @@ class Held:
 
 def held_of(release: ReleaseRecord) -> Held:
     """Read before any lock is taken, as a plan may be long."""
-    return Held(release.id, release.expires_at, spending.subplans_of(release.plan, release.tags))
+    return Held(release.id, release.expires_at, subplans.subplans_of(release.plan, release.tags))
 
 
 def settle(
@@ -264,7 +264,7 @@ def present(connection: Connection, account: AccountRecord, at: str) -> Present:
         prices[row.price] += 1
         stated[row.plan, row.tags] += 1
     for (plan, tags), count in stated.items():
-        for subplan, occurrences in spending.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
+        for subplan, occurrences in subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
             expired[subplan] += occurrences * count
     return Present(_left_by(account, prices), expired)
 

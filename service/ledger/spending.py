@@ -5,38 +5,21 @@ there may be millions.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from functools import lru_cache
 
 from sqlalchemy import Connection, func, select
 
 from service.errors import Altered
 from service.ledger.accounts import AccountRecord
 from service.ledger.database import secret_of
-from service.ledger.journal import canonical
 from service.ledger.spending_rows import FEW, Subplans, is_sum, read_rows
+from service.ledger.subplans import nameless
 from service.ledger.tables import Spending
 from service.privacy.mechanisms import Mechanism
-from service.privacy.notation import read_plan, write_plan
-from service.privacy.plan import Plan, Repeat, Sequence, parts_of, restrict, with_parts
+from service.privacy.notation import read_plan
+from service.privacy.plan import Plan, Repeat, Sequence, parts_of, restrict
 
 _SHORT = 1 << 16  # characters in rows that are read in a moment
-
-
-def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
-    """The summands of a plan as canonical JSON: without names, with the tags that hold for them."""
-    return Counter(
-        _mechanism_text(part) if isinstance(part, Mechanism) else canonical(write_plan(part))
-        for part in _summands(plan, frozenset(tags))
-    )
-
-
-@lru_cache(maxsize=4096)
-def _mechanism_text(mechanism: Mechanism) -> str:
-    """Memoised, because pipelines register the same mechanisms again and again."""
-    return canonical(write_plan(mechanism))
 
 
 def counts(connection: Connection, account: AccountRecord) -> tuple[Subplans, Subplans]:
@@ -94,19 +77,3 @@ def _tags(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield plan.tags
     for part in () if isinstance(plan, Mechanism) else parts_of(plan):
         yield from _tags(part)
-
-
-def nameless(plan: Plan) -> Plan:
-    """The plan without the names and the partitions of its mechanisms, on which no loss depends."""
-    if isinstance(plan, Mechanism):
-        return replace(plan, name=None, partitions=None)
-    return with_parts(plan, map(nameless, parts_of(plan)))
-
-
-def _summands(plan: Plan, tags: frozenset[str]) -> Iterator[Plan]:
-    held = tags.union(plan.tags)
-    if isinstance(plan, Sequence):
-        for part in plan.parts:
-            yield from _summands(part, held)
-    else:
-        yield replace(nameless(plan), tags=tuple(sorted(held)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from service.ledger import budgets, spending
+from service.ledger import budgets, subplans
 from service.ledger.spending_rows import Subplans
 from service.privacy.notation import read_plan, walk
 from service.privacy.plan import Plan
@@ -86,7 +86,7 @@ def subplans_of(subject: Subject) -> Subplans:
 @lru_cache(maxsize=_REMEMBERED)
 def _subplans(subject: Subject) -> Subplans:
     plan, tags = subject
-    return spending.subplans_of(read_text(plan), tags)
+    return subplans.subplans_of(read_text(plan), tags)
 
 
 def tags_of(subject: Subject) -> frozenset[str]:

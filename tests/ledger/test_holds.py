@@ -27,6 +27,7 @@ from service.ledger import (
     releases,
     settling,
     spending,
+    subplans,
 )
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
@@ -554,7 +555,7 @@ def test_totals_without_what_is_due_are_found_without_reading_a_plan(
     with database.read() as connection:
         shown = present(connection, accounts.read_account(connection, "people"), clock.now()).account
         assert shown.releases == 2
-        monkeypatch.setattr(spending, "subplans_of", None)
+        monkeypatch.setattr(subplans, "subplans_of", None)
         assert without_due(connection, accounts.read_account(connection, "people"), clock.now()) == shown
     told: list[accounts.AccountRecord] = []
 

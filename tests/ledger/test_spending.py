@@ -10,7 +10,8 @@ from sqlalchemy import text
 
 from service.ledger.database import Database
 from service.ledger.history import replay
-from service.ledger.spending import composed, counts, nameless, subplans_of
+from service.ledger.spending import composed, counts
+from service.ledger.subplans import nameless, subplans_of
 from service.privacy.notation import read_plan, write_plan
 from service.privacy.plan import Neighbouring, Plan
 from service.privacy.zcdp import plan_rho
