@@ -109,7 +109,7 @@ class BudgetExceeded(ServiceError):
         self,
         failures: Sequence[Overrun],
         noise_multiplier: Callable[[], float | None] = lambda: None,
-        entry: Callable[[], dict[str, object]] | None = None,
+        entry: Callable[[], object] | None = None,
     ) -> None:
         first = failures[0]
         asked = "an infinite loss" if first.requested is None else f"{first.requested!r}"

@@ -40,7 +40,8 @@ from service.api.settled import answered, around_plan, body_of, rendering
 from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.charges import NewRelease, Prepared, Registered
-from service.ledger.releases import ReleaseRecord, State
+from service.ledger.hold_rows import State
+from service.ledger.releases import ReleaseRecord
 from service.ledger.settling import without_due
 from service.privacy.plan import Plan as PlanValue
 

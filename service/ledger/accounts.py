@@ -11,11 +11,13 @@ from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, 
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, Conflict, NotFound, Overrun
-from service.ledger import account_rows, budgets, spending_rows
+from service.ledger import account_rows, budgets, entries, spending_rows
 from service.ledger.account_rows import COLUMNS
+from service.ledger.chain import ProposedChange
 from service.ledger.database import Database, leave_holds, secret_of
 from service.ledger.description_rows import last_description, read_metadata
-from service.ledger.journal import AccountHead, Actor, Head, entry_hash, hash_before, require_chain, up_to
+from service.ledger.entries import ChangeProposed
+from service.ledger.journal import AccountHead, Head, entry_hash, hash_before, require_chain, up_to
 from service.ledger.metadata import Metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.spending_rows import NOTHING, Change
@@ -26,27 +28,6 @@ from service.privacy.plan import Neighbouring
 
 MAX_DEPTH = 8
 """How many accounts a line may have, from the root down."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProposedChange:
-    """A change of an account that waits for a second steward.
-
-    Attributes:
-        seq: of its entry.
-        change: the budget, or the state, that the account is to have; as the entry says it.
-        by: who proposed it.
-    """
-
-    seq: int
-    change: dict[str, Any]
-    by: Actor
-    at: str
-
-    @classmethod
-    def said(cls, entry: dict[str, Any]) -> "ProposedChange":
-        """What an entry proposes."""
-        return cls(entry["seq"], entry["content"], Actor(entry["actor"], entry.get("key")), entry["time"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,14 +372,14 @@ def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> Propose
         Altered: it has not.
     """
     body = account._mapping.get("proposed")
-    said = None if body is None else json.loads(body)
-    if said is None or said["kind"] != "change_proposed":
+    entry = None if body is None else entries.read_text(body)
+    if entry is None or not isinstance(entry.content, ChangeProposed):
         return None
     found = connection.execute(_LAST_CHANGE, {"account": account.id, "head": account.head_seq}).one()
     linked = entry_hash(hash_before(connection, account.id, found.seq), str(body)) == found.hash
-    if not linked or said["seq"] != found.seq or (found.seq == account.head_seq and found.hash != account.head_hash):
+    if not linked or entry.seq != found.seq or (found.seq == account.head_seq and found.hash != account.head_hash):
         raise Altered("an account's proposed change", f"entry {found.seq} of account {account.name!r}")
-    return ProposedChange.said(said)
+    return entry.content.waiting(entry)
 
 
 def vouched_proposal(connection: Connection, account: AccountRecord) -> ProposedChange | None:

@@ -4,11 +4,12 @@ It asks no database, so that a journal that somebody else keeps is checked by th
 """
 
 from functools import lru_cache
+from typing import Any
 
 from service.errors import ServiceError
-from service.ledger import texts
-from service.ledger.accounts import ProposedChange
-from service.ledger.history import Chain, Said
+from service.ledger import entries, texts
+from service.ledger.chain import Chain, ProposedChange
+from service.ledger.entries import Approved, Decided, PriceChanged, Registration, Stated, read_around
 from service.ledger.journal import MISFILED, Actor, Broken, Head, JournalEntry, check_link, read_body, read_entry
 from service.ledger.key_lives import KeyLives
 from service.ledger.texts import Amount, Subject
@@ -26,21 +27,18 @@ _BY_ONE = "was proposed and approved by one principal"
 _BY_KEYS_OF_ONE = "was proposed and approved with keys that one principal could know"
 
 
-def _check_second(said: Said, proposed: ProposedChange | None, lives: KeyLives | None) -> None:
+def _check_second(entry: Stated, decided: Decided, proposed: ProposedChange | None, lives: KeyLives | None) -> None:
     """Whether a change that says that somebody else proposed it is the one that was."""
-    budget = said["content"].get("budget")
-    change = {"state": "open"} if said["kind"] == "account_reopened" else {"budget": budget}
-    if proposed is None or (proposed.seq, proposed.change) != (said["content"]["proposal"], change):
+    if proposed is None or (proposed.seq, proposed.change) != (decided.proposal, decided.proposed().change()):
         raise Broken("the change is not the one that was proposed")
-    _check_persons("the change", proposed.by, said, lives)
+    _check_persons("the change", proposed.by, entry, lives)
 
 
-def _check_persons(what: str, proposer: Actor, said: Said, lives: KeyLives | None) -> None:
+def _check_persons(what: str, proposer: Actor, entry: Stated, lives: KeyLives | None) -> None:
     """Hold an approval against two-person control, by names and, where keys are known, by who could know them."""
-    if proposer.name == said["actor"]:
+    if proposer.name == entry.by.name:
         raise Broken(f"{what} {_BY_ONE}")
-    approver = Actor(said["actor"], said.get("key"))
-    if lives is not None and lives.is_one_person(proposer, approver, said["time"]):
+    if lives is not None and lives.is_one_person(proposer, entry.by, entry.time):
         raise Broken(f"{what} {_BY_KEYS_OF_ONE}")
 
 
@@ -55,43 +53,41 @@ class Audit:
         self.chain, self._lives = Chain(account), lives
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
-    def take(self, entry: JournalEntry) -> tuple[Said, str | None]:
-        """Check the next entry; what it says, and the state that it brings its release to.
+    def take(self, entry: JournalEntry) -> Stated:
+        """Check the next entry, and return what it says.
 
         Raises:
             Broken: it is not what it should be; the text says how.
         """
         return self._take(read_entry(self.chain.name, self.chain.head, entry), entry.hash)
 
-    def take_text(self, body: str, said_hash: str) -> tuple[Said, str | None]:
+    def take_text(self, body: str, said_hash: str) -> Stated:
         """The same where nothing is known of the entry but its text and its hash.
 
         Raises:
             Broken: it is not what it should be; the text says how.
         """
         said = read_body(body)
-        seq, kind, release = said.get("seq"), said.get("kind"), said.get("release")
-        if not (type(seq) is int and isinstance(kind, str) and isinstance(release, str | None)):
-            raise Broken("the entry does not say what one of its kind says")
-        check_link(self.chain.head, JournalEntry(seq, kind, release, body, said_hash))
-        if said.get("account") != self.chain.name:
+        around = read_around(said)
+        check_link(self.chain.head, JournalEntry(around.seq, around.kind, around.release, body, said_hash))
+        if around.account != self.chain.name:
             raise Broken(MISFILED)
         return self._take(said, said_hash)
 
-    def _take(self, said: Said, said_hash: str) -> tuple[Said, str | None]:
-        chain = self.chain
-        proposed, held = chain.proposed, chain.held.get(said.get("release", ""))
-        state = chain.follow(said, Head(said["seq"], said_hash))
-        if said["kind"] in ("budget_changed", "account_reopened") and "proposal" in said["content"]:
-            _check_second(said, proposed, self._lives)
-        if said["kind"] == "approved" and held is not None:
-            _check_persons("the release", held.by, said, self._lives)
+    def _take(self, said: dict[str, Any], said_hash: str) -> Stated:
+        chain, entry = self.chain, entries.read(said)
+        proposed, held, content = chain.proposed, chain.held.get(entry.release or ""), entry.content
+        entry.follow(chain, Head(entry.seq, said_hash))
+        if isinstance(content, Decided) and content.proposal is not None:
+            _check_second(entry, content, proposed, self._lives)
+        if isinstance(content, Approved) and held is not None:
+            _check_persons("the release", held.by, entry, self._lives)
         if self._lives is not None:
-            own = said["content"].get("origin") is None and (held is None or held.own)
-            self._refuse(self._lives.fault(said, chain.name if own else None))
-        if state is not None and "plan" in said["content"]:
-            self._check_price(said["content"]["accountant"], chain.subject, chain.amount)
-        return said, state
+            own = content.own if isinstance(content, Registration) else held is None or held.own
+            self._refuse(self._lives.fault(entry, chain.name if own else None))
+        if isinstance(content, Registration):
+            self._check_price(content.accountant, content.subject, content.price)
+        return entry
 
     def take_committed(
         self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject, *, own: bool
@@ -104,7 +100,8 @@ class Audit:
         check_link(self.chain.head, entry)
         if (entry.kind, entry.release_id) != ("committed", release):
             raise Broken(MISFILED)
-        self.chain.commit(amount, subject, Head(entry.seq, entry.hash), own=own)
+        self.chain.commit(amount, subject, own=own)
+        self.chain.head = Head(entry.seq, entry.hash)
         self._check_price(accountant, subject, amount)
 
     def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
@@ -120,9 +117,9 @@ class Audit:
         if fault is not None:
             raise Broken(fault)
 
-    def check_repriced(self, said: Said, plan: str) -> None:
+    def check_repriced(self, repriced: PriceChanged, plan: str) -> None:
         """The same for the new price of a release that was registered before, whose plan somebody has to look up."""
-        self._check_price(said["content"]["accountant"], (plan, ()), texts.amount_of(said["content"]["price"]))
+        self._check_price(repriced.accountant, (plan, ()), repriced.price)
 
     def check_sums(self) -> None:
         """Whether all that was taken adds up.

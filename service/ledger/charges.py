@@ -15,15 +15,17 @@ from service.errors import AccountClosed, BudgetExceeded, InvalidInput
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, subplans
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, bound_secret, secret_of, tally
+from service.ledger.entries import Committed, Filing, Origin, Proposed, Registration, Reserved
+from service.ledger.hold_rows import State
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.once import Answer, once
 from service.ledger.refusals import noted, refused
-from service.ledger.releases import State
 from service.ledger.secret import Secret
 from service.ledger.settling import without_due
 from service.ledger.spending_rows import Charged, Many, Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
+from service.ledger.texts import Amount, amount_of, price_of
 from service.privacy.filter import Definition, Totals, add, charged, shortfalls, stand_alone
 from service.privacy.notation import check_relation, read_plan, walk
 from service.privacy.numbers import exact_text
@@ -362,6 +364,22 @@ def _after(
     ]
 
 
+def _entry(registered: Registered, price: Amount) -> Registration:
+    """What the journal of the release's own account says of it."""
+    release = registered.release
+    committed = Committed(
+        accountant=ACCOUNTANT,
+        delta=exact_text(release.delta),
+        name=release.name,
+        plan=release.written,
+        price=price,
+        tags=release.tags,
+    )
+    if registered.state == "committed":
+        return committed
+    return (Reserved if registered.state == "reserved" else Proposed).until(registered.expires_at, committed)
+
+
 class _Rows:
     """What a transaction's charges insert: collected first, as one statement inserts all the rows of a table."""
 
@@ -382,50 +400,26 @@ class _Rows:
     ) -> list[Head]:
         """Take a release up, with an entry in each account's chain; return the heads that these make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
-        seq, tags, delta = own.head.seq + 1, list(release.tags), exact_text(release.delta)
-        prices = [budgets.write_price(amount) for amount in amounts]
-        texts = [json.dumps(amount) for amount in (prices if held else prices[-1:])]
-        stated = {
-            "id": registered.id,
-            "account_id": own.id,
-            "seq": seq,
-            "name": release.name,
-            "plan": release.document,
-            "tags": json.dumps(tags, ensure_ascii=False),
-            "delta": delta,
-            "state": registered.state,
-            "price": texts[-1],
-            "accountant": ACCOUNTANT,
-            "created_at": registered.created_at,
-            "expires_at": registered.expires_at,
-        }
+        seq, written = own.head.seq + 1, [amount_of(budgets.write_price(amount)) for amount in amounts]
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
         (self.charged.held if held else self.charged.committed).update(release.subplans)
         if release.many is not None:
             self.charged.many.append((release.many, held))
-        said: dict[str, object] = {"name": release.name, "tags": tags, "delta": delta, "accountant": ACCOUNTANT}
         if held:
-            said["expires_at"] = registered.expires_at
-            expires_at = registered.expires_at if release.expires else None
-            hold = {"release_id": registered.id, "expires_at": expires_at}
+            hold = {"release_id": registered.id, "expires_at": registered.expires_at if release.expires else None}
             self._holds += [
-                {**hold, "account_id": account.id, "price": text} for account, text in zip(line, texts, strict=True)
+                {**hold, "account_id": account.id, "price": json.dumps(price_of(amount))}
+                for account, amount in zip(line, written, strict=True)
             ]
-        content = {name: journal.canonical(value) for name, value in said.items()} | {"plan": release.written}
-        origin = journal.canonical({"account": own.name, "seq": seq})
+        entry = _entry(registered, written[-1])
         heads: list[Head] = []
-        for account, amount in zip(line, prices, strict=True):
-            above = {} if account is own else {"origin": origin}
+        for account, content in zip(line, entry.along(written, Origin(own.name, seq)), strict=True):
             row, head = journal.following(
-                account.chain,
-                registered.state,
-                journal.Written.of({**content, "price": journal.canonical(amount), **above}),
-                actor=actor,
-                release_id=registered.id,
-                at=registered.created_at,
+                account.chain, entry.KIND, content, actor=actor, release_id=registered.id, at=registered.created_at
             )
             self._entries.append(row)
             heads.append(head)
+        stated = entry.row(Filing(own.id, seq, registered.id, registered.created_at), release.document)
         self._releases.append(stated | {"seal": release_rows.seal_of(self._secret, stated, heads[-1].hash)})
         return heads
 

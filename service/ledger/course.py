@@ -4,7 +4,6 @@ The journal is the only source: its entries carry the prices and the budgets as 
 past cannot differ from what was admitted then.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,22 +11,14 @@ from fractions import Fraction
 from sqlalchemy import Connection, func, select
 
 from service.ledger.accounts import AccountRecord
-from service.ledger.history import Chain, followed
+from service.ledger.chain import Chain
+from service.ledger.entries import KINDS, read_text
+from service.ledger.history import followed
 from service.ledger.journal import up_to
 from service.ledger.tables import Entry
 from service.privacy.filter import left, spent
 
-_CHANGING = (
-    "account_opened",
-    "budget_changed",
-    "proposed",
-    "approved",
-    "reserved",
-    "committed",
-    "voided",
-    "expired",
-    "repriced",
-)
+_CHANGING = tuple(kind for kind, options in KINDS.items() if any(option.changes_balance() for option in options))
 """The kinds of entries that can change what is committed or held, or the budget; an approval may commit at once."""
 
 
@@ -83,7 +74,7 @@ def _steps(connection: Connection, account: AccountRecord, number: int, every: i
     chain = Chain(account.name, subplans=False)
     for place, entry in enumerate(followed(connection, account, chain, account.head.seq, _CHANGING)):
         if place % every == 0 or place == number - 1:
-            yield _step(chain, entry.kind, json.loads(entry.body)["time"])
+            yield _step(chain, entry.kind, read_text(entry.body).time)
 
 
 def _step(chain: Chain, kind: str, at: str) -> Step:

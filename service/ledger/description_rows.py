@@ -1,14 +1,14 @@
 """The rows of descriptions: they find the last entry that describes something, which alone says how."""
 
-import json
 from typing import Any
 
 from sqlalchemy import Connection, ScalarSelect, select
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered
+from service.ledger.entries import Described, read_text
 from service.ledger.journal import AccountHead, Head, entry_hash, require_chain, up_to
-from service.ledger.metadata import Metadata, check_metadata
+from service.ledger.metadata import Metadata
 from service.ledger.tables import Account, Description, Entry
 
 _described, _previous, _owner = aliased(Entry), aliased(Entry), aliased(Account)
@@ -50,9 +50,9 @@ def read_metadata(text: str | None, of: str) -> Metadata:
         return {}
     previous, stored, body = text[:_DIGITS], text[_DIGITS : 2 * _DIGITS], text[2 * _DIGITS :]
     try:
-        if entry_hash(previous, body) == stored:
-            return check_metadata(json.loads(body)["content"]["metadata"])
-    except (KeyError, TypeError, ValueError):
+        if entry_hash(previous, body) == stored and isinstance(said := read_text(body).content, Described):
+            return said.metadata
+    except ValueError:
         pass
     raise Altered("what is said of it", f"the last entry that describes {of}")
 
@@ -66,6 +66,6 @@ def require_vouched(connection: Connection, account: AccountHead, release_id: st
     text = connection.execute(select(last_description(account.id, release_id))).scalar_one()
     said = read_metadata(text, f"account {account.name!r}")
     if text is not None:
-        seq = json.loads(text[2 * _DIGITS :])["seq"]
+        seq = read_text(text[2 * _DIGITS :]).seq
         require_chain(connection, account.id, Head(seq - 1, text[:_DIGITS]), account.head)
     return said

@@ -10,10 +10,11 @@ from dataclasses import replace
 from sqlalchemy import Connection, insert
 
 from service.errors import InvalidInput
-from service.ledger import accounts, journal
+from service.ledger import accounts
 from service.ledger.accounts import AccountRecord
 from service.ledger.database import Database
 from service.ledger.description_rows import require_vouched
+from service.ledger.entries import Described, Filing
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
@@ -101,11 +102,10 @@ def _write(
     new = merged(old, patch)
     if new == old:
         return  # said twice, as a retry does
-    text = write_metadata(new)
-    if len(text) > LARGEST:
+    if len(write_metadata(new)) > LARGEST:
         raise InvalidInput.at("/metadata", f"expected at most {LARGEST} characters in all, as JSON")
-    content: dict[str, object] = {"metadata": new}
-    head = journal.append(connection, account.chain, "described", content, actor=actor, release_id=release_id, at=at)
-    row = {"account_id": account.id, "seq": head.seq, "release_id": release_id, "document": text}
-    connection.execute(insert(Description).values(row))
+    described = Described(new)
+    head = described.append(connection, account.chain, actor=actor, release_id=release_id, at=at)
+    rows = described.rows(Filing(account.id, head.seq, release_id, at)).added[Description]
+    connection.execute(insert(Description), rows)
     accounts.save(connection, [replace(account, head=head)])

@@ -4,7 +4,6 @@ The hash of the journal entry is under the seal too, and that of a tabulation's 
 that rests on an entry's text, for whose hash only the whole chain up to the account's head would vouch.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 
 from service.errors import Altered
 from service.ledger.database import batch
+from service.ledger.entries import Drawn, read_text
 from service.ledger.journal import up_to
 from service.ledger.secret import Secret
 from service.ledger.tables import Account, Draw, Entry
@@ -73,13 +73,12 @@ def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> 
 def _code(secret: Secret, row: Row[*tuple[Any, ...]]) -> str | None:
     """The seal of an older row; None of one that its entry does not say."""
     try:
-        said = json.loads(row.body)
-        content = said["content"]
-        stated = tuple(map(content.get, ("draw", "mechanism", "partition", "repetition", "size", "noisy_hash")))
-        entered = (said["kind"], said["release"], said["time"], *stated)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        entry = read_text(row.body)
+    except (ValueError, RecursionError):
         return None
-    drawn = (row.id, row.mechanism, row.partition, row.repetition, row.size, row.noisy_hash)
-    if entered != ("drawn", row.release_id, row.created_at, *drawn):
+    if not isinstance(entry.content, Drawn):
         return None
-    return seal_of(secret, row._mapping, row.hash, content.get("layout_hash"))
+    (said,) = entry.content.rows(entry.filing(row.account_id)).added[Draw]
+    if said != {name: row._mapping[name] for name in _NAMES}:
+        return None
+    return seal_of(secret, row._mapping, row.hash, entry.content.layout_hash)

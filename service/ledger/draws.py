@@ -5,16 +5,14 @@ True counts come in as an argument and go nowhere: what is stored is the noisy r
 
 import math
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, insert, select
 
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
-from service.ledger import accounts, draw_rows, journal, packing, partitions
+from service.ledger import accounts, draw_rows, packing, partitions
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.branches import (
     WHOLE,
@@ -29,9 +27,11 @@ from service.ledger.branches import (
 from service.ledger.charges import Prepared, charge
 from service.ledger.database import Database, secret_of, tally
 from service.ledger.drawn import DrawRecord, Turn, landed, reload_of
+from service.ledger.entries import Drawn, Filing
 from service.ledger.holds import commit_for_draw, held_for_draw
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor
+from service.ledger.layouts import Layout
 from service.ledger.once import Outcome, once_reloaded
 from service.ledger.partitions import Taken
 from service.ledger.refusals import noted
@@ -211,9 +211,10 @@ def store(
     sealed: Sealed,
     actor: Actor,
     at: str,
-    more: Mapping[str, object] = MappingProxyType({}),
+    layout: Layout | None = None,
+    layout_hash: str | None = None,
 ) -> DrawRecord:
-    """Write a draw into the ledger of a locked account; its journal entry also says ``more``."""
+    """Write a draw into the ledger of a locked account; of a tabulation its journal entry also says the groups."""
     place, turn = sealed.place, sealed.place.turn
     name = place.mechanism.name or ""
     _refuse_second_draw(connection, release_id, name, turn)
@@ -221,29 +222,20 @@ def store(
     account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
     partitions.refuse_beyond(connection, release_id, place.bounds)
     draw_id = str(uuid.uuid4())
-    content: dict[str, object] = {
-        "draw": draw_id,
-        "mechanism": name,
-        "partition": turn.partition,
-        "repetition": turn.repetition,
-        "size": len(sealed.noisy),
-        "noisy_hash": sealed.digest,
-        **more,
-    }
-    head = journal.append(connection, account.chain, "drawn", content, actor=actor, release_id=release_id, at=at)
-    row = {
-        "id": draw_id,
-        "release_id": release_id,
-        "mechanism": name,
-        "partition": turn.partition,
-        "repetition": turn.repetition,
-        "account_id": account.id,
-        "seq": head.seq,
-        "size": len(sealed.noisy),
-        "noisy_hash": sealed.digest,
-        "created_at": at,
-    }
-    code = draw_rows.seal_of(secret_of(connection), row, head.hash, more.get("layout_hash"))
+    entry = Drawn(
+        draw=draw_id,
+        mechanism=name,
+        partition=turn.partition,
+        repetition=turn.repetition,
+        size=len(sealed.noisy),
+        noisy_hash=sealed.digest,
+        level=None if layout is None else layout.level,
+        groups=None if layout is None else len(layout.groups),
+        layout_hash=layout_hash,
+    )
+    head = entry.append(connection, account.chain, actor=actor, release_id=release_id, at=at)
+    (row,) = entry.rows(Filing(account.id, head.seq, release_id, at)).added[Draw]
+    code = draw_rows.seal_of(secret_of(connection), row, head.hash, entry.layout_hash)
     connection.execute(_INSERT, row | {"noisy": sealed.packed, "seal": code})
     tally(connection, "draws")
     tally(connection, "values", number=len(sealed.noisy))

@@ -15,7 +15,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, bindparam, select
@@ -27,7 +27,7 @@ from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.bounds import DeclaredNumbers
 from service.ledger.database import Database
 from service.ledger.draws import find_mechanism
-from service.ledger.history import Said
+from service.ledger.entries import AccountOpened, Drawn, Registration, Stated
 from service.ledger.journal import Broken, Head
 from service.ledger.layouts import Layout, checked_layout
 from service.ledger.partitions import Taken
@@ -139,7 +139,7 @@ def _line(document: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnCounts:
     """The stored bytes of a draw, none once they were removed; a tabulation has a layout too."""
 
     noisy: bytes
@@ -154,17 +154,15 @@ class Entered:
 
     Attributes:
         audit: of its account, up to it.
-        state: what it brings its release to, if it brings it to another.
         drawn: its draw, if it is the entry of one.
         is_last: whether it is the head of its account.
     """
 
     audit: Audit
-    said: Said
+    entry: Stated
     body: str
     hash: str
-    state: str | None
-    drawn: Drawn | None
+    drawn: DrawnCounts | None
     is_last: bool
 
 
@@ -174,7 +172,7 @@ class _Expected:
 
     head: Head
     audit: Audit | None
-    opening: Said = field(default_factory=dict)
+    opening: AccountOpened | None = None
     depth: int = 1
     own: int = 0
     releases: int = 0
@@ -259,44 +257,47 @@ class Reader:
         if expected.audit is None:
             raise Broken("the entry comes after its account's head")
         audit = expected.audit
-        said, state = audit.take_text(body, digest)
-        if said["seq"] == 1:
-            self._check_parent(expected, said)
-        elif state is not None and '"partitions"' in body and "plan" in said["content"]:
-            self._declaring[said["release"]] = self._plans.setdefault(audit.chain.subject[0], audit.chain.subject[0])
-        drawn = self._draw(said) if said["kind"] == "drawn" else None
-        if drawn is not None and said["release"] in self._declaring:
-            self._hold_to_plan(said, drawn)
+        entry = audit.take_text(body, digest)
+        drawn = None
+        match entry.content:
+            case AccountOpened() as opening:
+                self._check_parent(expected, opening)
+            case Registration(plan=plan) if '"partitions"' in plan:
+                self._declaring[entry.release_id] = self._plans.setdefault(plan, plan)
+            case Drawn() as said:
+                drawn = self._draw(said)
+                if entry.release in self._declaring:
+                    self._hold_to_plan(entry.release_id, said, drawn)
         is_last = audit.chain.head.seq >= expected.head.seq
         if is_last:
             if audit.chain.head != expected.head:
                 raise Broken("the entry is not the head that was signed")
             audit.check_sums()
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
-        return Entered(audit, said, body, digest, state, drawn, is_last)
+        return Entered(audit, entry, body, digest, drawn, is_last)
 
-    def _check_parent(self, expected: _Expected, said: Said) -> None:
-        expected.opening = said["content"]
-        name = expected.opening.get("parent")
-        if name is None:
+    def _check_parent(self, expected: _Expected, opening: AccountOpened) -> None:
+        expected.opening = opening
+        if opening.parent is None:
             return
-        parent = self._accounts.get(name)
-        if parent is None or not parent.opening:
+        parent = self._accounts.get(opening.parent)
+        if parent is None or parent.opening is None:
             raise Broken("the account's parent is not opened before it")
         expected.depth = parent.depth + 1
-        same = all(parent.opening[field] == expected.opening[field] for field in ("unit", "neighbouring"))
+        above = parent.opening
+        same = (above.unit, above.neighbouring) == (opening.unit, opening.neighbouring)
         if not same or expected.depth > MAX_DEPTH:
             raise Broken("the account cannot be under its parent")
 
-    def _draw(self, said: Said) -> Drawn:
+    def _draw(self, said: Drawn) -> DrawnCounts:
         """The line after the entry of a draw: its stored bytes."""
-        document, content = self._next(), said["content"]
+        document = self._next()
         if document is None:
             raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
         removed = document.get("noisy_removed_at")
-        fields = {"draw", "noisy"} | ({"layout"} if "layout_hash" in content else set())
+        fields = {"draw", "noisy"} | ({"layout"} if said.layout_hash is not None else set())
         fields |= set() if removed is None else {"noisy_removed_at"}
-        if document.keys() != fields or document["draw"] != content["draw"]:
+        if document.keys() != fields or document["draw"] != said.draw:
             raise Broken("expected the noisy counts of the draw")
         if removed is not None and (document["noisy"] is not None or not clock.is_stamp(removed)):
             raise Broken("expected no noisy counts, and when they were removed")
@@ -305,19 +306,18 @@ class Reader:
             packed = base64.b64decode(document["layout"], validate=True) if "layout" in fields else None
         except (TypeError, ValueError):
             raise Broken("expected the noisy counts of the draw") from None
-        if removed is None and not packing.is_pack_of(noisy, content["size"], content["noisy_hash"]):
+        if removed is None and not packing.is_pack_of(noisy, said.size, said.noisy_hash):
             raise Broken("the noisy counts are not those of the draw")
-        if packed is None:
-            return Drawn(noisy, removed)
+        if packed is None or said.layout_hash is None:
+            return DrawnCounts(noisy, removed)
         try:
-            layout = checked_layout(packed, content["layout_hash"], content.get("level"), content.get("groups"))
+            layout = checked_layout(packed, said.layout_hash, said.level, said.groups)
         except ValueError:
             raise Broken("the groups are not those of the tabulation") from None
-        return Drawn(noisy, removed, packed, layout)
+        return DrawnCounts(noisy, removed, packed, layout)
 
-    def _hold_to_plan(self, said: Said, drawn: Drawn) -> None:
+    def _hold_to_plan(self, release: str, said: Drawn, drawn: DrawnCounts) -> None:
         """Hold the partitions of a draw against the numbers that the release's plan declares."""
-        release, content = said["release"], said["content"]
         plan = read_text(self._declaring[release])
         taken: Taken = ()
         if drawn.layout is not None:
@@ -325,16 +325,16 @@ class Reader:
             if level is None:
                 raise Broken("the release has not the level of the tabulation")
             taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, drawn.layout)]
-        elif content["partition"]:
-            taken = [(find_mechanism(plan, content["mechanism"], ""), 1)]
-        self._numbers.take(release, plan, content["repetition"], taken)
+        elif said.partition:
+            taken = [(find_mechanism(plan, said.mechanism, ""), 1)]
+        self._numbers.take(release, plan, said.repetition, taken)
 
     def _check_families(self) -> None:
         """What is charged to an account is what was registered in it and in those under it."""
         below: Counter[str] = Counter()
         for expected in self._accounts.values():
-            if expected.opening.get("parent") is not None:
-                below[expected.opening["parent"]] += expected.releases
+            if expected.opening is not None and expected.opening.parent is not None:
+                below[expected.opening.parent] += expected.releases
         for name, expected in self._accounts.items():
             if expected.releases != expected.own + below[name]:
                 raise BadExport(self.line, f"the releases of {name!r} are not those of it and the accounts under it")

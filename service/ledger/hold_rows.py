@@ -1,7 +1,7 @@
 """The rows of what is held, each sealed with the installation's secret: what is given back is what was taken."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
 
@@ -12,6 +12,9 @@ from service.ledger.tables import Hold
 from service.privacy.plan import Plan, mechanisms_of
 
 COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.seal)
+
+State = Literal["proposed", "reserved", "committed", "voided", "expired"]
+"""Of a release."""
 
 Place = tuple[str, int]
 

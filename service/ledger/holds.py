@@ -10,12 +10,14 @@ from service.errors import Conflict, InvalidInput
 from service.ledger import accounts, clock, hold_rows, journal, release_rows
 from service.ledger.accounts import AccountRecord, HoldsDue, Line
 from service.ledger.database import Database
+from service.ledger.entries import Approved, HoldCommitted, Settlement, Voided, read_around
+from service.ledger.hold_rows import State
 from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
 from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
-from service.ledger.releases import HELD, ReleaseRecord, State, read_release, state_of
-from service.ledger.settling import Held, Kind, held_of, settle
+from service.ledger.releases import HELD, ReleaseRecord, read_release, state_of
+from service.ledger.settling import Held, held_of, settle
 from service.ledger.tables import Entry, Hold
 from service.ledger.two_persons import require_other_person
 
@@ -39,7 +41,7 @@ def commit(database: Database, request: Request, name: str, release_id: str, ren
         Conflict: it is proposed, voided or expired.
     """
 
-    def choose(_: Connection, release: ReleaseRecord) -> _Step | None:
+    def choose(_: Connection, release: ReleaseRecord) -> Settlement | None:
         return _commitment(release.state)
 
     return _step(database, request, name, release_id, choose, render)
@@ -62,7 +64,7 @@ def void(
         InvalidInput: something of it could be published without this service, and nobody attests that it was not.
     """
 
-    def choose(connection: Connection, release: ReleaseRecord) -> _Step | None:
+    def choose(connection: Connection, release: ReleaseRecord) -> Settlement | None:
         require_valid(connection, request.secret, request.actor, clock.now())
         if release.state == "voided":
             return None
@@ -73,7 +75,7 @@ def void(
                 "/attestation",
                 "expected a statement that nothing was published, as the plan holds mechanisms that are not drawn here",
             )
-        return _Step("voided", "voided", {"reason": reason, "attestation": attestation})
+        return Voided(reason=reason, attestation=attestation)
 
     return _step(database, request, name, release_id, choose, render)
 
@@ -89,7 +91,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
 
     line = accounts.line_of(database, name)
 
-    def choose(connection: Connection, release: ReleaseRecord) -> _Step | None:
+    def choose(connection: Connection, release: ReleaseRecord) -> Settlement | None:
         kind, proposer = _origin(connection, line, release)
         if kind != "proposed":
             raise Conflict("the release was not proposed: it needs no approval")
@@ -98,8 +100,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
             return None
         if release.state != "proposed":
             raise Conflict(f"the release is {release.state}; only what is proposed can be approved")
-        to: State = "committed" if release.expires_at is None else "reserved"
-        return _Step(to, "approved", {"to": to})
+        return Approved("committed" if release.expires_at is None else "reserved")
 
     return _step(database, request, name, release_id, choose, render)
 
@@ -133,19 +134,10 @@ def commit_for_draw(
         return locked[-1]
     if held is None:  # it was settled a moment ago
         raise release_rows.altered(release_id)
-    return settle(connection, locked, [held], step.state, step.kind, step.content, actor, at)[-1]
+    return settle(connection, locked, [held], step, actor, at)[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What a release becomes, and the entry that says so."""
-
-    state: State
-    kind: Kind
-    content: dict[str, object]
-
-
-def _commitment(state: State) -> _Step | None:
+def _commitment(state: State) -> Settlement | None:
     """How a release in some state is committed; None where it is."""
     if state == "committed":
         return None
@@ -153,7 +145,7 @@ def _commitment(state: State) -> _Step | None:
         raise Conflict("the release is proposed; a second steward must approve it first")
     if state != "reserved":
         raise Conflict(f"the release is {state}")
-    return _Step("committed", "committed", {})
+    return HoldCommitted()
 
 
 def _step(
@@ -161,7 +153,7 @@ def _step(
     request: Request,
     name: str,
     release_id: str,
-    choose: Callable[[Connection, ReleaseRecord], _Step | None],
+    choose: Callable[[Connection, ReleaseRecord], Settlement | None],
     render: Render,
 ) -> Answer:
     """Take a release to another state under its line's lock; where it is there already nothing is written."""
@@ -177,8 +169,8 @@ def _step(
         step = choose(connection, release)
         if step is None:
             return Settled(release, locked[-1])
-        after = settle(connection, locked, held, step.state, step.kind, step.content, request.actor, at)
-        return Settled(replace(release, state=step.state), after[-1])
+        after = settle(connection, locked, held, step, request.actor, at)
+        return Settled(replace(release, state=step.brings_to()), after[-1])
 
     return once(database, request, work, status=200, render=render, landed=_landed)
 
@@ -205,8 +197,8 @@ def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple
     body = connection.execute(query).scalar_one()
     if journal.entry_hash(previous, body) != release.head.hash:
         raise release_rows.altered(release.id)
-    said = json.loads(body)
-    return said["kind"], Actor(said["actor"], said.get("key"))
+    around = read_around(json.loads(body))
+    return around.kind, around.by
 
 
 def _landed(connection: Connection, settled: Settled) -> bool:

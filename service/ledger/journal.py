@@ -234,7 +234,7 @@ def append(
     connection: Connection,
     account: AccountHead,
     kind: Kind,
-    content: dict[str, object],
+    content: dict[str, object] | Written,
     *,
     actor: Actor,
     release_id: str | None = None,

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from service.ledger import clock
 from service.ledger.database import secret_of
+from service.ledger.entries import Stated
 from service.ledger.installation_journal import read_after
 from service.ledger.journal import BEFORE_FIRST, Actor, Broken
 from service.ledger.key_events import Known, keys_in, people_behind
@@ -23,12 +24,6 @@ TOLERANCE = timedelta(seconds=60)
 """By how much clocks differ. A server that learns of a key's end commits nothing of it later, at most seconds after."""
 
 _NEVER = "~"  # after every moment
-_STEWARDS = frozenset(
-    {
-        *("account_opened", "budget_changed", "account_closed", "account_reopened", "metadata_changed"),
-        *("change_proposed", "approved", "voided"),
-    }
-)
 _OF_KEYS = ("key_made", "key_adopted", "key_left")
 
 
@@ -72,18 +67,19 @@ class KeyLives:
                 record = known[said["content"]["id"]]
                 self._lives[record.id] = _life(record, earliest, ends.get(record.id))
 
-    def fault(self, said: dict[str, Any], account: str | None) -> str | None:
+    def fault(self, entry: Stated, account: str | None) -> str | None:
         """Find why the key that an entry names cannot have made it, in words; None where it can.
 
         Nothing is known of keys that are older than the installation's journal, or of another installation.
 
         Args:
-            said: the entry.
+            entry: what it says.
             account: the one that the key must reach; None where that is another account's to tell.
         """
-        key = said.get("key")
-        steward = said["kind"] in _STEWARDS or (said["kind"] == "described" and said["release"] is None)
-        return None if key is None else self.fault_of(key, said["actor"], said["time"], account, steward=steward)
+        if entry.key is None:
+            return None
+        steward = entry.content.needs_steward(entry.release)
+        return self.fault_of(entry.key, entry.by.name, entry.time, account, steward=steward)
 
     def fault_of(self, key: str, actor: str, at: str, account: str | None, *, steward: bool) -> str | None:
         """Find the same of an entry of which only this is known."""

@@ -1,16 +1,26 @@
 """Opening accounts, changing their caps, closing them: what stewards do."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from sqlalchemy import Connection, select
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
-from service.ledger import accounts, budgets, journal
-from service.ledger.accounts import MAX_DEPTH, AccountRecord, ProposedChange
+from service.ledger import accounts, budgets
+from service.ledger.accounts import MAX_DEPTH, AccountRecord
+from service.ledger.chain import ProposedChange
 from service.ledger.database import Database
+from service.ledger.entries import (
+    AccountClosure,
+    AccountOpened,
+    AccountReopened,
+    BudgetChanged,
+    Decided,
+    MetadataChanged,
+    OfAccount,
+)
 from service.ledger.idempotency import Request
 from service.ledger.journal import BEFORE_FIRST, has_entry
 from service.ledger.key_events import require_valid
@@ -55,7 +65,6 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
             raise Conflict(f"there is an account {new.name!r} already")
-        approval_above = None if new.approval_above is None else exact_text(new.approval_above)
         account = AccountRecord(
             id=0,
             name=new.name,
@@ -73,16 +82,16 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
             approval_above=new.approval_above,
         )
         account = replace(account, id=accounts.insert_row(connection, account, parent_id))
-        content: dict[str, object] = {
-            "unit": new.unit,
-            "neighbouring": new.neighbouring.value,
-            "description": new.description,
-            "budget": budgets.write_budget(new.budget),
-            "admission": json.loads(admission),
-            "parent": new.parent,
-            "approval_above": approval_above,
-        }
-        head = journal.append(connection, account.chain, "account_opened", content, actor=request.actor, at=at)
+        opened = AccountOpened(
+            unit=new.unit,
+            neighbouring=new.neighbouring,
+            description=new.description,
+            budget=new.budget,
+            admission=weights,
+            parent=new.parent,
+            approval_above=None if new.approval_above is None else exact_text(new.approval_above),
+        )
+        head = opened.append(connection, account.chain, actor=request.actor, at=at)
         accounts.save(connection, [replace(account, head=head)])
         return accounts.read_account(connection, new.name)
 
@@ -127,7 +136,7 @@ def change_account(
     proposed until another steward says the same: the answer's status is then 202.
     """
     line = accounts.line_of(database, name)
-    stated: dict[str, object] = {}  # what is proposed, where it is
+    stated: dict[str, Any] = {}  # what is proposed, where it is
     with database.read() as connection:  # the journal since then may be long, and is not followed under the lock
         vouched = accounts.vouched_proposal(connection, accounts.read_account(connection, name))
 
@@ -142,32 +151,31 @@ def change_account(
             except BudgetExceeded:
                 accounts.refuse_due([account], at)
                 raise
-            content: dict[str, object] = {"budget": budgets.write_budget(change)}
-            kind: journal.Kind = "budget_changed"
+            entry: OfAccount = BudgetChanged(budget=change)
             after = replace(account, budget=change)
         elif isinstance(change, Fraction):
             if account.approval_above == change:
                 return account
             if account.approval_above is not None and account.approval_above < change:
                 raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
-            kind, content = "metadata_changed", {"approval_above": exact_text(change)}
+            entry = MetadataChanged(exact_text(change))
             after = replace(account, approval_above=change)
         elif account.state == change:
             return account  # said twice, as a retry does: nothing changed and nothing to write
         else:
-            kind, content = "account_closed" if change == "closed" else "account_reopened", {}
+            entry = AccountClosure() if change == "closed" else AccountReopened()
             after = replace(account, state=change)
-        if _frees(account, change) and _asks_approval(connection, name):
-            stated.update(content or {"state": change})
+        if isinstance(entry, Decided) and _frees(account, change) and _asks_approval(connection, name):
+            stated.update(entry.proposed().change())
             proposed = _waiting(connection, name, vouched)
             if proposed is None or proposed.change != stated:
-                kind, content, after = "change_proposed", dict(stated), account
+                entry, after = entry.proposed(), account
             elif proposed.by.name == request.principal:
                 return accounts.read_account(connection, name)  # said twice: it waits still
             else:
                 require_other_person(connection, request, proposed.by, "the change")
-                content["proposal"] = proposed.seq
-        head = journal.append(connection, account.chain, kind, content, actor=request.actor, at=at)
+                entry = replace(entry, proposal=proposed.seq)
+        head = entry.append(connection, account.chain, actor=request.actor, at=at)
         accounts.save(connection, [replace(after, head=head)])
         return accounts.read_account(connection, name)
 

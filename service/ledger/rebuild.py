@@ -1,7 +1,7 @@
 """Rebuilding a ledger from an export: every table from the journal, in one transaction or not at all."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -12,18 +12,19 @@ from service.errors import Conflict
 from service.ledger import accounts, branches, budgets, clock, draw_rows, draws, hold_rows, partitions, release_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.audit import UNREADABLE
+from service.ledger.chain import Chain, ends_by_itself
 from service.ledger.company import Made
 from service.ledger.database import Database, note_entries, secret_of
-from service.ledger.exports import BadExport, Drawn, Entered, Reader
-from service.ledger.history import Chain, Said, as_left, ends_by_itself
+from service.ledger.entries import Described, Drawn, Registration, Rows, Stated
+from service.ledger.exports import BadExport, DrawnCounts, Entered, Reader
+from service.ledger.history import as_left
 from service.ledger.installation import note_nothing_to_adopt
 from service.ledger.installation_journal import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Head, has_entry
-from service.ledger.metadata import write_metadata
 from service.ledger.spending_rows import Charged
 from service.ledger.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
 from service.ledger.tabulations import tabulated, write_layout
-from service.ledger.texts import Amount, amount_of, read_amount, read_text, tags_of
+from service.ledger.texts import price_of, read_text
 from service.privacy.filter import Totals
 from service.privacy.levels import find_level
 from service.privacy.mechanisms import Mechanism
@@ -80,111 +81,91 @@ class _Writer:
         self._connection, self._reader = connection, reader
         self._accounts: dict[str, AccountRecord] = {}  # as they were opened
         self._rows: dict[type[Base], list[dict[str, Any]]] = {table: [] for table in _IN_ORDER}
-        self._changes: list[dict[str, Any]] = []  # of releases that those rows make, or earlier ones
+        self._changes: list[tuple[str, int, Mapping[str, Any]]] = []  # of these releases, or earlier ones
         self._drawn_from: tuple[str, Plan] | None = None
         self.made: list[Made] = []  # the last entry of each account
 
     def take(self, entered: Entered) -> None:
         """Write an entry with all that it says."""
-        said, chain = entered.said, entered.audit.chain
-        seq, content, release = said["seq"], said["content"], said["release"]
-        if seq == 1:
+        entry, chain = entered.entry, entered.audit.chain
+        if entry.seq == 1:
             self._accounts[chain.name] = self._open(chain)
         account = self._accounts[chain.name].id
-        if entered.state is not None and "plan" in content:
-            self._register(account, entered)
-        elif entered.state is not None:
-            self._changes.append({"release": release, "account": account, "state": entered.state})
-        elif said["kind"] == "repriced":
-            price, accountant = _price_text(amount_of(content["price"])), content["accountant"]
-            self._changes.append({"release": release, "account": account, "price": price, "accountant": accountant})
-        elif said["kind"] == "described":
-            self._describe(account, said)
-        row = {"account_id": account, "seq": seq, "kind": said["kind"], "release_id": release}
+        rows = entry.content.rows(entry.filing(account))
+        self._add(account, entered, rows)
+        row = {"account_id": account, "seq": entry.seq, "kind": entry.kind, "release_id": entry.release}
         self._rows[Entry].append(row | {"body": entered.body, "hash": entered.hash})
-        if entered.drawn is not None:
-            self._draw(account, entered, entered.drawn)
+        if isinstance(entry.content, Drawn) and entered.drawn is not None:
+            self._draw(account, entry, entry.content, entered.drawn)
         if entered.is_last:
             self._close(self._accounts[chain.name], chain)
         elif len(self._rows[Entry]) >= _AT_ONCE:
             self._flush()
 
     def _open(self, chain: Chain) -> AccountRecord:
-        content, parent = chain.opened["content"], chain.opened["content"].get("parent")
         account = AccountRecord(
             id=0,
             name=chain.name,
-            unit=content["unit"],
+            unit=chain.unit,
             neighbouring=chain.neighbouring,
-            description=content["description"],
+            description=chain.description,
             budget=chain.stands,
             admission=budgets.write_weights(chain.weights),
             weights=chain.weights,
             totals=Totals(),
             state="open",
-            created_at=chain.opened["time"],
+            created_at=chain.created_at,
             head=BEFORE_FIRST,
-            parent=parent,
+            parent=chain.parent,
         )
-        above = None if parent is None else self._accounts[parent].id
+        above = None if chain.parent is None else self._accounts[chain.parent].id
         return replace(account, id=accounts.insert_row(self._connection, account, above))
 
-    def _register(self, account: int, entered: Entered) -> None:
-        """A release of the account; one of an account below must be there already, as its entry says."""
-        said, content, chain = entered.said, entered.said["content"], entered.audit.chain
-        origin = content.get("origin")
-        if origin is not None:
-            found = self._connection.execute(_ORIGIN, {"release": said["release"]}).one_or_none()
-            if found is None or tuple(found) != (origin["account"], origin["seq"]):
+    def _add(self, account: int, entered: Entered, rows: Rows) -> None:
+        """Take up the rows that an entry wrote, with their seals, after what they are of was found.
+
+        Raises:
+            BadExport: it is not in the ledger.
+        """
+        entry, content, secret = entered.entry, entered.entry.content, secret_of(self._connection)
+        if isinstance(content, Registration) and content.origin is not None:
+            found = self._connection.execute(_ORIGIN, {"release": entry.release}).one_or_none()
+            if found is None or tuple(found) != content.origin:
                 raise BadExport(self._reader.line, "the release is not where the entry says that it was registered")
-            return
-        row = {"id": said["release"], "account_id": account, "seq": said["seq"], "state": entered.state}
-        row |= {field: content[field] for field in ("name", "delta", "accountant")}
-        row |= {
-            "plan": json.dumps(content["plan"], ensure_ascii=False),
-            "tags": json.dumps(content["tags"], ensure_ascii=False),
-            "price": _price_text(chain.amount),
-            "created_at": said["time"],
-            "expires_at": content.get("expires_at"),
-        }
-        row["seal"] = release_rows.seal_of(secret_of(self._connection), row, entered.hash)
-        self._rows[Release].append(row)
-        tags = ({"account_id": account, "tag": tag, "seq": said["seq"]} for tag in tags_of(chain.subject))
-        self._rows[ReleaseTag].extend(tags)
-
-    def _describe(self, account: int, said: Said) -> None:
-        seq, release = said["seq"], said["release"]
-        if release is not None:
+        if isinstance(content, Described) and entry.release is not None:
             self._flush()
-            if self._connection.execute(_PLAN, {"release": release, "account": account}).first() is None:
+            if self._connection.execute(_PLAN, {"release": entry.release, "account": account}).first() is None:
                 raise BadExport(self._reader.line, "the description is of no release of its account")
-        row = {"account_id": account, "seq": seq, "release_id": release}
-        self._rows[Description].append(row | {"document": write_metadata(said["content"]["metadata"])})
+        for table, added in rows.added.items():
+            for row in added:
+                if isinstance(content, Registration) and table is Release:
+                    row["seal"] = release_rows.seal_of(secret, row, entered.hash)
+                elif isinstance(content, Drawn) and entered.drawn is not None:
+                    row["seal"] = draw_rows.seal_of(secret, row, entered.hash, content.layout_hash)
+                    row |= {"noisy": entered.drawn.noisy, "noisy_removed_at": entered.drawn.noisy_removed_at}
+                self._rows[table].append(row)
+        if rows.changed:
+            self._changes.append((entry.release_id, account, rows.changed))
 
-    def _draw(self, account: int, entered: Entered, drawn: Drawn) -> None:
-        said, content, release = entered.said, entered.said["content"], entered.said["release"]
-        row = {field: content[field] for field in ("mechanism", "partition", "repetition", "size", "noisy_hash")}
-        row |= {"id": content["draw"], "release_id": release, "account_id": account, "seq": said["seq"]}
-        row["created_at"] = said["time"]
-        code = draw_rows.seal_of(secret_of(self._connection), row, entered.hash, content.get("layout_hash"))
-        self._rows[Draw].append(row | {"noisy": drawn.noisy, "noisy_removed_at": drawn.noisy_removed_at, "seal": code})
+    def _draw(self, account: int, entry: Stated, said: Drawn, drawn: DrawnCounts) -> None:
+        release = entry.release_id
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
         if found is None or found.state != "committed":
             raise BadExport(self._reader.line, "the draw is of no committed release of its account")
         if '"choice"' in found.plan:
             plan = self._plan_of(release, found.plan)
-            forks = draws.forks_of(plan, content["mechanism"], content["repetition"])
-            branches.take_branches(self._connection, release, forks, content["partition"], content["draw"])
+            forks = draws.forks_of(plan, said.mechanism, said.repetition)
+            branches.take_branches(self._connection, release, forks, said.partition, said.draw)
         if drawn.layout is not None and drawn.packed is not None:
             level = find_level(self._plan_of(release, found.plan), drawn.layout.level)
             if level is None:
                 raise BadExport(self._reader.line, "the release has not the level of the tabulation")
-            write_layout(self._connection, release, level, drawn.layout, drawn.packed, content["draw"])
-            self._count(said, tabulated(level, drawn.layout))
-        elif content["partition"]:
-            mechanism = draws.find_mechanism(self._plan_of(release, found.plan), content["mechanism"], "")
-            self._count(said, ((mechanism, (content["partition"],)),))
+            write_layout(self._connection, release, level, drawn.layout, drawn.packed, said.draw)
+            self._count(release, said, tabulated(level, drawn.layout))
+        elif said.partition:
+            mechanism = draws.find_mechanism(self._plan_of(release, found.plan), said.mechanism, "")
+            self._count(release, said, ((mechanism, (said.partition,)),))
 
     def _plan_of(self, release: str, text: str) -> Plan:
         """The plan of a release that is drawn from, read once: its draws mostly come together."""
@@ -192,33 +173,31 @@ class _Writer:
             self._drawn_from = release, read_text(text)
         return self._drawn_from[1]
 
-    def _count(self, said: Said, drawn: Sequence[tuple[Mechanism, Sequence[str]]]) -> None:
+    def _count(self, release: str, said: Drawn, drawn: Sequence[tuple[Mechanism, Sequence[str]]]) -> None:
         """The partitions of a draw, each of a mechanism that is drawn for it.
 
         Raises:
             BadExport: the plan does not declare them, or not so many.
         """
-        release, repetition = said["release"], said["content"]["repetition"]
         for mechanism, names in drawn:
             declared = mechanism.partitions
             if declared is not None and declared.names is not None and not declared.names.issuperset(names):
                 raise BadExport(self._reader.line, "the draw is of a partition that the plan does not declare")
             if names:
-                partitions.count(self._connection, release, mechanism.name or "", repetition, len(names), declared)
+                partitions.count(self._connection, release, mechanism.name or "", said.repetition, len(names), declared)
 
     def _flush(self) -> None:
         for table, rows in self._rows.items():
             if rows:
                 self._connection.execute(insert(table), rows)
                 rows.clear()
-        for change in self._changes:
-            own = (Release.id == change["release"], Release.account_id == change["account"])
-            if "state" in change:
+        for release, account, changed in self._changes:
+            own = (Release.id == release, Release.account_id == account)
+            if "state" in changed:  # which is sealed
                 ids = self._connection.execute(select(Release.id).where(*own)).scalars().all()
-                release_rows.update_states(self._connection, ids, change["state"])
+                release_rows.update_states(self._connection, ids, changed["state"])
             else:
-                values = {column: change[column] for column in ("price", "accountant")}
-                self._connection.execute(update(Release).where(*own).values(values))
+                self._connection.execute(update(Release).where(*own).values(changed))
         self._changes.clear()
 
     def _close(self, account: AccountRecord, chain: Chain) -> None:
@@ -226,7 +205,7 @@ class _Writer:
         self._flush()
         secret = secret_of(self._connection)
         holds = [
-            {"release_id": release, "account_id": account.id, "price": _price_text(held.amount)}
+            {"release_id": release, "account_id": account.id, "price": json.dumps(price_of(held.amount))}
             | {"expires_at": ends_by_itself(held)}
             for release, held in chain.held.items()
         ]
@@ -236,10 +215,6 @@ class _Writer:
         after = replace(as_left(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
         accounts.save(self._connection, [after], Charged(chain.spent, chain.reserved))
         self.made.append(Made(account.id, after.head.seq, after.head.hash))
-
-
-def _price_text(amount: Amount) -> str:
-    return json.dumps(budgets.write_price(read_amount(amount)))
 
 
 _IN_ORDER: tuple[type[Base], ...] = (Release, ReleaseTag, Entry, Draw, Description)

@@ -7,16 +7,17 @@ from sqlalchemy import Connection, select
 
 from service.ledger import journal, partitions, release_rows
 from service.ledger.accounts import AccountRecord
-from service.ledger.budgets import read_price
+from service.ledger.entries import Content, Registration, read
+from service.ledger.journal import Broken
 from service.ledger.releases import ReleaseRecord, read_release
 from service.ledger.signing import BadSignature, check_signature
 from service.ledger.tables import Entry, Release
+from service.ledger.texts import Amount, amount_of, read_amount
 from service.privacy.filter import is_charge_of
 from service.privacy.numbers import exact_text
 from service.privacy.pricing import ACCOUNTANT, price as price_of
 
 STATEMENT = "receipt"
-_COMMON = ("name", "plan", "tags", "delta")  # of the release and of the journal entry that charged it
 _FIELDS = ("account", "release", "cost", "charged", "entry", "previous", "hash", "head", "issued_at")
 
 
@@ -31,7 +32,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
     body = select(Entry.body).where(Entry.account_id == account.id, Entry.seq == release.head.seq)
     entry, price = json.loads(connection.execute(body).scalar_one()), json.loads(charged.price)
-    _require_price(account, release, entry["content"], price, charged.accountant)
+    _require_price(account, release, read(entry).content, amount_of(price), charged.accountant)
     return {
         "account": account.name,
         "unit": account.unit,
@@ -57,17 +58,17 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
 
 def _require_price(
-    account: AccountRecord, release: ReleaseRecord, content: dict[str, Any], price: dict[str, Any], accountant: str
+    account: AccountRecord, release: ReleaseRecord, content: Content, price: Amount, accountant: str
 ) -> None:
     """Refuse to sign a price that is neither that of the entry nor the present accountant's.
 
     Raises:
         Unavailable: the row has another.
     """
-    if (price, accountant) == (content["price"], content["accountant"]):
+    if isinstance(content, Registration) and (price, accountant) == (content.price, content.accountant):
         return
     asked = price_of(release.plan, account.neighbouring, account.weights.orders)
-    if accountant != ACCOUNTANT or not is_charge_of(read_price(price), asked):
+    if accountant != ACCOUNTANT or not is_charge_of(read_amount(price), asked):
         raise release_rows.altered(release.id)
 
 
@@ -87,18 +88,23 @@ def check_receipt(receipt: object, public_key: str) -> None:
         raise BadSignature(f"the receipt has no {missing[0]}")
     try:
         _check_entry(receipt)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, Broken):
         raise BadSignature("expected the fields of a receipt") from None
 
 
 def _check_entry(receipt: dict[str, Any]) -> None:
-    release, entry, head = receipt["release"], receipt["entry"], receipt["head"]
-    if journal.entry_hash(receipt["previous"], journal.canonical(entry)) != receipt["hash"]:
+    release, head = receipt["release"], receipt["head"]
+    if journal.entry_hash(receipt["previous"], journal.canonical(receipt["entry"])) != receipt["hash"]:
         raise BadSignature("the hash is not that of the entry and the hash before it")
-    if (entry["account"], entry["release"]) != (receipt["account"], release["id"]):
+    entry = read(receipt["entry"])
+    if (entry.account, entry.release) != (receipt["account"], release["id"]):
         raise BadSignature("the entry is of another account or release")
-    different = [name for name in _COMMON if entry["content"][name] != release[name]]
+    said = entry.content
+    if not isinstance(said, Registration):
+        raise BadSignature("the entry registers no release")
+    stated = {"name": said.name, "plan": json.loads(said.plan), "tags": list(said.tags), "delta": said.delta}
+    different = [name for name, value in stated.items() if value != release[name]]
     if different:
         raise BadSignature(f"the release's {different[0]} is not that of its journal entry")
-    if head["seq"] < entry["seq"] or (head["seq"] == entry["seq"] and head["hash"] != receipt["hash"]):
+    if head["seq"] < entry.seq or (head["seq"] == entry.seq and head["hash"] != receipt["hash"]):
         raise BadSignature("the head does not follow the entry")

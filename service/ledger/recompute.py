@@ -15,6 +15,7 @@ from service.ledger import accounts, budgets, clock, hold_rows, journal, texts
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.audit import Audit
 from service.ledger.database import Database, secret_of
+from service.ledger.entries import Expired, Filing, PriceChanged, Registration, Voided, read_text
 from service.ledger.journal import Actor, Head, has_entry
 from service.ledger.releases import HELD
 from service.ledger.tables import Entry, Hold, Release
@@ -78,16 +79,16 @@ def differences(connection: Connection, account: AccountRecord) -> list[Differen
     chain, wrong = audit.chain, dict[str, Difference]()
     while page := journal.entries(connection, account.id, chain.head.seq, _PAGE, until=account.head.seq):
         for entry in page:
-            said = json.loads(entry.body)
-            state = chain.follow(said, Head(entry.seq, entry.hash))
-            if state is not None and "plan" in said["content"]:
-                _note(wrong, audit, said["release"], chain.amount, chain.subject[0])
-            elif state in ("voided", "expired"):
-                wrong.pop(said["release"], None)
-            elif said["kind"] == "repriced":
-                plan = connection.execute(_PLAN, {"release": said["release"]}).scalar_one()
-                amount = texts.amount_of(said["content"]["price"])
-                _note(wrong, audit, said["release"], amount, texts.write(json.loads(plan)))
+            stated = read_text(entry.body)
+            stated.follow(chain, Head(entry.seq, entry.hash))
+            match stated.content:
+                case Registration(price=amount, plan=plan):
+                    _note(wrong, audit, stated.release_id, amount, plan)
+                case Voided() | Expired():
+                    wrong.pop(stated.release_id, None)
+                case PriceChanged(price=amount):
+                    document = connection.execute(_PLAN, {"release": stated.release_id}).scalar_one()
+                    _note(wrong, audit, stated.release_id, amount, texts.write(json.loads(document)))
     return list(wrong.values())
 
 
@@ -149,27 +150,22 @@ def _write(
     account, prices = _with_prices(account, [difference for difference in found if difference.release in counting])
     rows: list[journal.Row] = []
     for release, old, new in prices:
-        price = texts.price_of(new)
-        content: dict[str, object] = {"was": texts.price_of(old), "price": price, "accountant": ACCOUNTANT}
-        row, head = journal.following(account.chain, "repriced", content, actor=ACTOR, release_id=release, at=at)
+        entry = PriceChanged(was=old, price=new, accountant=ACCOUNTANT)
+        row, head = entry.following(account.chain, actor=ACTOR, release_id=release, at=at)
         rows.append(row)
         account = replace(account, head=head)
-        changed = {"release": release, "account": account.id, "new": json.dumps(price)}
-        connection.execute(_SET_PRICE, changed | {"by": ACCOUNTANT})
+        changed = entry.rows(Filing(account.id, head.seq, release, at)).changed
+        own = (Release.id == release, Release.account_id == account.id)
+        connection.execute(update(Release).where(*own).values(changed))
         for hold in connection.execute(_HOLD, {"release": release, "account": account.id}).all():
             hold_rows.require_seal(connection, hold)
-            hold_rows.save(connection, secret_of(connection), {**hold._mapping, "price": changed["new"]})
+            hold_rows.save(connection, secret_of(connection), {**hold._mapping, "price": changed["price"]})
     if rows:
         journal.write(connection, rows)
         accounts.save(connection, [account])
     return account, prices
 
 
-_SET_PRICE = (
-    update(Release)
-    .where(Release.id == bindparam("release"), Release.account_id == bindparam("account"))
-    .values(price=bindparam("new"), accountant=bindparam("by"))
-)
 _HOLD = select(*hold_rows.COLUMNS).where(
     Hold.release_id == bindparam("release"), Hold.account_id == bindparam("account")
 )

@@ -9,9 +9,10 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from service.errors import BudgetExceeded, Overrun
-from service.ledger import accounts, clock, journal
+from service.ledger import accounts, clock
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database
+from service.ledger.entries import Refused
 from service.ledger.idempotency import Request
 from service.ledger.journal import Head, has_entry
 from service.privacy import effort
@@ -33,19 +34,19 @@ def noted(database: Database, request: Request, line: Line, act: Callable[[], T]
     try:
         return act()
     except BudgetExceeded as refusal:
-        if refusal.entry is not None:
-            _note(database, request, line, refusal.entry())
+        if refusal.entry is not None and isinstance(entry := refusal.entry(), Refused):
+            _note(database, request, line, entry)
         raise
 
 
-def _note(database: Database, request: Request, line: Line, content: dict[str, object]) -> None:
+def _note(database: Database, request: Request, line: Line, entry: Refused) -> None:
     def work(connection: Connection) -> tuple[int, Head]:
         account = accounts.lock_account(connection, line)
-        head = journal.append(connection, account.chain, "refused", content, actor=request.actor, at=clock.now())
+        head = entry.append(connection, account.chain, actor=request.actor, at=clock.now())
         accounts.save(connection, [replace(account, head=head)])
         return account.id, head
 
-    database.write(work, landed=lambda connection, entry: has_entry(connection, *entry))
+    database.write(work, landed=lambda connection, written: has_entry(connection, *written))
 
 
 def refused(
@@ -55,16 +56,16 @@ def refused(
     # Whoever reads this account's journal may not be let read those above it.
     first = failures[0] if failures[0].account == line[-1].name else Overrun()
 
-    def entry() -> dict[str, object]:
-        return {
-            "name": name,
-            "plan_digest": hashlib.sha256(written.encode()).hexdigest(),
-            "account": first.account,
-            "definition": first.definition,
-            "cap": first.cap,
-            "requested": first.requested_exact,
-            "remaining": first.remaining_exact,
-        }
+    def entry() -> Refused:
+        return Refused(
+            name=name,
+            plan_digest=hashlib.sha256(written.encode()).hexdigest(),
+            account=first.account,
+            definition=first.definition,
+            cap=first.cap,
+            requested=first.requested_exact,
+            remaining=first.remaining_exact,
+        )
 
     def search() -> float | None:
         return multiplier(line, plan()) if len(written) <= _LONG else None

@@ -1,13 +1,12 @@
 """What a registry entry asks of the ledger beside accounts, releases and balances."""
 
-import json
 from dataclasses import replace
 
 from sqlalchemy import Connection, func, select, text
 
 from service.errors import Conflict
-from service.ledger import budgets
 from service.ledger.accounts import AccountRecord
+from service.ledger.entries import AccountOpened, BudgetChanged, read_text
 from service.ledger.journal import up_to
 from service.ledger.tables import Account, Draw, Entry
 from service.privacy.filter import Budget, Totals, shortfalls
@@ -24,8 +23,9 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
         Conflict: more is counted than any budget allowed, since releases were priced again.
     """
     query = select(Entry.body).where(Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), _OF_A_BUDGET)
-    bodies = connection.execute(query).scalars()
-    caps = [account.budget, *(budgets.read_budget(json.loads(body)["content"]["budget"]) for body in bodies)]
+    said = (read_text(body).content for body in connection.execute(query).scalars())
+    stated = [content.budget for content in said if isinstance(content, AccountOpened | BudgetChanged)]
+    caps = [account.budget, *stated]
     largest = replace(
         account.budget,
         cap=max(budget.cap for budget in caps),

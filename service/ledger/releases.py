@@ -4,14 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func, literal_column, select, union_all
 
 from service.errors import NotFound
 from service.ledger import release_rows
 from service.ledger.description_rows import last_description, read_metadata
-from service.ledger.hold_rows import expires
+from service.ledger.hold_rows import State, expires
 from service.ledger.journal import Head
 from service.ledger.metadata import Metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
@@ -19,7 +19,6 @@ from service.ledger.tables import Entry, Hold, Release, ReleaseTag
 from service.privacy.notation import read_plan
 from service.privacy.plan import Plan
 
-State = Literal["proposed", "reserved", "committed", "voided", "expired"]
 HELD = ("proposed", "reserved")
 """The states of what counts against the budgets and can still be taken back."""
 LONG = 1 << 14

@@ -1,8 +1,6 @@
 """The rows that entries wrote, read beside the entries: releases, their tags, descriptions, draws, their branches."""
 
-import json
 from contextlib import ExitStack
-from functools import lru_cache
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
@@ -11,21 +9,18 @@ from sqlalchemy import Connection, Row, bindparam, exists, false, select
 from service.ledger import clock, draw_rows, draws, packing, release_rows
 from service.ledger.audit import Audit
 from service.ledger.database import secret_of
-from service.ledger.history import Said
-from service.ledger.journal import Broken, JournalEntry, canonical
+from service.ledger.entries import Described, Drawn, Origin, PriceChanged, Registration, Settlement, Stated
+from service.ledger.entries.registration import find_unknown
+from service.ledger.journal import Broken, JournalEntry
 from service.ledger.layouts import by_branch, checked_layout
-from service.ledger.metadata import write_metadata
 from service.ledger.recount import DrawnFrom, Recount
 from service.ledger.redrawn import Redrawn
 from service.ledger.streams import Bad, Found, InOrder
 from service.ledger.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.ledger.tabulations import tabulated
-from service.ledger.texts import Amount, Subject, amount_in, amount_of, subject_in, tags_of
+from service.ledger.texts import Amount, Subject, amount_in, subject_in, tags_of
 from service.privacy.levels import find_level
 from service.privacy.pricing import ACCOUNTANT
-
-_REMEMBERED = 4096  # distinct prices and names
-_KEY = ',"key":'
 
 _Priced = tuple[Amount | None, str]
 """A price with the version of the accountant that made it."""
@@ -50,7 +45,7 @@ class OwnRows:
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
         self._below = InOrder(connection, below, "releases", until)
-        self._start = f'{{"account":{quoted(audit.chain.name)},"actor":'  # of every entry's text
+        self._name = quoted(audit.chain.name)
         self._states: dict[str, tuple[int, str]] = {}  # of what is held: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
         # the entries left it
@@ -69,8 +64,7 @@ class OwnRows:
         rows = self._releases.of(seq)
         below = self._below.of(seq) if self._below.seq <= seq else []
         if not self._is_as_written(rows, below, entry):
-            said, state = self._audit.take(entry)
-            self._check(said, state, rows, below)
+            self._check(self._audit.take(entry), rows, below)
         if min(self._tags.seq, self._draws.seq, self._descriptions.seq) <= seq:
             raise Bad(seq, "the entry wrote other rows than it says")
         if rows and not release_rows.is_sealed(self._secret, rows[0], entry.hash):
@@ -85,85 +79,79 @@ class OwnRows:
             return False
         own = bool(rows)
         _, release, name, delta, created_at, expires_at, stated, own_tags, *others = (rows or below)[0]
-        origin, accountant = "", ACCOUNTANT
+        accountant = ACCOUNTANT
         if own:
             stored, accountant, state, *_ = others
-        else:
-            origin = f'"origin":{{"account":{quoted(others[0])},"seq":{others[1]}}},'
         subject, plan, tags = subject_in(stated, own_tags)
-        before = (
-            f',"content":{{"accountant":{quoted(accountant)},"delta":{quoted(delta)},"name":{quoted(name)},'
-            f'{origin}"plan":{plan},"price":'
-        )
-        between = f',"tags":{tags}}}'
-        after = f',"kind":"committed","release":{quoted(release)},"seq":{entry.seq},"time":{quoted(created_at)}}}'
-        body, at = entry.body, entry.body.find(before)
-        tags_at = body.rfind(between)
-        actor, price = body[len(self._start) : at], body[at + len(before) : tags_at]
-        key = body[tags_at + len(between) : -len(after)]  # of older entries nothing
-        if at < 0 or body != f"{self._start}{actor}{before}{price}{between}{key}{after}":
+        known = {
+            "account": self._name,
+            "accountant": quoted(accountant),
+            "delta": quoted(delta),
+            "name": quoted(name),
+            "plan": plan,
+            "tags": tags,
+            "release": quoted(release),
+            "seq": str(entry.seq),
+            "time": quoted(created_at),
+        }
+        if not own:
+            known["origin"] = Origin(others[0], others[1]).write()
+        found = find_unknown(entry.body, known)
+        if found is None or expires_at is not None:
             return False
-        name, key_id = _name_of(actor), _name_of(key.removeprefix(_KEY)) if key.startswith(_KEY) else None
-        if name is None or (key and key_id is None):
+        if own and (state, amount_in(stored)) != ("committed", found.amount):
             return False
-        amount = _amount_of(price)
-        if amount is None or expires_at is not None:
-            return False
-        if own and (state, amount_in(stored)) != ("committed", amount):
-            return False
-        self._audit.take_committed(entry, release, accountant, amount, subject, own=own)
-        if key_id is not None:
-            self._audit.check_key(key_id, name, created_at, own=own)
+        self._audit.take_committed(entry, release, accountant, found.amount, subject, own=own)
+        if found.key is not None:
+            self._audit.check_key(found.key, found.actor, created_at, own=own)
         if own:
             self._check_tags(entry.seq, subject)
         return True
 
-    def _check(self, said: Said, state: str | None, rows: Found, below: Found) -> None:
-        seq, kind = said["seq"], said["kind"]
-        registers = state is not None and "plan" in said["content"]
-        own = said["content"].get("origin") is None
+    def _check(self, entry: Stated, rows: Found, below: Found) -> None:
+        seq, content = entry.seq, entry.content
+        registers, own = isinstance(content, Registration), isinstance(content, Registration) and content.own
         if registers and len(rows if own else below) != 1:
             raise Bad(seq, "the release is missing")
-        if rows and not (registers and own):
+        if rows and not own:
             raise Bad(seq, "a row of releases is of no entry that wrote one")
-        if registers and own:
-            self._check_release(said, str(state), rows[0])
-        elif registers:
-            self._check_below(said, below[0])
-        elif state is not None:
-            self._check_state(said["release"], state)
-        elif kind == "repriced":
-            self._check_repriced(said)
-        elif kind == "drawn":
-            self._check_draw(said)
-        elif kind == "described":
-            self._check_description(said)
+        match content:
+            case Registration(origin=None):
+                self._check_release(entry, content, rows[0])
+            case Registration():
+                self._check_below(entry, content, below[0])
+            case Settlement():
+                self._check_state(entry.release_id, content.brings_to())
+            case PriceChanged():
+                self._check_repriced(entry, content)
+            case Drawn():
+                self._check_draw(entry, content)
+            case Described():
+                self._check_description(entry, content)
 
-    def _check_release(self, said: Said, state: str, row: Row[*tuple[Any, ...]]) -> None:
-        seq, content, followed = said["seq"], said["content"], self._audit.chain
-        self._check_stated(said, row)
-        self._check_tags(seq, followed.subject)
-        stored, journalled = (amount_in(row.price), row.accountant), (followed.amount, content["accountant"])
+    def _check_release(self, entry: Stated, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
+        self._check_stated(entry, said, row)
+        self._check_tags(entry.seq, said.subject)
+        stored, journalled = (amount_in(row.price), row.accountant), (said.price, said.accountant)
         if stored != journalled:
-            self._prices[row.id] = (seq, stored, journalled)
-        if state != "committed":
-            self._states[row.id] = (seq, row.state)
-        elif row.state != state:
-            raise Bad(seq, "the release's state is not what the journal makes it")
+            self._prices[row.id] = (entry.seq, stored, journalled)
+        if said.brings_to() != "committed":
+            self._states[row.id] = (entry.seq, row.state)
+        elif row.state != said.brings_to():
+            raise Bad(entry.seq, "the release's state is not what the journal makes it")
 
-    def _check_below(self, said: Said, row: Row[*tuple[Any, ...]]) -> None:
+    def _check_below(self, entry: Stated, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
         """A release of an account under this one: its own account must say of it what the entry here says."""
-        if said["content"]["origin"] != {"account": row.origin, "seq": row.origin_seq}:
-            raise Bad(said["seq"], "the release was registered elsewhere than the entry says")
-        self._check_stated(said, row)
+        if said.origin != (row.origin, row.origin_seq):
+            raise Bad(entry.seq, "the release was registered elsewhere than the entry says")
+        self._check_stated(entry, said, row)
 
-    def _check_stated(self, said: Said, row: Row[*tuple[Any, ...]]) -> None:
-        seq, content = said["seq"], said["content"]
-        stated = (said["release"], content["name"], content["delta"], said["time"], content.get("expires_at"))
-        if stated != (row.id, row.name, row.delta, row.created_at, row.expires_at):
-            raise Bad(seq, "the release's name, delta or time is not that of its entry")
-        if subject_in(row.plan, row.tags)[0] != self._audit.chain.subject:
-            raise Bad(seq, "the release's plan or tags are not those of its entry")
+    def _check_stated(self, entry: Stated, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
+        stated = said.row(entry.filing(self._account), row.plan)
+        if any(stated[column] != row._mapping[column] for column in _SAME):
+            raise Bad(entry.seq, "the release's name, delta or time is not that of its entry")
+        if subject_in(row.plan, row.tags)[0] != said.subject:
+            raise Bad(entry.seq, "the release's plan or tags are not those of its entry")
 
     def _check_tags(self, seq: int, subject: Subject) -> None:
         expected = tags_of(subject)
@@ -178,9 +166,9 @@ class OwnRows:
         if stored != state:
             raise Bad(seq, "the release's state is not what the journal makes it")
 
-    def _check_repriced(self, said: Said) -> None:
+    def _check_repriced(self, entry: Stated, said: PriceChanged) -> None:
         """The price of a release as later entries left it; a release of an account below has its price there."""
-        seq, release, content = said["seq"], said["release"], said["content"]
+        seq, release = entry.seq, entry.release_id
         row = self._connection.execute(_PRICED, {"id": release}).one_or_none()
         if row is None:
             raise Bad(seq, "the release is missing")
@@ -192,32 +180,32 @@ class OwnRows:
             return
         stored = (amount_in(row.price), row.accountant)
         known = self._prices.get(release, (row.seq, stored, stored))  # until now the row was as its entry says
-        if known[2][0] != amount_of(content["was"]):
+        if known[2][0] != said.was:
             raise Bad(seq, "the release had another price")
-        self._prices[release] = (known[0], stored, (amount_of(content["price"]), content["accountant"]))
+        self._prices[release] = (known[0], stored, (said.price, said.accountant))
 
-    def _check_description(self, said: Said) -> None:
-        seq, release, rows = said["seq"], said["release"], self._descriptions.of(said["seq"])
-        if [row[1:] for row in rows] != [(release, write_metadata(said["content"]["metadata"]))]:
+    def _check_description(self, entry: Stated, said: Described) -> None:
+        seq, release, rows = entry.seq, entry.release, self._descriptions.of(entry.seq)
+        expected = said.rows(entry.filing(self._account)).added[Description]
+        if [dict(row._mapping) for row in rows] != expected:
             raise Bad(seq, "the description is not what its entry says")
         if release is not None:
             found = self._connection.execute(_PRICED, {"id": release}).one_or_none()
             if found is None or found.account_id != self._account:
                 raise Bad(seq, "the description is of no release of the account")
 
-    def _check_draw(self, said: Said) -> None:
-        seq, content, rows = said["seq"], said["content"], self._draws.of(said["seq"])
+    def _check_draw(self, entry: Stated, said: Drawn) -> None:
+        seq, rows = entry.seq, self._draws.of(entry.seq)
         if len(rows) != 1:
             raise Bad(seq, "the draw is missing")
-        (row,) = rows
-        stated = (said["release"], content["draw"], content["mechanism"], content["partition"], content["repetition"])
-        if row[1:9] != (*stated, content["size"], content["noisy_hash"], said["time"]):
+        (row,), (stated,) = rows, said.rows(entry.filing(self._account)).added[Draw]
+        if {**row._mapping} != stated | {"seal": row.seal}:
             raise Bad(seq, "the draw is not what its entry says")
-        if not draw_rows.is_sealed(self._secret, row, self._audit.chain.head.hash, content.get("layout_hash")):
+        if not draw_rows.is_sealed(self._secret, row, self._audit.chain.head.hash, said.layout_hash):
             raise Bad(seq, draw_rows.unsealed(row.seal))
         stored = self._connection.execute(_NOISY, {"id": row.id}).one()
         if stored.noisy_removed_at is None:
-            as_drawn = packing.is_pack_of(stored.noisy, content["size"], content["noisy_hash"])
+            as_drawn = packing.is_pack_of(stored.noisy, said.size, said.noisy_hash)
         else:
             as_drawn = not stored.noisy and clock.is_stamp(stored.noisy_removed_at)
         if not as_drawn:
@@ -228,18 +216,17 @@ class OwnRows:
         if '"choice"' in release.row.plan:
             forks = draws.forks_of(release.plan, row.mechanism, row.repetition)
             self._redrawn.take(seq, row.id, row.release_id, forks, row.partition)
-        self._check_layout(said, row, release)
+        self._check_layout(seq, said, row, release)
 
-    def _check_layout(self, said: Said, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
+    def _check_layout(self, seq: int, said: Drawn, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
         """What is drawn: a partition; or of a tabulation what its values are, and the groups that it took."""
-        seq, content = said["seq"], said["content"]
         packed = self._connection.execute(_LAYOUT, {"id": row.id}).scalar_one_or_none()
-        if packed is None and "layout_hash" not in content:
+        if packed is None and said.layout_hash is None:
             self._recount.check_draw(seq, row, release)
             return
         try:
-            layout = checked_layout(packed or b"", content["layout_hash"], content["level"], content["groups"])
-        except (KeyError, ValueError):
+            layout = checked_layout(packed or b"", said.layout_hash or "", said.level, said.groups)
+        except ValueError:
             raise Bad(seq, "the groups are not those of the tabulation") from None
         level = find_level(release.plan, layout.level)
         if level is None:
@@ -270,6 +257,7 @@ class OwnRows:
         self._recount.check_end(last)
 
 
+_SAME = ("id", "name", "delta", "created_at", "expires_at")  # in a row and its entry
 _STATED = (Release.id, Release.name, Release.delta, Release.created_at, Release.expires_at, Release.plan, Release.tags)
 _RELEASE = (Release.seq, *_STATED, Release.price, Release.accountant, Release.state, Release.account_id, Release.seal)
 _BELOW = (
@@ -292,30 +280,10 @@ _DRAW = (
     Draw.account_id,
     Draw.seal,
 )
-_DESCRIPTION = (Description.seq, Description.release_id, Description.document)
+_DESCRIPTION = (Description.seq, Description.account_id, Description.release_id, Description.document)
 _NOISY = select(Draw.noisy, Draw.noisy_removed_at).where(Draw.id == bindparam("id"))
 _LAYOUT = select(Tabulation.layout).where(Tabulation.draw_id == bindparam("id"))
 _LAYOUT_OF_NOTHING = select(Tabulation.draw_id).where(~exists().where(Draw.id == Tabulation.draw_id)).limit(1)
 _PRICED = select(Release.account_id, Release.seq, Release.plan, Release.state, Release.price, Release.accountant).where(
     Release.id == bindparam("id")
 )
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _amount_of(text: str) -> Amount | None:
-    """A price in the text of an entry; None where it is none, or not in canonical form."""
-    try:
-        price = json.loads(text)
-        return amount_of(price) if canonical(price) == text else None
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _name_of(text: str) -> str | None:
-    """The text of which this is the canonical JSON; None where it is none of one."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, str) and canonical(value) == text else None

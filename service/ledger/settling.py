@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
@@ -24,9 +24,10 @@ from service.ledger import accounts, budgets, clock, hold_rows, journal, release
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.background import until_stopped
 from service.ledger.database import Database, batch, secret_of
+from service.ledger.entries import Expired, Settlement
 from service.ledger.journal import Actor, has_entry
 from service.ledger.queue import Queue
-from service.ledger.releases import HELD, ReleaseRecord, State, read_some
+from service.ledger.releases import HELD, ReleaseRecord, read_some
 from service.ledger.spending_rows import NOTHING, Change, Settled, Subplans
 from service.ledger.tables import Account, Hold, Release
 from service.privacy.filter import Totals, add_all
@@ -38,8 +39,6 @@ _PAUSE = 0.2  # seconds between looks at whether a charge left holds that are du
 _LOOKS = 50  # after which the accounts are asked, whoever left some
 _PAGE = 500
 _log = structlog.get_logger("service.expiry")
-
-Kind = Literal["approved", "committed", "voided", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +59,14 @@ def settle(
     connection: Connection,
     line: Sequence[AccountRecord],
     settled: Sequence[Held],
-    state: State,
-    kind: Kind,
-    content: dict[str, object],
+    settlement: Settlement,
     actor: Actor | None,
     at: str,
 ) -> list[AccountRecord]:
     """Take held releases of a locked line's account to another state, with an entry in each chain of the line."""
     ids, account_ids = [held.id for held in settled], [account.id for account in line]
     change: Change = NOTHING
+    state = settlement.brings_to()
     gone = state in ("voided", "expired")
     prices = _prices(connection, ids)
     missing = next(
@@ -80,7 +78,7 @@ def settle(
     after: list[AccountRecord] = []
     for account in line:
         for held in settled:
-            row, head = journal.following(account.chain, kind, content, actor=actor, release_id=held.id, at=at)
+            row, head = settlement.following(account.chain, actor=actor, release_id=held.id, at=at)
             entries.append(row)
             account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
         if gone:
@@ -198,7 +196,7 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
         expired = [held for held in found if held.id in due]
         if not expired:
             return None
-        return settle(connection, locked, expired, "expired", "expired", {}, None, at)[-1]
+        return settle(connection, locked, expired, Expired(), None, at)[-1]
 
     database.write(work, landed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head))
 

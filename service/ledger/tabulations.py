@@ -61,12 +61,7 @@ def tabulate(
             raise refusal
         account = draws.lock_for_draw(connection, line, release_id, held, request.actor, at)
         branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
-        more: dict[str, object] = {
-            "level": layout.level,
-            "groups": len(layout.groups),
-            "layout_hash": sealed_layout.digest,
-        }
-        record = draws.store(connection, account, release_id, sealed, request.actor, at, more)
+        record = draws.store(connection, account, release_id, sealed, request.actor, at, layout, sealed_layout.digest)
         write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
         return replace(record, layout=layout)
 

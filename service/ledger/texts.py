@@ -1,10 +1,9 @@
 """Prices, plans and tags as entries and rows have them, in text; each distinct text is read once."""
 
 import json
-import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from service.ledger import budgets, subplans
 from service.ledger.spending_rows import Subplans
@@ -108,48 +107,3 @@ def read_text(plan: str) -> Plan:
 @lru_cache(maxsize=256)
 def _plan(text: str) -> Plan:
     return read_plan(json.loads(text))
-
-
-class Registered(NamedTuple):
-    """What an entry says of a release that was registered at once; ``own``: in this account, not in one under it."""
-
-    amount: Amount
-    subject: Subject
-    own: bool
-
-
-def registered(body: str) -> Registered | None:
-    """What the canonical text of an entry says, without parsing it; None where that must be parsed after all.
-
-    Names are in order and quotes within texts are escaped, so a name with its quotes stands nowhere else: what
-    follows the plan is found from the end, whatever the plan holds.
-    """
-    start, at = _UP_TO_PLAN.match(body), body.rfind(_PRICE)
-    if start is None or at < start.end():
-        return None
-    tags_at, committed = body.find(_TAGS, at), body.rfind(_COMMITTED)
-    named = body.rfind(_KEY, max(tags_at, 0), max(committed, 0))
-    end = committed - 1 if named < 0 else named  # older entries, and those of an issuer's principals, name no key
-    if not at < tags_at < end:
-        return None
-    amount = amount_in(body[at + len(_PRICE) - 1 : tags_at + 1])
-    tags = _tags(body[tags_at + len(_TAGS) - 1 : end])
-    if amount is None or tags is None:
-        return None
-    return Registered(amount, (body[start.end() : at], tags), start[1] is None)
-
-
-_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
-_UP_TO_PLAN = re.compile(
-    rf'\{{"account":{_TEXT},"actor":{_TEXT},"content":\{{"accountant":{_TEXT},"delta":{_TEXT},"name":{_TEXT},'
-    rf'("origin":\{{"account":{_TEXT},"seq":[0-9]+\}},)?"plan":'
-)
-_PRICE, _TAGS, _KEY, _COMMITTED = ',"price":{', '},"tags":[', '},"key":"', ',"kind":"committed","release":"'
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _tags(text: str) -> tuple[str, ...] | None:
-    try:
-        return tuple(json.loads(text))
-    except ValueError:
-        return None

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Row, func, select
 from service.errors import NotFound
 from service.ledger import account_rows, budgets, hold_rows, journal
 from service.ledger.audit import UNREADABLE, Audit
+from service.ledger.chain import Chain, ends_by_itself
 from service.ledger.database import newest_known, secret_of
-from service.ledger.history import Chain, ends_by_itself
 from service.ledger.journal import BadEntry, Broken, Head, JournalEntry
 from service.ledger.key_lives import KeyLives, lives_of
 from service.ledger.rows import OwnRows
@@ -108,14 +108,13 @@ def _check_head(chain: Chain, stored: Head, kept: Collection[Head]) -> None:
 
 def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> None:
     """The account's row: what its first entry fixed, and what all entries together make of it."""
-    opened = chain.opened["content"]
     fixed = {
-        "unit": (account.unit, opened["unit"]),
-        "neighbouring": (account.neighbouring, opened["neighbouring"]),
-        "description": (account.description, opened["description"]),
+        "unit": (account.unit, chain.unit),
+        "neighbouring": (account.neighbouring, chain.neighbouring.value),
+        "description": (account.description, chain.description),
         "admission": (account.admission, budgets.write_weights(chain.weights)),
-        "created_at": (account.created_at, chain.opened["time"]),
-        "parent": (account.parent, opened.get("parent")),
+        "created_at": (account.created_at, chain.created_at),
+        "parent": (account.parent, chain.parent),
     }
     budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
     present = {

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 
 from service.api.paging import write_cursor
 from service.errors import InvalidInput
+from service.ledger import entries
 from service.pages.account import AccountStep
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get
 from service.pages.layout import page
@@ -14,7 +15,6 @@ from service.pages.layout import page
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 _ROWS = 25
-_SAID = ("name", "account", "reason", "origin")
 
 
 class _Named(NamedTuple):
@@ -31,7 +31,7 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
     head = await get(visit, f"{path}/head")
     last = _number(asked.get("to")) or head["seq"]
     found = await get(visit, path)
-    entries = await _entries(visit, path, last)
+    rows = await _entries(visit, path, last)
     kept = asked.get("head", "").strip()
     verdict, faults = None, {}
     try:
@@ -41,8 +41,8 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
         if not refused.faults:
             raise
         faults = refused.faults
-    shown = {"account": found, "head": head, "entries": entries, "last": last, "rows": _ROWS}
-    checked = {"named": _named(account, entries), "kept": kept, "verdict": verdict, "faults": faults}
+    shown = {"account": found, "head": head, "entries": rows, "last": last, "rows": _ROWS}
+    checked = {"named": _named(account, rows), "kept": kept, "verdict": verdict, "faults": faults}
     return page(visit.request, "journal.html", shown | checked, status=422 if faults else 200)
 
 
@@ -65,19 +65,17 @@ async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    content = row["entry"]["content"]
-    said = {name: content[name] for name in _SAID if name in content} | {"is_release": "plan" in content}
-    return {**row, "entry": {**row["entry"], "content": said}}
+    return {**row, "entry": {**row["entry"], "content": entries.show(row["entry"])}}
 
 
-def _named(account: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, _Named]:
+def _named(account: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, _Named]:
     """Releases by their id, where one of the rows says what they are called; what is drawn is the account's own."""
     named: dict[str, _Named] = {}
-    for entry in (row["entry"] for row in entries):
-        if entry["content"]["is_release"]:
-            owner = (entry["content"].get("origin") or {"account": account})["account"]
-            named[entry["release"]] = _Named(entry["content"]["name"], owner)
-        elif entry["kind"] == "drawn":
+    for entry in (row["entry"] for row in rows):
+        shown = entry["content"]
+        if shown.name is not None:
+            named[entry["release"]] = _Named(shown.name, shown.owner or account)
+        elif shown.is_release:
             named.setdefault(entry["release"], _Named("a release", account))
     return named
 

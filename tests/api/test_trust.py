@@ -204,7 +204,7 @@ def test_an_export_is_streamed_and_can_be_read(client: Client, secret: Secret) -
     answer = client.get(f"{_AT}/export")
     assert answer.headers["content-type"] == "application/x-ndjson"
     reader = Reader(io.BytesIO(answer.content), signer_of(secret).public_key)
-    kinds = [entered.said["kind"] for entered in reader.entries()]
+    kinds = [entered.entry.kind for entered in reader.entries()]
     assert kinds == ["account_opened", "committed", "committed", "drawn"]
     assert reader.line == 6
     problem_of(client.get("/v1/accounts/nobody/export"), "not_found")

@@ -31,7 +31,7 @@ from service.ledger import (
 )
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
-from service.ledger.releases import State
+from service.ledger.hold_rows import State
 from service.ledger.settling import expire, present, without_due
 from service.ledger.verify import verify
 from service.privacy.filter import Totals

@@ -28,6 +28,7 @@ from service.ledger import (
 from service.ledger.company import Made
 from service.ledger.database import Database
 from service.ledger.high_water import last_entries, lost_entries, missing_entries
+from service.ledger.hold_rows import State
 from service.ledger.journal import Head
 from service.ledger.retention import remove_noisy
 from service.ledger.settling import present
@@ -137,7 +138,7 @@ def _read(database: Database, release: str) -> None:
         assert lost_entries(connection, made) == []
         drawn.list_draws(connection, release, 0, 10, 100, mechanisms_in(connection, release))
         for tag in (None, "t"):
-            states: tuple[releases.State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
+            states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:
                 releases.list_releases(connection, account.id, 0, 10, tag, state, now)
 
@@ -204,7 +205,7 @@ def _steps(connection: Connection) -> Iterator[list[int]]:
 @pytest.mark.parametrize("tag", [None, "t", "other"])
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # whose steps can be counted
 def test_a_page_of_few_releases_costs_the_same_among_many(
-    database: Database, tag: str | None, state: releases.State | None
+    database: Database, tag: str | None, state: State | None
 ) -> None:
     """Planners without statistics may go through all releases to find those of a tag, or those that expired."""
     open_account(database)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from service.errors import Conflict
-from service.ledger import audit, charges, recompute as module, texts
+from service.ledger import audit, charges, recompute as module
 from service.ledger.budgets import read_price
 from service.ledger.database import Database
+from service.ledger.entries import PriceChanged
 from service.ledger.journal import BadEntry
 from service.ledger.recompute import Repriced, recompute
 from service.ledger.texts import amount_of, price_of
@@ -199,9 +200,9 @@ def test_a_lie_about_an_older_price_is_found(
     open_account(database, definition="pure", epsilon="2")
     charge(database, _A)
     older.undo()
-    written = price_of
+    written = PriceChanged.content
     lie = ("1/10", *amount_of(json.loads(entries_of(database)[1].body)["content"]["price"])[1:])
-    monkeypatch.setattr(texts, "price_of", lambda amount: written(lie if amount[0] == "1/20" else amount))
+    monkeypatch.setattr(PriceChanged, "content", lambda said, *_: written(replace(said, was=lie)))
     recompute(database, "people", apply=True)
     with database.read() as connection:
         assert verify(connection, "people").first_bad == BadEntry(3, "the release had another price")

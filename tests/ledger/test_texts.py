@@ -7,8 +7,9 @@ import pytest
 
 from service.ledger import history
 from service.ledger.database import Database
+from service.ledger.entries.registration import registered
 from service.ledger.journal import BEFORE_FIRST, AccountHead, Actor, Kind, following
-from service.ledger.texts import amount_of, registered, subject_of
+from service.ledger.texts import amount_of, subject_of
 from tests.ledger.charging import account_of
 from tests.ledger.ledgers import Clock, everything
 

@@ -1,5 +1,6 @@
 """Two-person control: no person approves what they proposed, however many keys and names they have."""
 
+import json
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any
@@ -11,6 +12,7 @@ from service.errors import BudgetExceeded, Forbidden, Unavailable
 from service.ledger import holds, journal, opening
 from service.ledger.budgets import read_budget
 from service.ledger.database import Database
+from service.ledger.entries import Approved, HoldCommitted, Voided
 from service.ledger.history import replay
 from service.ledger.idempotency import Request
 from service.ledger.installation_journal import append
@@ -318,11 +320,11 @@ def test_verification_finds_a_second_steward_who_was_none(
     """Whoever makes the chain again has to say who approved."""
     _change(ledger, ANN, {"rho": "2"})
     monkeypatch.setattr(opening, "require_other_person", lambda *_: None)
-    real = journal.append
+    real: Any = journal.append
 
     def forge(*args: Any, **named: Any) -> Any:
-        args[3]["budget"] = {"definition": "zcdp", "rho": rho}
-        return real(*args, **named | {"actor": Actor(actor)})
+        content = json.loads(args[3].text) | {"budget": {"definition": "zcdp", "rho": rho}}
+        return real(*args[:3], content, **named | {"actor": Actor(actor)})
 
     monkeypatch.setattr(journal, "append", forge)
     _change(ledger, BOB, {"rho": "2"})
@@ -338,12 +340,12 @@ _BY_ONE = "the release was proposed and approved by one principal"
 @pytest.mark.parametrize(
     ("epsilon", "step", "reason"),
     [
-        ("0.9", holds._Step("committed", "committed", {}), _UNAPPROVED),
-        ("0.9", holds._Step("committed", "approved", {"to": "committed"}), _BY_ONE),
-        ("0.9", holds._Step("voided", "approved", {"to": "voided"}), _NOT_PROPOSED),
-        ("0.1", holds._Step("committed", "approved", {"to": "committed"}), _NOT_PROPOSED),
-        ("0.9", holds._Step("voided", "voided", {}), None),
-        ("0.1", holds._Step("committed", "committed", {}), None),
+        ("0.9", HoldCommitted(), _UNAPPROVED),
+        ("0.9", Approved("committed"), _BY_ONE),
+        ("0.9", Approved("voided"), _NOT_PROPOSED),
+        ("0.1", Approved("committed"), _NOT_PROPOSED),
+        ("0.9", Voided(attestation=None, reason=""), None),
+        ("0.1", HoldCommitted(), None),
     ],
 )
 def test_verification_finds_a_release_that_nobody_else_approved(

@@ -397,7 +397,7 @@ def test_names_do_not_confuse_what_reads_entries_without_parsing_them(
     request = asking(actor, key_id=actor if named else None)
     charges.register(database, request, prepared(database, A), lambda _: "{}")
     parsed: list[str] = []
-    monkeypatch.setattr(OwnRows, "_check", lambda _, said, *__: parsed.append(said["kind"]))
+    monkeypatch.setattr(OwnRows, "_check", lambda _, entry, *__: parsed.append(entry.kind))
     assert len(entries_of(database)) == 2
     assert parsed == ["account_opened"]
 

@@ -1,0 +1,156 @@
+"""The kinds of journal entries: one file for each, or for those that are alike, by the contract in ``base.py``."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, assert_never, get_args
+
+from service.errors import ServiceError
+from service.ledger.entries.account_changed import (
+    AccountClosure,
+    AccountReopened,
+    BudgetChanged,
+    ChangeProposed,
+    Decided,
+    MetadataChanged,
+)
+from service.ledger.entries.account_opened import AccountOpened
+from service.ledger.entries.base import (
+    WRONG,
+    Around,
+    Content,
+    Filing,
+    OfAccount,
+    Rows,
+    Shown,
+    Stated,
+    read_around,
+)
+from service.ledger.entries.described import Described
+from service.ledger.entries.drawn import Drawn
+from service.ledger.entries.refused import Refused
+from service.ledger.entries.registration import Committed, Origin, Proposed, Registration, Reserved
+from service.ledger.entries.repriced import PriceChanged
+from service.ledger.entries.settlement import Approved, Expired, HoldCommitted, Settlement, Voided
+from service.ledger.journal import Broken, Kind
+
+
+def contents_of(kind: Kind) -> tuple[type[Content], ...]:  # noqa: C901, PLR0912 - one line a kind
+    """Return what an entry of a kind can say: one class, or one that is told apart by its fields from another."""
+    match kind:
+        case "account_opened":
+            return (AccountOpened,)
+        case "budget_changed":
+            return (BudgetChanged,)
+        case "account_closed":
+            return (AccountClosure,)
+        case "account_reopened":
+            return (AccountReopened,)
+        case "change_proposed":
+            return (ChangeProposed,)
+        case "metadata_changed":
+            return (MetadataChanged,)
+        case "described":
+            return (Described,)
+        case "proposed":
+            return (Proposed,)
+        case "approved":
+            return (Approved,)
+        case "reserved":
+            return (Reserved,)
+        case "committed":
+            return Committed, HoldCommitted
+        case "voided":
+            return (Voided,)
+        case "expired":
+            return (Expired,)
+        case "drawn":
+            return (Drawn,)
+        case "repriced":
+            return (PriceChanged,)
+        case "refused":
+            return (Refused,)
+        case _:
+            assert_never(kind)
+
+
+KINDS: Mapping[Kind, tuple[type[Content], ...]] = {kind: contents_of(kind) for kind in get_args(Kind)}
+"""All kinds, with what their entries can say."""
+
+_BY_NAME: Mapping[str, tuple[type[Content], ...]] = dict(KINDS.items())
+
+
+def read(said: Mapping[str, Any]) -> Stated:
+    """Read an entry.
+
+    Raises:
+        Broken: it is of no known kind, or does not say what one of its kind says.
+    """
+    around = read_around(said)
+    return around.stating(_read_content(around.kind, said.get("content")))
+
+
+def _read_content(kind: str, content: Any) -> Content:
+    options = _BY_NAME.get(kind)
+    if options is None:
+        raise Broken("the entry is of no known kind")
+    try:
+        found = next((option for option in options if option.FORMS.keys() & content.keys()), options[-1])
+        return found.read(content)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError):
+        raise Broken(WRONG) from None
+
+
+def read_text(body: str) -> Stated:
+    """Read an entry whose text is known to be the one that was written.
+
+    Raises:
+        Broken: as ``read``.
+    """
+    return read(json.loads(body))
+
+
+def show(said: Mapping[str, Any]) -> Shown:
+    """Return what the journal's page says of an entry; nothing of one that is none, which verification tells."""
+    try:
+        return read(said).content.shown()
+    except Broken:
+        return Shown()
+
+
+__all__ = [
+    "KINDS",
+    "WRONG",
+    "AccountClosure",
+    "AccountOpened",
+    "AccountReopened",
+    "Approved",
+    "Around",
+    "BudgetChanged",
+    "ChangeProposed",
+    "Committed",
+    "Content",
+    "Decided",
+    "Described",
+    "Drawn",
+    "Expired",
+    "Filing",
+    "HoldCommitted",
+    "MetadataChanged",
+    "OfAccount",
+    "Origin",
+    "PriceChanged",
+    "Proposed",
+    "Refused",
+    "Registration",
+    "Reserved",
+    "Rows",
+    "Settlement",
+    "Shown",
+    "Stated",
+    "Voided",
+    "contents_of",
+    "read",
+    "read_around",
+    "read_text",
+    "show",
+]

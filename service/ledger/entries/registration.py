@@ -1,0 +1,362 @@
+"""Entries that register a release: committed at once, reserved, or proposed.
+
+One file, as they say the same: what a release is and what it costs. Where it does not commit at once, until when it is
+held is said too. Most entries of a journal register a release at once, so these are also written, compared and read
+without parsing: by the texts between their members, which follow from the members' names.
+"""
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from json.encoder import encode_basestring as quoted
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
+
+from service.ledger.chain import Chain, Held
+from service.ledger.entries.base import (
+    AROUND,
+    AmountField,
+    Content,
+    Filing,
+    Form,
+    Rows,
+    Shown,
+    Stated,
+    Text,
+    TextOrNone,
+    text,
+    whole,
+)
+from service.ledger.hold_rows import State
+from service.ledger.journal import Kind, Written, canonical
+from service.ledger.tables import Release, ReleaseTag
+from service.ledger.texts import Amount, Subject, amount_in, amount_of, price_of, tags_of, write
+
+_REMEMBERED = 4096  # distinct prices, names and lists of tags
+
+
+class Origin(NamedTuple):
+    """The account under this one that a release was registered in, and the number of its entry there."""
+
+    account: str
+    seq: int
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Read it back.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        if value.keys() != set(cls._fields):
+            raise ValueError("expected an account and a number")
+        return cls(text(value["account"]), whole(value["seq"]))
+
+    def write(self) -> str:
+        """Return its canonical JSON."""
+        return _ORIGIN % (quoted(self.account), self.seq)
+
+
+_ORIGIN = "{" + ",".join(f'"{name}":%s' for name in sorted(Origin._fields)) + "}"
+
+
+def _read_plan(value: object) -> str:
+    if not isinstance(value, dict):
+        raise TypeError("expected a plan")
+    return write(value)
+
+
+def _read_tags(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError("expected a list of tags")
+    return tuple(map(text, value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration(Content):
+    """A release with what an account was charged for it.
+
+    Attributes:
+        accountant: the version of what priced it.
+        delta: at which its cost is shown, an exact number.
+        origin: of a release of an account under this one.
+        plan: as canonical JSON.
+        price: what the account was charged.
+        tags: its own.
+    """
+
+    accountant: Text
+    delta: Text
+    name: Text
+    origin: Annotated[Origin | None, Form(Origin.read, Origin.write, omitted=True)] = None
+    plan: Annotated[str, Form(_read_plan, str)]
+    price: AmountField
+    tags: Annotated[tuple[str, ...], Form(_read_tags, lambda tags: canonical(list(tags)))]
+
+    @property
+    def subject(self) -> Subject:
+        """What the release spends on."""
+        return self.plan, self.tags
+
+    @property
+    def own(self) -> bool:
+        """Whether the release was registered in this account, and not in one under it."""
+        return self.origin is None
+
+    @property
+    def held_until(self) -> str | None:
+        """When a reservation of it ends."""
+        return None
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is committed or held: it does."""
+        return True
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: pipelines register releases."""
+        return False
+
+    def along(self, prices: Sequence[Amount], origin: Origin) -> Iterator[Written]:
+        """Yield the content in each account of a line, root first, at that account's price; this is the last one."""
+        members = self.members()
+        above = members | replace(self, origin=origin).members("origin")
+        for amount in prices[:-1]:
+            yield Written.of(above | replace(self, price=amount).members("price"))
+        yield Written.of(members)
+
+    @abstractmethod
+    def brings_to(self) -> State:
+        """Return the state that the release begins in."""
+
+    def row(self, filing: Filing, document: str) -> dict[str, Any]:
+        """Return the release's row; ``document`` is its plan as it was stated."""
+        return {
+            "id": filing.release,
+            "account_id": filing.account_id,
+            "seq": filing.seq,
+            "name": self.name,
+            "plan": document,
+            "tags": json.dumps(self.tags, ensure_ascii=False),
+            "delta": self.delta,
+            "state": self.brings_to(),
+            "price": json.dumps(price_of(self.price)),
+            "accountant": self.accountant,
+            "created_at": filing.time,
+            "expires_at": self.held_until,
+        }
+
+    def rows(self, filing: Filing) -> Rows:
+        """Return the rows of the release and of its tags; none of a release of an account under this one."""
+        if not self.own:
+            return Rows()
+        row = self.row(filing, json.dumps(json.loads(self.plan), ensure_ascii=False))
+        tags = tags_of(self.subject)
+        where = {"account_id": filing.account_id, "seq": filing.seq}
+        return Rows({Release: [row], ReleaseTag: [where | {"tag": tag} for tag in sorted(tags)]})
+
+    def shown(self) -> Shown:
+        """Return the release's name, and whose it is."""
+        return Shown(is_release=True, name=self.name, owner=None if self.origin is None else self.origin.account)
+
+
+class Committed(Registration):
+    """A release that committed at once."""
+
+    __slots__ = ()
+    KIND: ClassVar[Kind] = "committed"
+
+    def brings_to(self) -> State:
+        """Return ``committed``."""
+        return "committed"
+
+    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+        """Count it."""
+        chain.commit(self.price, self.subject, own=self.own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holding(Registration):
+    """A release that is held.
+
+    Attributes:
+        expires_at: when a reservation of it ends; None: never.
+    """
+
+    expires_at: TextOrNone
+
+    @classmethod
+    def until(cls, expires_at: str | None, committed: Committed) -> Self:
+        """Return what is held of a release that would commit at once."""
+        return cls(**{name: getattr(committed, name) for name in committed.FORMS}, expires_at=expires_at)
+
+    @property
+    def held_until(self) -> str | None:
+        """When a reservation of it ends."""
+        return self.expires_at
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Hold it."""
+        held = Held(self.brings_to(), self.price, self.subject, self.expires_at, self.own, entry.by)
+        chain.hold(entry.release_id, held)
+
+
+class Reserved(_Holding):
+    """A release that is only reserved."""
+
+    __slots__ = ()
+    KIND: ClassVar[Kind] = "reserved"
+
+    def brings_to(self) -> State:
+        """Return ``reserved``."""
+        return "reserved"
+
+
+class Proposed(_Holding):
+    """A release that a second steward must approve."""
+
+    __slots__ = ()
+    KIND: ClassVar[Kind] = "proposed"
+
+    def brings_to(self) -> State:
+        """Return ``proposed``."""
+        return "proposed"
+
+
+# Without parsing: all that is fixed in such an entry's text follows from its members' names.
+
+
+def _template(members: Iterable[str]) -> str:
+    """The text of an entry that registers a release at once, with a place for each value."""
+    content = ",".join(f'"{name}":%({name})s' for name in members)
+    stated = {name: f"%({name})s" for name in AROUND} | {"content": f"{{{content}}}", "kind": f'"{Committed.KIND}"'}
+    return "{" + ",".join(f'"{name}":{value}' for name, value in stated.items()) + "}"
+
+
+class _Pieces(NamedTuple):
+    """The texts between an entry's actor, price and key, which only the entry says."""
+
+    start: str
+    before: str
+    between: str
+    after: str
+
+
+def _pieces(members: Iterable[str]) -> _Pieces:
+    start, rest = _template(members).split("%(actor)s")
+    before, rest = rest.split("%(price)s")
+    between, after = rest.split(f"{_NAMING}%(key)s")
+    return _Pieces(start, before, between, after)
+
+
+_NAMING = ',"key":'
+_MEMBERS = tuple(Committed.FORMS)
+_BELOW, _OWN = _pieces(_MEMBERS), _pieces(name for name in _MEMBERS if name != "origin")
+
+
+class Unparsed(NamedTuple):
+    """What was found in an entry's text whose other members were known."""
+
+    actor: str
+    amount: Amount
+    key: str | None
+
+
+def find_unknown(body: str, known: Mapping[str, str]) -> Unparsed | None:
+    """Find what only the text of an entry says that registers a release at once.
+
+    Args:
+        known: all other members, as canonical JSON: those that every entry has, and those of the content.
+
+    Returns:
+        None where it is not, letter by letter, the text of such an entry with these members.
+    """
+    pieces = _BELOW if "origin" in known else _OWN
+    start, before, between, after = [piece % known for piece in pieces]
+    at, tags_at = body.find(before), body.rfind(between)
+    actor, price = body[len(start) : at], body[at + len(before) : tags_at]
+    naming = body[tags_at + len(between) : -len(after)]  # of older entries nothing
+    if at < 0 or body != f"{start}{actor}{before}{price}{between}{naming}{after}":
+        return None
+    amount, by = _amount_of(price), _name_of(actor)
+    key = _name_of(naming.removeprefix(_NAMING)) if naming.startswith(_NAMING) else None
+    if amount is None or by is None or (naming and key is None):
+        return None
+    return Unparsed(by, amount, key)
+
+
+class Registered(NamedTuple):
+    """What an entry says of a release that was registered at once; ``own``: in this account, not in one under it."""
+
+    amount: Amount
+    subject: Subject
+    own: bool
+
+
+def registered(body: str) -> Registered | None:
+    """What the canonical text of an entry says, without parsing it; None where that must be parsed after all.
+
+    Names are in order and quotes within texts are escaped, so a name with its quotes stands nowhere else: what
+    follows the plan is found from the end, whatever the plan holds.
+    """
+    start, at = _UP_TO_PLAN.match(body), body.rfind(_PRICE)
+    if start is None or at < start.end():
+        return None
+    tags_at, committed = body.find(_TAGS, at), body.rfind(_COMMITTED)
+    named = body.rfind(_KEY, max(tags_at, 0), max(committed, 0))
+    end = committed - 1 if named < 0 else named  # older entries, and those of an issuer's principals, name no key
+    if not at < tags_at < end:
+        return None
+    amount = amount_in(body[at + len(_PRICE) - 1 : tags_at + 1])
+    tags = _tags(body[tags_at + len(_TAGS) - 1 : end])
+    if amount is None or tags is None:
+        return None
+    return Registered(amount, (body[start.end() : at], tags), start[1] is None)
+
+
+def _up_to_plan() -> re.Pattern[str]:
+    pattern = {str: r'"[^"\\]*(?:\\.[^"\\]*)*"', int: "[0-9]+"}
+    origin = ",".join(f'"{name}":{pattern[kind]}' for name, kind in get_type_hints(Origin).items())
+    start = re.escape(_template(_MEMBERS).split("%(plan)s")[0])
+    start = start.replace(r',"origin":%\(origin\)s', rf'(,"origin":\{{{origin}\}})?')
+    return re.compile(re.sub(r"%\\\(\w+\\\)s", lambda _: pattern[str], start))
+
+
+def _before(after: str, member: str) -> str:
+    """The text between the values of two members."""
+    return _template(_MEMBERS).split(f"%({after})s")[1].split(f"%({member})s")[0]
+
+
+_UP_TO_PLAN = _up_to_plan()
+_PRICE, _TAGS = _before("plan", "price") + "{", "}" + _before("price", "tags") + "["
+_KEY, _COMMITTED = _before("tags", "key") + '"', _before("key", "release") + '"'
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _amount_of(text: str) -> Amount | None:
+    """A price in the text of an entry; None where it is none, or not in canonical form."""
+    try:
+        price = json.loads(text)
+        return amount_of(price) if canonical(price) == text else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _name_of(text: str) -> str | None:
+    """The text of which this is the canonical JSON; None where it is none of one."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) and canonical(value) == text else None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _tags(text: str) -> tuple[str, ...] | None:
+    try:
+        return tuple(json.loads(text))
+    except ValueError:
+        return None
