@@ -1,7 +1,6 @@
 """The rows that entries wrote, read beside the entries: releases, their tags, descriptions, draws, their branches."""
 
 from contextlib import ExitStack
-from json.encoder import encode_basestring as quoted
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, exists, false, select
@@ -10,7 +9,7 @@ from service.ledger import clock, draw_rows, draws, packing, release_rows
 from service.ledger.audit import Audit
 from service.ledger.database import secret_of
 from service.ledger.entries import Described, Drawn, Origin, PriceChanged, Registration, Settlement, Stated
-from service.ledger.entries.registration import find_unknown
+from service.ledger.entries.registration import find_unknown, start_of
 from service.ledger.journal import Broken, JournalEntry
 from service.ledger.layouts import by_branch, checked_layout
 from service.ledger.recount import DrawnFrom, Recount
@@ -45,7 +44,7 @@ class OwnRows:
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
         self._below = InOrder(connection, below, "releases", until)
-        self._name = quoted(audit.chain.name)
+        self._start = start_of(audit.chain.name)  # of every entry's text
         self._states: dict[str, tuple[int, str]] = {}  # of what is held: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
         # the entries left it
@@ -83,27 +82,27 @@ class OwnRows:
         if own:
             stored, accountant, state, *_ = others
         subject, plan, tags = subject_in(stated, own_tags)
-        known = {
-            "account": self._name,
-            "accountant": quoted(accountant),
-            "delta": quoted(delta),
-            "name": quoted(name),
-            "plan": plan,
-            "tags": tags,
-            "release": quoted(release),
-            "seq": str(entry.seq),
-            "time": quoted(created_at),
-        }
-        if not own:
-            known["origin"] = Origin(others[0], others[1]).write()
-        found = find_unknown(entry.body, known)
+        found = find_unknown(
+            entry.body,
+            self._start,
+            accountant=accountant,
+            delta=delta,
+            name=name,
+            origin=None if own else Origin(others[0], others[1]),
+            plan=plan,
+            tags=tags,
+            release=release,
+            seq=entry.seq,
+            time=created_at,
+        )
         if found is None or expires_at is not None:
             return False
-        if own and (state, amount_in(stored)) != ("committed", found.amount):
+        actor, amount, key = found
+        if own and (state, amount_in(stored)) != ("committed", amount):
             return False
-        self._audit.take_committed(entry, release, accountant, found.amount, subject, own=own)
-        if found.key is not None:
-            self._audit.check_key(found.key, found.actor, created_at, own=own)
+        self._audit.take_committed(entry, release, accountant, amount, subject, own=own)
+        if key is not None:
+            self._audit.check_key(key, actor, created_at, own=own)
         if own:
             self._check_tags(entry.seq, subject)
         return True

@@ -8,8 +8,8 @@ without parsing: by the texts between their members, which follow from the membe
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring as quoted
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
@@ -121,10 +121,9 @@ class Registration(Content):
 
     def along(self, prices: Sequence[Amount], origin: Origin) -> Iterator[Written]:
         """Yield the content in each account of a line, root first, at that account's price; this is the last one."""
-        members = self.members()
-        above = members | replace(self, origin=origin).members("origin")
+        members, write_price = self.members(), self.FORMS["price"].write
         for amount in prices[:-1]:
-            yield Written.of(above | replace(self, price=amount).members("price"))
+            yield Written.of({**members, "origin": origin.write(), "price": write_price(amount)})
         yield Written.of(members)
 
     @abstractmethod
@@ -235,46 +234,64 @@ def _template(members: Iterable[str]) -> str:
     return "{" + ",".join(f'"{name}":{value}' for name, value in stated.items()) + "}"
 
 
-class _Pieces(NamedTuple):
-    """The texts between an entry's actor, price and key, which only the entry says."""
-
-    start: str
-    before: str
-    between: str
-    after: str
-
-
-def _pieces(members: Iterable[str]) -> _Pieces:
+def _cut(members: Iterable[str]) -> tuple[str, str, str, str]:
+    """The texts between an entry's actor, price and key, which only the entry says, to be filled in in order."""
     start, rest = _template(members).split("%(actor)s")
     before, rest = rest.split("%(price)s")
     between, after = rest.split(f"{_NAMING}%(key)s")
-    return _Pieces(start, before, between, after)
+    return start, before, between, after
+
+
+def _in_order(piece: str, *names: str) -> str:
+    """A text with places for these values, which must be all of them."""
+    if tuple(re.findall(r"%\((\w+)\)s", piece)) != names:
+        raise TypeError(f"expected places for {names} in {piece!r}")
+    return re.sub(r"%\(\w+\)s", "%s", piece)
 
 
 _NAMING = ',"key":'
 _MEMBERS = tuple(Committed.FORMS)
-_BELOW, _OWN = _pieces(_MEMBERS), _pieces(name for name in _MEMBERS if name != "origin")
+_pieces = _cut(_MEMBERS)
+_START = _in_order(_pieces[0], "account")
+_BELOW = _in_order(_pieces[1], "accountant", "delta", "name", "origin", "plan")
+_OWN = _in_order(_cut(name for name in _MEMBERS if name != "origin")[1], "accountant", "delta", "name", "plan")
+_BETWEEN = _in_order(_pieces[2], "tags")
+_AFTER = _in_order(_pieces[3], "release", "seq", "time")
 
 
-class Unparsed(NamedTuple):
-    """What was found in an entry's text whose other members were known."""
-
-    actor: str
-    amount: Amount
-    key: str | None
+def start_of(account: str) -> str:
+    """Return what the text of an account's entries begins with."""
+    return _START % quoted(account)
 
 
-def find_unknown(body: str, known: Mapping[str, str]) -> Unparsed | None:
-    """Find what only the text of an entry says that registers a release at once.
+def find_unknown(
+    body: str,
+    start: str,
+    *,
+    accountant: str,
+    delta: str,
+    name: str,
+    origin: Origin | None,
+    plan: str,
+    tags: str,
+    release: str,
+    seq: int,
+    time: str,
+) -> tuple[str, Amount, str | None] | None:
+    """Find what only the text of an entry says that registers a release at once: actor, price and key.
 
     Args:
-        known: all other members, as canonical JSON: those that every entry has, and those of the content.
+        start: as ``start_of`` has it.
+        plan: as canonical JSON, like ``tags``.
 
     Returns:
-        None where it is not, letter by letter, the text of such an entry with these members.
+        None where it is not, letter by letter, the text of such an entry that says all the rest.
     """
-    pieces = _BELOW if "origin" in known else _OWN
-    start, before, between, after = [piece % known for piece in pieces]
+    if origin is None:
+        before = _OWN % (quoted(accountant), quoted(delta), quoted(name), plan)
+    else:
+        before = _BELOW % (quoted(accountant), quoted(delta), quoted(name), origin.write(), plan)
+    between, after = _BETWEEN % tags, _AFTER % (quoted(release), seq, quoted(time))
     at, tags_at = body.find(before), body.rfind(between)
     actor, price = body[len(start) : at], body[at + len(before) : tags_at]
     naming = body[tags_at + len(between) : -len(after)]  # of older entries nothing
@@ -284,7 +301,7 @@ def find_unknown(body: str, known: Mapping[str, str]) -> Unparsed | None:
     key = _name_of(naming.removeprefix(_NAMING)) if naming.startswith(_NAMING) else None
     if amount is None or by is None or (naming and key is None):
         return None
-    return Unparsed(by, amount, key)
+    return by, amount, key
 
 
 class Registered(NamedTuple):
