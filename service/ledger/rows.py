@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, exists, false, select
 from service.ledger import clock, draw_rows, draws, packing, release_rows
 from service.ledger.audit import Audit
 from service.ledger.database import secret_of
-from service.ledger.entries import Described, Drawn, Origin, PriceChanged, Registration, Settlement, Stated
+from service.ledger.entries import Described, Drawn, PriceChanged, Registration, Settlement, Stated
 from service.ledger.entries.registration import find_unknown, start_of
 from service.ledger.journal import Broken, JournalEntry
 from service.ledger.layouts import by_branch, checked_layout
@@ -88,7 +88,7 @@ class OwnRows:
             accountant=accountant,
             delta=delta,
             name=name,
-            origin=None if own else Origin(others[0], others[1]),
+            origin=None if own else (others[0], others[1]),
             plan=plan,
             tags=tags,
             release=release,

@@ -59,7 +59,8 @@ class Origin(NamedTuple):
         return _ORIGIN % (quoted(self.account), self.seq)
 
 
-_ORIGIN = "{" + ",".join(f'"{name}":%s' for name in sorted(Origin._fields)) + "}"
+_ORIGIN_MEMBERS = "{" + ",".join(f'"{name}":%({name})s' for name in sorted(Origin._fields)) + "}"
+_ORIGIN = _ORIGIN_MEMBERS.replace("%(account)s", "%s").replace("%(seq)s", "%s")
 
 
 def _read_plan(value: object) -> str:
@@ -253,7 +254,9 @@ _NAMING = ',"key":'
 _MEMBERS = tuple(Committed.FORMS)
 _pieces = _cut(_MEMBERS)
 _START = _in_order(_pieces[0], "account")
-_BELOW = _in_order(_pieces[1], "accountant", "delta", "name", "origin", "plan")
+_BELOW = _in_order(
+    _pieces[1].replace("%(origin)s", _ORIGIN_MEMBERS), "accountant", "delta", "name", "account", "seq", "plan"
+)
 _OWN = _in_order(_cut(name for name in _MEMBERS if name != "origin")[1], "accountant", "delta", "name", "plan")
 _BETWEEN = _in_order(_pieces[2], "tags")
 _AFTER = _in_order(_pieces[3], "release", "seq", "time")
@@ -271,7 +274,7 @@ def find_unknown(
     accountant: str,
     delta: str,
     name: str,
-    origin: Origin | None,
+    origin: tuple[str, int] | None,
     plan: str,
     tags: str,
     release: str,
@@ -290,7 +293,7 @@ def find_unknown(
     if origin is None:
         before = _OWN % (quoted(accountant), quoted(delta), quoted(name), plan)
     else:
-        before = _BELOW % (quoted(accountant), quoted(delta), quoted(name), origin.write(), plan)
+        before = _BELOW % (quoted(accountant), quoted(delta), quoted(name), quoted(origin[0]), origin[1], plan)
     between, after = _BETWEEN % tags, _AFTER % (quoted(release), seq, quoted(time))
     at, tags_at = body.find(before), body.rfind(between)
     actor, price = body[len(start) : at], body[at + len(before) : tags_at]
