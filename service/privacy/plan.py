@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence as Listed
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from service.privacy.fields import PART, PARTITIONS_BELOW, PARTS, TAGS
+from service.privacy.grammar import Stated, Whole
 from service.privacy.keyed import Keyed
 from service.privacy.mechanisms import Mechanism
 
@@ -16,50 +18,86 @@ class Neighbouring(StrEnum):
     REPLACE_ONE = "replace_one"  # one record changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sequence(Keyed):
-    """All parts, each possibly chosen after seeing the earlier ones' outputs."""
+MAX_REPETITIONS = 10**12  # product of nested repeats
+MAX_GROUP = 10**9  # product of nested groups
 
-    parts: tuple["Plan", ...]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node(Keyed, Stated):
+    """A plan that is made of others."""
+
+    BEFORE = (TAGS, PARTITIONS_BELOW)
+
     tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel(Keyed):
-    """Parts on subsets of the input; any record is in at most ``max_degree`` of the subsets."""
+class Sequence(Node):
+    """All parts, each possibly chosen after seeing the earlier ones' outputs."""
+
+    TYPE = "sequence"
+    FIELDS = (PARTS,)
+
+    parts: tuple["Plan", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel(Node):
+    """Parts on subsets of the input; any record is in at most max_degree of them."""
+
+    TYPE = "parallel"
+    FIELDS = (Whole("max_degree", required=True), PARTS)
 
     parts: tuple["Plan", ...]
     max_degree: int
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Keyed):
+class Choice(Node):
     """One of the parts, chosen by earlier outputs, for each partition of the input by itself."""
 
+    TYPE = "choice"
+    FIELDS = (PARTS,)
+
     parts: tuple["Plan", ...]
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat(Keyed):
-    """One part, ``count`` times."""
+class Repeat(Node):
+    """One part, repeated count times."""
+
+    TYPE = "repeat"
+    FIELDS = (
+        Whole(
+            "count",
+            required=True,
+            most=MAX_REPETITIONS,
+            nested="expected a product of nested repeats of at most 10^12",
+        ),
+        PART,
+    )
 
     part: "Plan"
     count: int
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Keyed):
-    """The part when ``size`` records change together: what is protected is a group and not one record."""
+class Group(Node):
+    """The part when size records change together: its sensitivities times size."""
+
+    TYPE = "group"
+    FIELDS = (
+        Whole("size", required=True, most=MAX_GROUP, nested="expected a product of nested groups of at most 10^9"),
+        PART,
+    )
 
     part: "Plan"
     size: int
-    tags: tuple[str, ...] = ()
 
 
-Plan = Mechanism | Sequence | Parallel | Choice | Repeat | Group
+Plan = Mechanism | Node
+NODES: dict[str, type[Node]] = {node.TYPE: node for node in (Sequence, Parallel, Choice, Repeat, Group)}
+"""All nodes, by their names in documents."""
 
 
 def parts_of(plan: Plan) -> Listed[Plan]:
@@ -167,6 +205,8 @@ def _condense(plan: Plan, size: int) -> Condensed:
         case Parallel() | Choice():
             degree = plan.max_degree if isinstance(plan, Parallel) else 1
             return _node(degree, Counter(_condense(part, size) for part in plan.parts), size)
+        case _:
+            raise TypeError(f"expected a node, got {type(plan).__name__}")
 
 
 def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:

@@ -19,9 +19,19 @@ from service.privacy.mechanisms import (
     Osgt,
     RandomizedResponse,
 )
-from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, check_relation, read_plan, walk, write_plan
+from service.privacy.notation import check_relation, read_plan, walk, write_plan
 from service.privacy.numbers import exact_text, parse_exact
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, mechanisms_of
+from service.privacy.plan import (
+    MAX_GROUP,
+    MAX_REPETITIONS,
+    Choice,
+    Neighbouring,
+    Parallel,
+    Plan,
+    Repeat,
+    Sequence,
+    mechanisms_of,
+)
 from tests.privacy.strategies import named, plans, responses
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
