@@ -13,7 +13,7 @@ from service.privacy import grammar
 from service.privacy.mechanisms import MECHANISMS, DiscreteOsgt, Osgt
 from service.privacy.mechanisms.declared import RDP
 from service.privacy.partitions import LONGEST, MOST, MOST_NAMES
-from service.privacy.plan import NODES
+from service.privacy.plans import NODES
 
 
 class _Made:

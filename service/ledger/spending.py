@@ -105,8 +105,8 @@ def nameless(plan: Plan) -> Plan:
 
 def _summands(plan: Plan, tags: frozenset[str]) -> Iterator[Plan]:
     held = tags.union(plan.tags)
-    if isinstance(plan, Sequence):
-        for part in plan.parts:
+    if not isinstance(plan, Mechanism) and plan.SUM:
+        for part in plan.children:
             yield from _summands(part, held)
     else:
         yield replace(nameless(plan), tags=tuple(sorted(held)))

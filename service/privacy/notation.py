@@ -15,17 +15,8 @@ from service.privacy.fields import CELLS
 from service.privacy.grammar import Document, Part, Parts, Whole
 from service.privacy.mechanisms import DRAWN, MECHANISMS, Mechanism
 from service.privacy.partitions import Partitions, read_partitions
-from service.privacy.plan import (
-    NODES,
-    Choice,
-    Neighbouring,
-    Node,
-    Parallel,
-    Plan,
-    mechanisms_of,
-    parts_of,
-    pointer_to,
-)
+from service.privacy.plan import Neighbouring, Plan, below, mechanisms_of
+from service.privacy.plans import NODES, Node
 
 
 def read_plan(document: Document, pointer: str = "") -> Plan:
@@ -50,8 +41,8 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
 def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
     """Every node with its JSON pointer in the plan's document, parents first."""
     yield pointer, plan
-    for number, part in enumerate(parts_of(plan)):
-        yield from walk(part, pointer + pointer_to(plan, number))
+    for step, part in below(plan):
+        yield from walk(part, pointer + step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +120,9 @@ def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, fault
     if isinstance(plan, Mechanism):
         replaced = neighbouring is Neighbouring.REPLACE_ONE
         faults += [Fault(f"{at}/{field}", detail) for field, detail in plan.faults(replaced=replaced, divided=divided)]
-    divided = divided or isinstance(plan, Parallel | Choice)
-    for number, part in enumerate(parts_of(plan)):
-        _check(part, neighbouring, at + pointer_to(plan, number), divided, faults)
+        return
+    for step, part in below(plan):
+        _check(part, neighbouring, at + step, divided or plan.DIVIDES, faults)
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:

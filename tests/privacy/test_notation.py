@@ -22,8 +22,6 @@ from service.privacy.mechanisms import (
 from service.privacy.notation import check_relation, read_plan, walk, write_plan
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import (
-    MAX_GROUP,
-    MAX_REPETITIONS,
     Choice,
     Neighbouring,
     Parallel,
@@ -32,6 +30,8 @@ from service.privacy.plan import (
     Sequence,
     mechanisms_of,
 )
+from service.privacy.plans.group import MAX_GROUP
+from service.privacy.plans.repeat import MAX_REPETITIONS
 from tests.privacy.strategies import named, plans, responses
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
