@@ -105,7 +105,7 @@ def _member(field: grammar.Field) -> tuple[Any, Any]:
 
 @cache
 def _model(form: grammar.Form) -> type[Strict]:
-    members = {field.name: _member(field) for field in form.each}
+    members = {field.name: _member(field) for field in form.fields}
     return create_model(form.name, __base__=Strict, __module__=__name__, __doc__=form.about, **members)  # type: ignore[call-overload,no-any-return]
 
 

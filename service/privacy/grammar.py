@@ -28,8 +28,8 @@ class Unit(Enum):
     COUNTS = "counts", 1
     COUNTS_SQUARED = "counts, squared", 2
 
-    def __init__(self, text: str, power: int) -> None:
-        self.text, self.power = text, power
+    def __init__(self, _: str, power: int) -> None:
+        self.power = power
 
 
 class Bound(NamedTuple):
@@ -197,7 +197,7 @@ Fields = Sequence[Field | Either]
 
 @dataclass(frozen=True)
 class Form:
-    """A document's fields, in the order in which faults are listed.
+    """A document's fields, alternatives one by one, in the order in which faults are listed.
 
     Attributes:
         name: of the form in a schema.
@@ -205,16 +205,7 @@ class Form:
 
     name: str
     about: str
-    fields: Fields
-
-    @property
-    def each(self) -> list[Field]:
-        """The fields, alternatives one by one."""
-        return [
-            one
-            for field in self.fields
-            for one in ((field.parameter, field.loss) if isinstance(field, Either) else (field,))
-        ]
+    fields: tuple[Field, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,9 +250,14 @@ class Stated:
     def form(cls) -> Form:
         """Return all of its fields; the docstring's first line says what it is."""
         about = (getdoc(cls) or "").partition("\n")[0]
-        rules = [f" {field.rule.capitalize()}." for field in cls.FIELDS if isinstance(field, Either)]
-        fields = (*cls.BEFORE, Type("type", required=True, value=cls.TYPE), *cls.FIELDS, *cls.AFTER)
-        return Form(cls.__name__, "".join([about, *rules]), fields)
+        fields: list[Field] = []
+        for field in (*cls.BEFORE, Type("type", required=True, value=cls.TYPE), *cls.FIELDS, *cls.AFTER):
+            if isinstance(field, Either):
+                about += f" {field.rule.capitalize()}."
+                fields += [field.parameter, field.loss]
+            else:
+                fields.append(field)
+        return Form(cls.__name__, about, tuple(fields))
 
 
 def read_fields(fields: Fields, document: Document, at: str, scale: Scale = _COUNTS) -> dict[str, Any]:

@@ -144,6 +144,7 @@ def test_mechanisms_without_a_name_are_named_by_their_path() -> None:
         ({"type": "gaussian", "sigma_squared": "1", "rho": "1"}, ""),
         ({"type": "discrete_gaussian"}, ""),
         ({"type": "osgt", "sigma_squared": "1", "m": "-1"}, "/m"),
+        ({"type": "geometric", "scale": "1", "sensitivity": 0}, "/sensitivity"),
         ({"type": "osgt", "sigma_squared": "0", "m": "1"}, "/sigma_squared"),
         ({"type": "discrete_osgt", "sigma_squared": "1", "m": "1e401"}, "/m"),
         ({"type": "group", "size": MAX_GROUP + 1, "part": NOISE}, "/size"),

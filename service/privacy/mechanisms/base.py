@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from service.errors import InvalidInput
 from service.privacy.arithmetic import BALLS
 from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
-from service.privacy.grammar import LARGEST_WHOLE, Document, Fields, Scale, Stated, read_fields, write_fields
+from service.privacy.grammar import ABOVE_0, LARGEST_WHOLE, Document, Fields, Scale, Stated, read_fields, write_fields
 from service.privacy.keyed import Keyed
 from service.privacy.loss import ZERO, Loss
 from service.privacy.loss_laws import LossLaw
@@ -301,6 +301,8 @@ def read_lattice(document: Document, at: str) -> tuple[int, Fraction]:
         if not isinstance(sensitivity, int):
             detail = "expected an integer of at most 2^53; other numbers need a granularity"
             raise InvalidInput.at(f"{at}/sensitivity", detail)
+        if sensitivity < 1:
+            raise InvalidInput.at(f"{at}/sensitivity", ABOVE_0.expected)
         return sensitivity, Fraction(1)
     unit = GRANULARITY.read(document, at)
     steps = WHOLE_SENSITIVITY.read(document, at) / unit if "sensitivity" in document else 1 / unit
