@@ -12,7 +12,8 @@ from service.api.body import StrictRoute
 from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Positive, Strict, number_down, number_up, stated
 from service.api.lattice import shown, unit_of
-from service.api.plans import Mechanism, law_of, mechanism_of
+from service.api.plan_models import Mechanism
+from service.api.plans import law_of, mechanism_of
 from service.errors import InvalidInput
 from service.privacy.accuracy import excess_of
 from service.privacy.continuous import ContinuousSum

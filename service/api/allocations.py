@@ -13,7 +13,8 @@ from service.api.body import StrictRoute
 from service.api.context import in_helpers, ok
 from service.api.exact import LARGEST_INTEGER, Exact, Label, Positive, Strict, number_down, number_up, short_exact
 from service.api.guarantees import BudgetModel, GuaranteeBody, guarantee_body
-from service.api.plans import Mechanism, Plan, law_of
+from service.api.plan_models import Mechanism, Plan
+from service.api.plans import law_of
 from service.errors import Fault, InvalidInput
 from service.ledger.budgets import read_budget, usual_delta
 from service.privacy import allocation

@@ -13,7 +13,8 @@ from service.api.body import StrictRoute
 from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Strict, number_down, number_up
 from service.api.guarantees import GuaranteeBody, cost_of, read_deltas
-from service.api.plans import BoundedPlan, RdpPoint, document_of, plan_of
+from service.api.plan_models import RdpCurve
+from service.api.plans import BoundedPlan, document_of, plan_of
 from service.api.priced import check_work
 from service.errors import InvalidInput
 from service.privacy import effort
@@ -44,7 +45,7 @@ class Conversion(Strict):
     """One of rho, rdp and plan with delta or epsilon; or epsilon and delta with to."""
 
     rho: Exact | None = None
-    rdp: Annotated[list[RdpPoint], Field(min_length=1, max_length=1000)] | None = None
+    rdp: RdpCurve | None = None
     plan: BoundedPlan | None = None
     neighbouring: Neighbouring = Neighbouring.ADD_REMOVE
     epsilon: Exact | None = None

@@ -12,7 +12,8 @@ from service.api.body import StrictRoute
 from service.api.context import in_helpers, ok
 from service.api.exact import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.api.guarantees import GuaranteeBody, cost_of
-from service.api.plans import Mechanism, law_of
+from service.api.plan_models import Mechanism
+from service.api.plans import law_of
 from service.errors import InvalidInput
 from service.privacy.accuracy import coverage
 from service.privacy.calibration import (

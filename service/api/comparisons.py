@@ -13,7 +13,8 @@ from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Strict, number_down, number_up, stated
 from service.api.guarantees import read_deltas
 from service.api.pictures import Caption
-from service.api.plans import DiscreteOsgt, Osgt, mechanism_of
+from service.api.plan_models import OffsetTails as StatedOffsetTails
+from service.api.plans import mechanism_of
 from service.errors import InvalidInput
 from service.privacy import comparison
 from service.privacy.comparison import Pair
@@ -34,7 +35,7 @@ Cells = Annotated[int, Field(strict=True, ge=1, le=64)]
 class ComparisonQuestion(Strict):
     """Noise with offset tails, and where it is compared."""
 
-    mechanism: Annotated[Osgt | DiscreteOsgt, Field(discriminator="type")]
+    mechanism: StatedOffsetTails
     delta: Exact = "1e-10"
     cells: Annotated[list[Cells], Field(min_length=1, max_length=6)] = Field(default_factory=lambda: [1, 2, 4, 8])
 

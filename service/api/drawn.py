@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 from service.api import arrow, tabulated
 from service.api.guarantees import HeadBody, head_body
 from service.api.lattice import shown, shown_list, unit_of
-from service.api.plans import DeclaredPartitions, Mechanism, declared_partitions, law_of
+from service.api.plan_models import Mechanism
+from service.api.plans import DeclaredPartitions, declared_partitions, law_of
 from service.api.tabulated import TabulationBody
 from service.ledger.drawn import DrawOutline, DrawRecord
 from service.privacy.accuracy import margin_of_error

@@ -33,7 +33,8 @@ from service.api.exact import Label, Strict, Tags
 from service.api.guarantees import CostDelta, read_delta
 from service.api.lattice import Counts, Granularity, on_lattice, unit_of, units_of
 from service.api.paging import Cursor, Limit, page, read_seq, write_cursor
-from service.api.plans import Mechanism, document_of, law_of, mechanism_of
+from service.api.plan_models import Mechanism
+from service.api.plans import document_of, law_of, mechanism_of
 from service.api.priced import prepared
 from service.api.releases import ReleasePath
 from service.api.room import Room

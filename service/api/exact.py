@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
+from service.privacy.grammar import LARGEST_WHOLE
 from service.privacy.numbers import double_down, double_up, exact_text, parse_exact
 
 LARGEST_SHORT = 1 << 20  # bytes
-LARGEST_INTEGER = 2**53
-"""Beyond it a JSON number is not one integer for every reader."""
+LARGEST_INTEGER = LARGEST_WHOLE
 
 
 class Strict(BaseModel):

@@ -22,7 +22,8 @@ from service.api.draws import NewDraw, noisy_counts, register, stated_mechanism
 from service.api.exact import Label, Strict
 from service.api.guarantees import HeadBody, head_body
 from service.api.lattice import Count, Counts, in_units, shown, shown_list, unit_of
-from service.api.plans import Mechanism, law_of
+from service.api.plan_models import Mechanism
+from service.api.plans import law_of
 from service.errors import Fault, InvalidInput
 from service.ledger.drawn import DrawRecord
 from service.ledger.once import Answer

@@ -14,7 +14,7 @@ from service.api.body import StrictRoute
 from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Positive, Strict, number_up
 from service.api.guarantees import GuaranteeBody, cost_of
-from service.api.plans import Mechanism
+from service.api.plan_models import Mechanism
 from service.errors import InvalidInput
 from service.privacy.comparison import variance_of
 from service.privacy.least_noise import (

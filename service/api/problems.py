@@ -20,7 +20,7 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from service import errors
-from service.api.plans import NODE_TYPES
+from service.api.plan_models import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
 from service.ledger.keys import Principal
 

@@ -16,7 +16,7 @@ from service.ledger.releases import ReleaseRecord
 from service.privacy.filter import Budget, Definition
 from service.privacy.mechanisms import Declaration, Declared, Mechanism
 from service.privacy.notation import write_plan
-from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence as Composed, parts_of
+from service.privacy.plan import Neighbouring, Plan, parts_of, runs_of
 
 _MOST_ROWS = 100  # unlike mechanisms in the table
 _MOST_LINES = 60  # of the outline
@@ -177,19 +177,7 @@ def _outline(plan: Plan, depth: int) -> Iterator[str]:
     count = len(parts_of(plan))
     parts = f"{count} {'mechanisms' if alone else 'part' if count == 1 else 'parts'}"
     start = "  " * depth + "- "
-    match plan:
-        case Composed():
-            yield f"{start}sequential composition of {parts}"
-        case Parallel(max_degree=degree):
-            yield f"{start}parallel composition: {parts}, each record in at most {degree} of them"
-        case Choice():
-            yield f"{start}one of {parts}, chosen by earlier answers for each partition; the largest loss counts"
-        case Repeat(count=count):
-            yield f"{start}{count} times"
-        case Group(size=size):
-            yield f"{start}group privacy for {size} records that change together"
-        case Mechanism(name=name):
-            yield f"{start}{_code(name or 'mechanism')}"
+    yield start + (_code(plan.name or "mechanism") if isinstance(plan, Mechanism) else plan.in_words(parts))
     for part in () if alone else parts_of(plan):
         yield from _outline(part, depth + 1)
 
@@ -198,7 +186,7 @@ def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
     """Each unlike mechanism of a plan with its parameters, and how its noise was made."""
     counted: dict[str, tuple[list[str], int, list[str]]] = {}
     drawable = False
-    for mechanism, times in _mechanisms(plan, 1):
+    for mechanism, times in runs_of(plan):
         drawable = drawable or mechanism.DRAWN
         cells = _row(mechanism, neighbouring)
         row, before, names = counted.setdefault(" ".join(cells), (cells, 0, []))
@@ -212,13 +200,6 @@ def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
     ]
     more = [f"\n... and {len(counted) - _MOST_ROWS} more that are unlike these."] if len(counted) > _MOST_ROWS else []
     return "\n".join([*table, *more, "", _implementation(draws, drawable)])
-
-
-def _mechanisms(plan: Plan, times: int) -> Iterator[tuple[Mechanism, int]]:
-    if isinstance(plan, Mechanism):
-        yield plan, times
-    for part in parts_of(plan):
-        yield from _mechanisms(part, times * plan.count if isinstance(plan, Repeat) else times)
 
 
 def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:

@@ -33,7 +33,8 @@ from service.api.guarantees import (
 from service.api.kept import costs_of
 from service.api.metadata import DescribeRelease, Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_seq, with_room
-from service.api.plans import BoundedPlan, DeclaredPartitions, Plan, StatedPartitions, document_of, plan_of_document
+from service.api.plan_models import Plan, StatedPartitions
+from service.api.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
 from service.api.priced import prepared
 from service.api.room import Room
 from service.api.settled import answered, around_plan, body_of, rendering

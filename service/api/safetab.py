@@ -13,7 +13,8 @@ from service.api.calibrations import read_margin
 from service.api.context import in_helpers, ok
 from service.api.exact import Exact, Strict, number_up, stated
 from service.api.guarantees import cost_of, guarantee_body, read_deltas
-from service.api.plans import Plan, law_of
+from service.api.plan_models import Plan
+from service.api.plans import law_of
 from service.errors import Fault, InvalidInput
 from service.privacy import safetab
 from service.privacy.accuracy import coverage, excess_of

@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 
 from service.api.exact import LARGEST_INTEGER, Strict
 from service.api.guarantees import HeadBody, head_body
-from service.api.plans import DeclaredPartitions, Mechanism, declared_partitions
+from service.api.plan_models import Mechanism
+from service.api.plans import DeclaredPartitions, declared_partitions
 from service.ledger.drawn import DrawRecord
 from service.ledger.layouts import Layout
 from service.noise.tabulation import BINS, SIZES, TOTAL_ONLY, USUAL, Rules

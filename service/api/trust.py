@@ -12,7 +12,7 @@ from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import CurrentDatabase, Streamed, in_helpers, ok
 from service.api.guarantees import GuaranteeBody, HeadBody, cost_of
-from service.api.plans import Plan
+from service.api.plan_models import Plan
 from service.api.releases import PartitionsBody, ReleasePath
 from service.errors import InvalidInput, Unavailable
 from service.ledger import accounts, clock, exports, journal, receipts, signing

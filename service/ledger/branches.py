@@ -6,7 +6,7 @@ A tabulation takes, for each of its groups, all that is below a level's choice: 
 import json
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -16,7 +16,7 @@ from service.errors import AlreadyDrawn
 from service.ledger.tables import BranchTaken, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import Partitions
-from service.privacy.plan import Choice, Plan, Repeat, mechanisms_of, parts_of, pointer_to
+from service.privacy.plan import Node, Plan, mechanisms_of, runs_of
 
 WHOLE = ""
 """The partition of a draw of the whole input."""
@@ -31,9 +31,11 @@ class Fork:
     turn: int
 
 
-def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Plan, int]]:
+def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
     """The nodes from the root down to a mechanism, each with the number of the child that is taken."""
-    for number, part in enumerate(parts_of(plan)):
+    if isinstance(plan, Mechanism):
+        return []
+    for number, part in enumerate(plan.children):
         if part is mechanism or part == mechanism:
             return [(plan, number)]
         below = way_to(part, mechanism)
@@ -46,10 +48,10 @@ def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]
     """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
     way, forks, pointer = way_to(plan, mechanism), [], ""
     for depth, (node, number) in enumerate(way):
-        if isinstance(node, Choice):
-            below = math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
+        if node.CHOOSES:
+            below = math.prod(inner.times for inner, _ in way[depth:])
             forks.append(Fork(pointer, number, repetition // below))
-        pointer += pointer_to(node, number)
+        pointer += node.pointer_to(number)
     return forks
 
 
@@ -117,25 +119,25 @@ def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Choi
         return bounds
     way, pointer, first, turns = way_to(plan, mechanism), "", 0, 1
     declaring: Declaring | None = None
-    sizes = _sizes(way, declared) if any(isinstance(node, Choice) for node, _ in way) else []
+    sizes = _sizes(way, declared) if any(node.CHOOSES for node, _ in way) else []
     for depth, (node, child) in enumerate(way):
-        if declaring is None and isinstance(node, Choice):
+        if declaring is None and node.CHOOSES:
             declaring = _declaring(node, declared)
         if declaring is not None:
             starts = list(accumulate(sizes[depth], initial=first))
-            if isinstance(node, Choice):
-                turn = repetition // math.prod(inner.count for inner, _ in way[depth:] if isinstance(inner, Repeat))
+            if node.CHOOSES:
+                turn = repetition // math.prod(inner.times for inner, _ in way[depth:])
                 bounds.append(ChoiceBound(pointer, turn, declared.most, declaring, turns, starts))
-            first, turns = starts[child], turns * (node.count if isinstance(node, Repeat) else 1)
-        pointer += pointer_to(node, child)
+            first, turns = starts[child], turns * node.times
+        pointer += node.pointer_to(child)
     return bounds
 
 
-def _sizes(way: Sequence[tuple[Plan, int]], declared: Partitions) -> list[list[int]]:
+def _sizes(way: Sequence[tuple[Node, int]], declared: Partitions) -> list[list[int]]:
     """Of each node of the way to a mechanism, how many mechanisms below each child declare what that one does."""
     sizes, size = list[list[int]](), 1
     for node, child in reversed(way):
-        parts = enumerate(parts_of(node))
+        parts = enumerate(node.children)
         sizes.append([size if number == child else _number(part, declared) for number, part in parts])
         size = sum(sizes[-1])
     return sizes[::-1]
@@ -145,18 +147,10 @@ def _number(plan: Plan, declared: Partitions) -> int:
     return sum(below.partitions == declared for below in mechanisms_of(plan))
 
 
-def _declaring(choice: Choice, declared: Partitions) -> Declaring:
-    found = ((below.name or "", times) for below, times in _times(choice) if below.partitions == declared)
+def _declaring(choice: Node, declared: Partitions) -> Declaring:
+    found = ((below.name or "", times) for below, times in runs_of(choice) if below.partitions == declared)
     rows = sorted((name, number, times) for number, (name, times) in enumerate(found))
     return Declaring([name for name, _, _ in rows], [number for _, number, _ in rows], [times for *_, times in rows])
-
-
-def _times(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
-    """The mechanisms of a plan in their order, with how often each runs."""
-    if isinstance(plan, Mechanism):
-        yield plan, times
-    for part in parts_of(plan):
-        yield from _times(part, times * plan.count if isinstance(plan, Repeat) else times)
 
 
 def refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:

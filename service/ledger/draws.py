@@ -39,7 +39,7 @@ from service.ledger.releases import state_of
 from service.ledger.settling import Held
 from service.ledger.tables import Draw
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plan import Plan, Repeat, mechanisms_of
+from service.privacy.plan import Plan, mechanisms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def place_of(plan: Plan, mechanism: Mechanism, turn: Turn) -> Place:
     return Place(
         mechanism,
         turn,
-        repetitions=math.prod(node.count for node, _ in way_to(plan, mechanism) if isinstance(node, Repeat)),
+        repetitions=math.prod(node.times for node, _ in way_to(plan, mechanism)),
         forks=forks_above(plan, mechanism, turn.repetition),
         bounds=[] if turn.partition == WHOLE else bounds_above(plan, mechanism, turn.repetition),
     )

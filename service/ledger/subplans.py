@@ -9,7 +9,7 @@ from service.ledger.journal import canonical
 from service.ledger.spending_rows import Subplans
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import write_plan
-from service.privacy.plan import Plan, Sequence, parts_of, with_parts
+from service.privacy.plan import Plan, parts_of, with_parts
 
 
 def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
@@ -35,8 +35,8 @@ def nameless(plan: Plan) -> Plan:
 
 def _summands(plan: Plan, tags: frozenset[str]) -> Iterator[Plan]:
     held = tags.union(plan.tags)
-    if isinstance(plan, Sequence):
-        for part in plan.parts:
+    if not isinstance(plan, Mechanism) and plan.SUM:
+        for part in plan.children:
             yield from _summands(part, held)
     else:
         yield replace(nameless(plan), tags=tuple(sorted(held)))

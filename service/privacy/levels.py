@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from service.privacy.mechanisms import Mechanism
 from service.privacy.noise_law import NoiseLaw
-from service.privacy.plan import Choice, Parallel, Plan, Repeat, Sequence, parts_of, pointer_to
+from service.privacy.plan import Choice, Parallel, Plan, Sequence, below
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,10 @@ def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
         if level is not None:
             yield level
         return
-    count *= plan.count if isinstance(plan, Repeat) else 1
-    for number, part in enumerate(parts_of(plan)):
-        yield from levels_of(part, pointer + pointer_to(plan, number), count)
+    if isinstance(plan, Mechanism):
+        return
+    for step, part in below(plan):
+        yield from levels_of(part, pointer + step, count * plan.times)
 
 
 def _level(choice: Choice, pointer: str, count: int) -> Level | None:

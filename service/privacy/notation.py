@@ -6,29 +6,17 @@ neighbouring relation.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.errors import Fault, InvalidInput
-from service.privacy.document import Document
-from service.privacy.mechanisms import MECHANISMS, Mechanism
+from service.privacy.fields import CELLS
+from service.privacy.grammar import Document, Part, Parts, Whole
+from service.privacy.mechanisms import DRAWN, MECHANISMS, Mechanism
 from service.privacy.partitions import Partitions, read_partitions
-from service.privacy.plan import (
-    Choice,
-    Group,
-    Neighbouring,
-    Parallel,
-    Plan,
-    Repeat,
-    Sequence,
-    mechanisms_of,
-    parts_of,
-    pointer_to,
-)
-
-MAX_REPETITIONS = 10**12  # product of nested repeats
-MAX_GROUP = 10**9  # product of nested groups
+from service.privacy.plan import Neighbouring, Plan, below, mechanisms_of
+from service.privacy.plans import NODES, Node
 
 
 def read_plan(document: Document, pointer: str = "") -> Plan:
@@ -53,59 +41,66 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
 def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
     """Every node with its JSON pointer in the plan's document, parents first."""
     yield pointer, plan
-    for number, part in enumerate(parts_of(plan)):
-        yield from walk(part, pointer + pointer_to(plan, number))
+    for step, part in below(plan):
+        yield from walk(part, pointer + step)
 
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """The context of a node: products of ``repeat`` counts and ``group`` sizes above it, and declared partitions."""
+    """The context of a node: products of fields of the nodes above it, by their names, and declared partitions."""
 
-    repetitions: int = 1
-    records: int = 1
+    products: Mapping[str, int] = field(default_factory=dict)
     partitions: Partitions | None = None
 
 
 def _read(document: Document, base: str, path: str, above: _Above) -> Plan:
     stated = document.get("partitions")
     if stated is None:
-        return _read_node(document, base, path, above)
+        return _read_undeclared(document, base, path, above)
     at = f"{base}{path}/partitions"
-    plan = _read_node(document, base, path, replace(above, partitions=read_partitions(stated, at)))
+    plan = _read_undeclared(document, base, path, replace(above, partitions=read_partitions(stated, at)))
     if not any(mechanism.DRAWN for mechanism in mechanisms_of(plan)):
-        raise InvalidInput.at(at, "expected none: no geometric, discrete_gaussian or discrete_osgt noise is drawn here")
+        raise InvalidInput.at(at, f"expected none: no {DRAWN} noise is drawn here")
     return plan
 
 
-def _read_node(document: Document, base: str, path: str, above: _Above) -> Plan:
-    tags = tuple(sorted(set(document.get("tags") or ())))
-    match document["type"]:
-        case "repeat":
-            count = document["count"]
-            below = replace(above, repetitions=above.repetitions * count)
-            if below.repetitions > MAX_REPETITIONS:
-                raise InvalidInput.at(f"{base}{path}/count", "expected a product of nested repeats of at most 10^12")
-            return Repeat(part=_read(document["part"], base, f"{path}/part", below), count=count, tags=tags)
-        case "group":
-            size = document["size"]
-            below = replace(above, records=above.records * size)
-            if below.records > MAX_GROUP:
-                raise InvalidInput.at(f"{base}{path}/size", "expected a product of nested groups of at most 10^9")
-            return Group(part=_read(document["part"], base, f"{path}/part", below), size=size, tags=tags)
-        case "sequence" | "parallel" | "choice" as kind:
-            parts = tuple(
-                _read(part, base, f"{path}/parts/{number}", above) for number, part in enumerate(document["parts"])
-            )
-            if kind == "parallel":
-                return Parallel(parts=parts, max_degree=document["max_degree"], tags=tags)
-            return (Sequence if kind == "sequence" else Choice)(parts=parts, tags=tags)
-        case _:
-            kind = MECHANISMS.get(document["type"])
-            if kind is None:
-                raise InvalidInput.at(f"{base}{path}/type", "expected the type of a mechanism or of a node")
-            mechanism = kind.read(document, base + path)
-            partitions = above.partitions if mechanism.DRAWN else None
-            return replace(mechanism, name=document.get("name") or path or "/", tags=tags, partitions=partitions)
+def _read_undeclared(document: Document, base: str, path: str, above: _Above) -> Plan:
+    mechanism = MECHANISMS.get(document["type"])
+    if mechanism is not None:
+        partitions = above.partitions if mechanism.DRAWN else None
+        name = document.get("name") or path or "/"
+        return mechanism.read(document, base + path, name=name, tags=_tags(document), partitions=partitions)
+    node = NODES.get(document["type"])
+    if node is None:
+        raise InvalidInput.at(f"{base}{path}/type", "expected the type of a mechanism or of a node")
+    return _read_node(node, document, base, path, above)
+
+
+def _read_node(node: type[Node], document: Document, base: str, path: str, above: _Above) -> Plan:
+    values: dict[str, Any] = {"tags": _tags(document)}
+    for stated in node.FIELDS:
+        name, value = stated.name, document[stated.name]
+        match stated:
+            case Part():
+                values[name] = _read(value, base, f"{path}/{name}", above)
+            case Parts():
+                values[name] = tuple(
+                    [_read(part, base, f"{path}/{name}/{number}", above) for number, part in enumerate(value)]
+                )
+            case Whole(nested=str(expected)):
+                product = above.products.get(name, 1) * value
+                if product > stated.most:
+                    raise InvalidInput.at(f"{base}{path}/{name}", expected)
+                above = replace(above, products={**above.products, name: product})
+                values[name] = value
+            case _:
+                values[name] = value
+    return node(**values)
+
+
+def _tags(document: Document) -> tuple[str, ...]:
+    tags = document.get("tags")
+    return tuple(sorted(set(tags))) if tags else ()
 
 
 def check_relation(plan: Plan, neighbouring: Neighbouring, pointer: str = "") -> None:
@@ -125,9 +120,9 @@ def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, fault
     if isinstance(plan, Mechanism):
         replaced = neighbouring is Neighbouring.REPLACE_ONE
         faults += [Fault(f"{at}/{field}", detail) for field, detail in plan.faults(replaced=replaced, divided=divided)]
-    divided = divided or isinstance(plan, Parallel | Choice)
-    for number, part in enumerate(parts_of(plan)):
-        _check(part, neighbouring, at + pointer_to(plan, number), divided, faults)
+        return
+    for step, part in below(plan):
+        _check(part, neighbouring, at + step, divided or plan.DIVIDES, faults)
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -135,24 +130,21 @@ def write_plan(plan: Plan) -> dict[str, Any]:
 
     Without the partitions that it declares: no loss depends on them, and they may be a hundred thousand.
     """
+    document: dict[str, Any] = {"type": plan.TYPE}
     if isinstance(plan, Mechanism):
-        document: dict[str, Any] = {"type": plan.TYPE}
         if plan.name is not None:
             document["name"] = plan.name
         document |= plan.parameters()
-        document |= {f: getattr(plan, f) for f in ("cells", "cells_added") if getattr(plan, f) is not None}
-    elif isinstance(plan, Repeat):
-        document = {"type": "repeat", "count": plan.count, "part": write_plan(plan.part)}
-    elif isinstance(plan, Group):
-        document = {"type": "group", "size": plan.size, "part": write_plan(plan.part)}
+        document |= {cells.name: getattr(plan, cells.name) for cells in CELLS if getattr(plan, cells.name) is not None}
     else:
-        document = {"type": _TYPES[type(plan)]}
-        if isinstance(plan, Parallel):
-            document["max_degree"] = plan.max_degree
-        document["parts"] = [write_plan(part) for part in plan.parts]
+        for stated in plan.FIELDS:
+            value = getattr(plan, stated.name)
+            match stated:
+                case Part():
+                    value = write_plan(value)
+                case Parts():
+                    value = [write_plan(part) for part in value]
+            document[stated.name] = value
     if plan.tags:
         document["tags"] = list(plan.tags)
     return document
-
-
-_TYPES: dict[type, str] = {Sequence: "sequence", Parallel: "parallel", Choice: "choice"}

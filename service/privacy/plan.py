@@ -1,12 +1,33 @@
 """A release as an expression tree over mechanisms, and the same without what its price does not depend on."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence as Listed
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from service.privacy.keyed import Keyed
 from service.privacy.mechanisms import Mechanism
+from service.privacy.plans import Choice, Group, Node, Parallel, Plan, Repeat, Sequence
+from service.privacy.plans.base import condense_part
+from service.privacy.plans.condensed import Condensed
+
+__all__ = [
+    "Choice",
+    "Condensed",
+    "Group",
+    "Neighbouring",
+    "Node",
+    "Parallel",
+    "Plan",
+    "Priced",
+    "Repeat",
+    "Sequence",
+    "below",
+    "condense",
+    "leaves",
+    "mechanisms_of",
+    "parts_of",
+    "restrict",
+    "runs_of",
+    "with_parts",
+]
 
 
 class Neighbouring(StrEnum):
@@ -16,66 +37,16 @@ class Neighbouring(StrEnum):
     REPLACE_ONE = "replace_one"  # one record changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sequence(Keyed):
-    """All parts, each possibly chosen after seeing the earlier ones' outputs."""
-
-    parts: tuple["Plan", ...]
-    tags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel(Keyed):
-    """Parts on subsets of the input; any record is in at most ``max_degree`` of the subsets."""
-
-    parts: tuple["Plan", ...]
-    max_degree: int
-    tags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Keyed):
-    """One of the parts, chosen by earlier outputs, for each partition of the input by itself."""
-
-    parts: tuple["Plan", ...]
-    tags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat(Keyed):
-    """One part, ``count`` times."""
-
-    part: "Plan"
-    count: int
-    tags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Keyed):
-    """The part when ``size`` records change together: what is protected is a group and not one record."""
-
-    part: "Plan"
-    size: int
-    tags: tuple[str, ...] = ()
-
-
-Plan = Mechanism | Sequence | Parallel | Choice | Repeat | Group
-
-
 def parts_of(plan: Plan) -> Listed[Plan]:
     """The children of a node, in order; none for a mechanism."""
-    match plan:
-        case Sequence(parts=parts) | Parallel(parts=parts) | Choice(parts=parts):
-            return parts
-        case Repeat(part=part) | Group(part=part):
-            return (part,)
-        case _:
-            return ()
+    return () if isinstance(plan, Mechanism) else plan.children
 
 
-def pointer_to(plan: Plan, number: int) -> str:
-    """The JSON pointer of a node's child, by its place among ``parts_of``, in the node's document."""
-    return "/part" if isinstance(plan, Repeat | Group) else f"/parts/{number}"
+def below(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """The children of a node, each with its JSON pointer in the node's document."""
+    if not isinstance(plan, Mechanism):
+        for number, part in enumerate(plan.children):
+            yield plan.pointer_to(number), part
 
 
 def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
@@ -86,15 +57,18 @@ def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
         yield from mechanisms_of(part)
 
 
+def runs_of(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
+    """The mechanisms of a plan from left to right, with how often each runs."""
+    if isinstance(plan, Mechanism):
+        yield plan, times
+    else:
+        for part in plan.children:
+            yield from runs_of(part, times * plan.times)
+
+
 def with_parts(plan: Plan, parts: Iterable[Plan]) -> Plan:
     """Return the node with other children."""
-    match plan:
-        case Sequence() | Parallel() | Choice():
-            return replace(plan, parts=tuple(parts))
-        case Repeat() | Group():
-            return replace(plan, part=next(iter(parts)))
-        case _:
-            return plan
+    return plan if isinstance(plan, Mechanism) else plan.with_children(parts)
 
 
 def restrict(plan: Plan, tag: str) -> Plan | None:
@@ -109,80 +83,13 @@ def restrict(plan: Plan, tag: str) -> Plan | None:
     return with_parts(plan, kept) if kept else None
 
 
-@dataclass(frozen=True, slots=True)
-class Condensed(Keyed):
-    """All of a plan that its price depends on: no names, tags and partitions, equal parts once with their count.
-
-    Equal ones cost the same, and a plan of 100,000 nodes is as quick to fold as its few distinct parts.
-
-    Attributes:
-        mechanism: of a leaf; None for a node.
-        degree: how many parts one record can be in; None where all parts are composed.
-        parts: distinct parts, each with how often it occurs.
-        group: how many records change together, by all ``group`` nodes above.
-        size: how many mechanisms and nodes it has, equal parts of a node once.
-    """
-
-    mechanism: Mechanism | None
-    degree: int | None
-    parts: tuple[tuple["Condensed", int], ...]
-    group: int
-    size: int = field(compare=False)
-
-    def __hash__(self) -> int:
-        """A leaf's is its mechanism's, which is known or needed anyway."""
-        leaf = self.mechanism is not None and self.group == 1
-        return hash(self.mechanism) if leaf else Keyed.__hash__(self)
-
-
 Priced = Plan | Condensed
 """What can be priced; whoever folds a plan more than once condenses it first."""
 
 
 def condense(plan: Priced) -> Condensed:
-    """The plan as its price sees it.
-
-    A composition inside a composition is part of it; ``group`` is pushed down to the mechanisms, whose
-    sensitivities it multiplies (``docs/mathematics/group-privacy.md`` has the proof).
-    """
-    return plan if isinstance(plan, Condensed) else _condense(plan, 1)
-
-
-def _condense(plan: Plan, size: int) -> Condensed:
-    """``size``: how many records change together, the product of the groups above."""
-    match plan:
-        case Mechanism():
-            said = plan.name is not None or plan.tags or plan.partitions is not None
-            nameless = replace(plan, name=None, tags=(), partitions=None) if said else plan
-            mechanism, times = nameless.simplest().grouped(size) if size > 1 else (nameless.simplest(), 1)
-            group = size if mechanism.ADDITIVE else 1  # of others, all that a group does is known
-            leaf = Condensed(mechanism, None, (), group, 1)
-            return leaf if times == 1 else _composed([(leaf, times)])
-        case Group():
-            return _condense(plan.part, size * plan.size)
-        case Sequence(parts=parts):
-            return _composed((_condense(part, size), 1) for part in parts)
-        case Repeat(part=part, count=count):
-            return _composed([(_condense(part, size), count)])
-        case Parallel() | Choice():
-            degree = plan.max_degree if isinstance(plan, Parallel) else 1
-            return _node(degree, Counter(_condense(part, size) for part in plan.parts), size)
-
-
-def _composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
-    counts: Counter[Condensed] = Counter()
-    for part, count in parts:
-        if part.mechanism is not None or part.degree is not None:
-            counts[part] = counts.get(part, 0) + count
-            continue
-        for inner, times in part.parts:
-            counts[inner] = counts.get(inner, 0) + count * times
-    return _node(None, counts)
-
-
-def _node(degree: int | None, counts: Counter[Condensed], group: int = 1) -> Condensed:
-    parts = tuple(counts.items())
-    return Condensed(None, degree, parts, group, 1 + sum(part.size for part, _ in parts))
+    """The plan as its price sees it."""
+    return plan if isinstance(plan, Condensed) else condense_part(plan, 1)
 
 
 def leaves(plan: Condensed) -> Iterator[Mechanism]:

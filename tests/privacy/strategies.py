@@ -26,8 +26,7 @@ from service.privacy.plan import (
     Plan,
     Repeat,
     Sequence,
-    parts_of,
-    pointer_to,
+    below,
     with_parts,
 )
 
@@ -100,5 +99,4 @@ def named(plan: Plan) -> Plan:
 def _rename(plan: Plan, path: str, name: Callable[[str], str]) -> Plan:
     if isinstance(plan, Mechanism):
         return replace(plan, name=name(path))
-    parts = enumerate(parts_of(plan))
-    return with_parts(plan, [_rename(part, path + pointer_to(plan, number), name) for number, part in parts])
+    return with_parts(plan, [_rename(part, path + step, name) for step, part in below(plan)])

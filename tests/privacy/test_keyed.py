@@ -106,6 +106,7 @@ _OWN = {  # what their memos are asked for is no client's choice
     "service.privacy.halfline._bernoulli_over_factorial": "an even number up to a precision",
     "service.privacy.osgt._rough_moments": "mechanisms, which are hashed by text",
     "service.privacy.tight.contour.best_c": "eight compositions, which are equal only to themselves",
+    "service.api.plan_models._model": "forms of the grammar, of which none comes from a request",
     "service.ledger.accounts.line_of": "databases, which are equal only to themselves",
 }
 

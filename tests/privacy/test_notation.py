@@ -19,9 +19,19 @@ from service.privacy.mechanisms import (
     Osgt,
     RandomizedResponse,
 )
-from service.privacy.notation import MAX_GROUP, MAX_REPETITIONS, check_relation, read_plan, walk, write_plan
+from service.privacy.notation import check_relation, read_plan, walk, write_plan
 from service.privacy.numbers import exact_text, parse_exact
-from service.privacy.plan import Choice, Neighbouring, Parallel, Plan, Repeat, Sequence, mechanisms_of
+from service.privacy.plan import (
+    Choice,
+    Neighbouring,
+    Parallel,
+    Plan,
+    Repeat,
+    Sequence,
+    mechanisms_of,
+)
+from service.privacy.plans.group import MAX_GROUP
+from service.privacy.plans.repeat import MAX_REPETITIONS
 from tests.privacy.strategies import named, plans, responses
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
@@ -134,6 +144,7 @@ def test_mechanisms_without_a_name_are_named_by_their_path() -> None:
         ({"type": "gaussian", "sigma_squared": "1", "rho": "1"}, ""),
         ({"type": "discrete_gaussian"}, ""),
         ({"type": "osgt", "sigma_squared": "1", "m": "-1"}, "/m"),
+        ({"type": "geometric", "scale": "1", "sensitivity": 0}, "/sensitivity"),
         ({"type": "osgt", "sigma_squared": "0", "m": "1"}, "/sigma_squared"),
         ({"type": "discrete_osgt", "sigma_squared": "1", "m": "1e401"}, "/m"),
         ({"type": "group", "size": MAX_GROUP + 1, "part": NOISE}, "/size"),

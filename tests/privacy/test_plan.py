@@ -114,6 +114,7 @@ class Enumeration:
             case Mechanism():
                 replaced = plan.cells or 2
                 return self._per_cell(plan) * (plan.cells_added or -(-replaced // 2))
+        raise TypeError(plan)
 
     def _changed(self, plan: Plan) -> Fraction:
         match plan:
@@ -133,6 +134,7 @@ class Enumeration:
                 return self._per_cell(plan)
             case Mechanism():
                 return self._per_cell(plan) * (plan.cells or 2)
+        raise TypeError(plan)
 
     def _moved(self, parts: tuple[Plan, ...], before: frozenset[int], after: frozenset[int]) -> Fraction:
         stayed = sum((self.changed(parts[k]) for k in before & after), Fraction(0))

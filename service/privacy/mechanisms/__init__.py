@@ -15,19 +15,24 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     for mechanism in (
         Geometric,
         DiscreteGaussian,
+        DiscreteOsgt,
         Laplace,
         Gaussian,
         Osgt,
-        DiscreteOsgt,
         RandomizedResponse,
         Declared,
     )
 }
 """All mechanisms, by their names in documents."""
 
+_DRAWN = [name for name, mechanism in MECHANISMS.items() if mechanism.DRAWN]
+DRAWN = f"{', '.join(_DRAWN[:-1])} or {_DRAWN[-1]}"
+"""The names of those that are drawn, in words."""
+
 OffsetTails = Osgt | DiscreteOsgt
 
 __all__ = [
+    "DRAWN",
     "MECHANISMS",
     "Continuous",
     "Declaration",

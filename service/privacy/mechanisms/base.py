@@ -19,7 +19,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
 from service.privacy.arithmetic import BALLS
-from service.privacy.document import Document, read_positive
+from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
+from service.privacy.grammar import ABOVE_0, LARGEST_WHOLE, Document, Fields, Scale, Stated, read_fields, write_fields
 from service.privacy.keyed import Keyed
 from service.privacy.loss import ZERO, Loss
 from service.privacy.loss_laws import LossLaw
@@ -27,8 +28,6 @@ from service.privacy.noise_law import NoiseLaw
 from service.privacy.numbers import ceiling, exact_text
 from service.privacy.partitions import Partitions
 from service.privacy.tables import Curve
-
-MAX_SENSITIVITY = 2**53  # in units of granularity
 
 
 class RdpBounds(NamedTuple):
@@ -80,7 +79,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mechanism(Keyed, ABC):
+class Mechanism(Keyed, Stated, ABC):
     """A mechanism: a frozen value with exact parameters.
 
     Losses are those of one cell moved by the sensitivity, in nats, and never below the truth.
@@ -96,8 +95,7 @@ class Mechanism(Keyed, ABC):
             mechanisms which differ in nothing else are equal.
     """
 
-    TYPE: ClassVar[str]
-    """Its name in documents."""
+    BEFORE: ClassVar[Fields] = (TAGS, NAME)
     DRAWN: ClassVar[bool] = False
     """Whether its noise is integer, so that it can be drawn exactly; others are only accounted."""
     ADDITIVE: ClassVar[bool] = False
@@ -115,20 +113,21 @@ class Mechanism(Keyed, ABC):
         return Fraction(1)
 
     @classmethod
-    @abstractmethod
-    def read(cls, document: Document, at: str) -> Self:
-        """Return the mechanism that a document states, without name, tags and partitions.
+    def read(cls, document: Document, at: str, **shared: Any) -> Self:
+        """Return the mechanism that a document states.
 
         Args:
             at: JSON pointer of the document, for faults.
+            shared: name, tags and partitions.
 
         Raises:
             InvalidInput: a field has no meaning.
         """
+        return cls(**read_fields(cls.FIELDS, document, at), **shared)
 
-    @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Return the fields of its own in normal form; ``read`` reads them back."""
+        return write_fields(self.FIELDS, self)
 
     def faults(self, *, replaced: bool, divided: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         """Yield fields that have no meaning under a neighbouring relation, and what is expected of them.
@@ -221,6 +220,7 @@ class Discrete(Mechanism):
     """
 
     ADDITIVE = DRAWN = True
+    BEFORE = (TAGS, NAME, *CELLS, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
@@ -229,6 +229,19 @@ class Discrete(Mechanism):
     def unit(self) -> Fraction:
         """Its granularity."""
         return self.granularity
+
+    @classmethod
+    def read(cls, document: Document, at: str, **shared: Any) -> Self:
+        sensitivity, unit = read_lattice(document, at)
+        own = read_fields(cls.FIELDS, document, at, Scale(sensitivity, unit))
+        return cls(**own, sensitivity=sensitivity, granularity=unit, **read_cells(document), **shared)
+
+    def parameters(self) -> dict[str, Any]:
+        document = write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity))
+        if self.granularity == 1:
+            return document | {"sensitivity": self.sensitivity}
+        distance = exact_text(self.sensitivity * self.granularity)
+        return document | {"sensitivity": distance, "granularity": exact_text(self.granularity)}
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1
@@ -243,15 +256,6 @@ class Discrete(Mechanism):
     @abstractmethod
     def scaled(self, multiplier: Fraction) -> Self: ...
 
-    def lattice(self) -> dict[str, Any]:
-        """Return the fields of sensitivity and granularity."""
-        if self.granularity == 1:
-            return {"sensitivity": self.sensitivity}
-        return {
-            "sensitivity": exact_text(self.sensitivity * self.granularity),
-            "granularity": exact_text(self.granularity),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuous(Mechanism):
@@ -262,8 +266,19 @@ class Continuous(Mechanism):
     """
 
     ADDITIVE = True
+    BEFORE = (TAGS, NAME, *CELLS)
+    AFTER = (SENSITIVITY,)
 
     sensitivity: Fraction = Fraction(1)
+
+    @classmethod
+    def read(cls, document: Document, at: str, **shared: Any) -> Self:
+        sensitivity = SENSITIVITY.read(document, at)
+        own = read_fields(cls.FIELDS, document, at, Scale(sensitivity))
+        return cls(**own, sensitivity=sensitivity, **read_cells(document), **shared)
+
+    def parameters(self) -> dict[str, Any]:
+        return write_fields((*self.FIELDS, SENSITIVITY), self, Scale(self.sensitivity))
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1
@@ -275,8 +290,8 @@ class Continuous(Mechanism):
     def scaled(self, multiplier: Fraction) -> Self: ...
 
 
-def read_lattice(document: Document, at: str) -> dict[str, Any]:
-    """Return the fields ``sensitivity``, in units of granularity, and ``granularity``, in counts.
+def read_lattice(document: Document, at: str) -> tuple[int, Fraction]:
+    """Return the sensitivity of integer noise, in units of granularity, and the granularity.
 
     Raises:
         InvalidInput: the sensitivity is no multiple of the granularity, or too many of it.
@@ -286,27 +301,20 @@ def read_lattice(document: Document, at: str) -> dict[str, Any]:
         if not isinstance(sensitivity, int):
             detail = "expected an integer of at most 2^53; other numbers need a granularity"
             raise InvalidInput.at(f"{at}/sensitivity", detail)
-        return {"sensitivity": sensitivity, "granularity": Fraction(1)}
-    unit = read_positive(document, at, "granularity")
-    steps = read_positive(document, at, "sensitivity") / unit if "sensitivity" in document else 1 / unit
-    if steps.denominator != 1 or steps > MAX_SENSITIVITY:
+        if sensitivity < 1:
+            raise InvalidInput.at(f"{at}/sensitivity", ABOVE_0.expected)
+        return sensitivity, Fraction(1)
+    unit = GRANULARITY.read(document, at)
+    steps = WHOLE_SENSITIVITY.read(document, at) / unit if "sensitivity" in document else 1 / unit
+    if steps.denominator != 1 or steps > LARGEST_WHOLE:
         detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
         raise InvalidInput.at(f"{at}/sensitivity", detail)
-    return {"sensitivity": int(steps), "granularity": unit}
-
-
-def read_sensitivity(document: Document, at: str) -> Fraction:
-    """Return the sensitivity of noise with a density.
-
-    Raises:
-        InvalidInput: it is not above 0.
-    """
-    return read_positive(document, at, "sensitivity") if "sensitivity" in document else Fraction(1)
+    return int(steps), unit
 
 
 def read_cells(document: Document) -> dict[str, Any]:
     """Return the numbers of cells that a document states."""
-    return {field: document[field] for field in ("cells", "cells_added") if document.get(field) is not None}
+    return {name: document[name] for name in ("cells", "cells_added") if document.get(name) is not None}
 
 
 def rounded_rho(curve: Curve, epsilon: Fraction) -> Loss:

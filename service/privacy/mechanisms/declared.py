@@ -8,14 +8,39 @@ from typing import Any, Self
 
 from service.errors import InvalidInput
 from service.privacy.curves import randomized_response
-from service.privacy.document import Document, read_exact, read_non_negative
+from service.privacy.grammar import (
+    ABOVE_1,
+    AT_LEAST_0,
+    PROBABILITY,
+    Document,
+    Exact,
+    Form,
+    Inner,
+    InnerList,
+    Line,
+    Unit,
+    write_fields,
+)
 from service.privacy.keyed import Keyed
 from service.privacy.loss import INFINITE, Loss, least
 from service.privacy.loss_laws import Ladder
 from service.privacy.mechanisms.base import Mechanism, RdpBounds, Work, rounded_rho
 from service.privacy.mechanisms.randomized_response import pure_rho_curve
-from service.privacy.numbers import ball, ceiling, exact_text
+from service.privacy.numbers import ball, ceiling
 from service.privacy.tables import Curve
+
+_ALPHA = Exact("alpha", required=True, unit=Unit.ORDER, bound=ABOVE_1)
+_BOUND = Exact("epsilon", required=True, unit=Unit.NATS, bound=AT_LEAST_0)
+_RDP_POINT = Form("RdpPoint", "A Rényi bound at one order.", (_ALPHA, _BOUND))
+_EPSILON = Exact("epsilon", unit=Unit.NATS, bound=AT_LEAST_0)
+_DELTA = Exact("delta", unit=Unit.PROBABILITY, bound=PROBABILITY)
+_RHO = Exact("rho", unit=Unit.NATS, bound=AT_LEAST_0)
+RDP = InnerList("rdp", form=_RDP_POINT, most=1000)
+_DECLARATION = Form(
+    "Declaration",
+    "A guarantee proved elsewhere: at least one of epsilon, rho and rdp.",
+    (_EPSILON, _DELTA, _RHO, RDP),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +71,23 @@ class Declared(Mechanism):
     """
 
     TYPE = "declared"
+    BEFORE = (*_DECLARATION.fields, *Mechanism.BEFORE)
+    FIELDS = (
+        Line("reference", required=True, description="Why the guarantee holds."),
+        Inner(
+            "add_remove",
+            form=_DECLARATION,
+            description="Below parallel and choice under replace_one: what holds when a record is only added or"
+            " removed.",
+        ),
+    )
 
     guarantee: Declaration
     reference: str
     add_remove: Declaration | None = None
 
     @classmethod
-    def read(cls, document: Document, at: str) -> Self:
+    def read(cls, document: Document, at: str, **shared: Any) -> Self:
         one_sided = document.get("add_remove")
         missing = [
             f for f in ("epsilon", "delta", "rho", "rdp") if document.get(f) and not (one_sided or document).get(f)
@@ -63,6 +98,7 @@ class Declared(Mechanism):
             guarantee=read_declaration(document, at),
             reference=document["reference"],
             add_remove=None if one_sided is None else read_declaration(one_sided, f"{at}/add_remove"),
+            **shared,
         )
 
     def parameters(self) -> dict[str, Any]:
@@ -138,15 +174,14 @@ def read_declaration(document: Document, at: str) -> Declaration:
         InvalidInput: it is none.
     """
     exact = {
-        field: read_exact(document, at, field)
-        for field in ("epsilon", "rho", "delta")
-        if document.get(field) is not None
+        field.name: field.read(document, at)
+        for field in (_EPSILON, _RHO, _DELTA)
+        if document.get(field.name) is not None
     }
-    for field, value in exact.items():
-        if value < 0 or (field == "delta" and value >= 1):
-            limits = "a number of at least 0" + (" and below 1" if field == "delta" else "")
-            raise InvalidInput.at(f"{at}/{field}", f"expected {limits}")
-    points = sorted(_read_point(point, f"{at}/rdp/{number}") for number, point in enumerate(document.get("rdp") or ()))
+    points = sorted(
+        (_ALPHA.read(point, f"{at}/rdp/{number}"), _BOUND.read(point, f"{at}/rdp/{number}"))
+        for number, point in enumerate(document.get("rdp") or ())
+    )
     if any(one == other for (one, _), (other, _) in pairwise(points)):
         raise InvalidInput.at(f"{at}/rdp", "expected each order once")
     if not points and "epsilon" not in exact and "rho" not in exact:
@@ -159,21 +194,11 @@ def read_declaration(document: Document, at: str) -> Declaration:
     )
 
 
-def _read_point(document: Document, at: str) -> tuple[Fraction, Fraction]:
-    alpha = read_exact(document, at, "alpha")
-    if alpha <= 1:
-        raise InvalidInput.at(f"{at}/alpha", "expected an order above 1")
-    return alpha, read_non_negative(document, at, "epsilon")
-
-
 def _write_declaration(declaration: Declaration) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        field: exact_text(value)
-        for field, value in (("epsilon", declaration.epsilon), ("rho", declaration.rho), ("delta", declaration.delta))
-        if value is not None
-    }
+    stated = [field for field in (_EPSILON, _RHO, _DELTA) if getattr(declaration, field.name) is not None]
+    document = write_fields(stated, declaration)
     if declaration.rdp:
-        document["rdp"] = [{"alpha": exact_text(a), "epsilon": exact_text(e)} for a, e in declaration.rdp]
+        document["rdp"] = [_ALPHA.write(alpha) | _BOUND.write(epsilon) for alpha, epsilon in declaration.rdp]
     return document
 
 

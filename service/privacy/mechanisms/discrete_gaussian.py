@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Self
+from typing import Self
 
 from service.privacy.curves import discrete_gaussian
-from service.privacy.document import Document, read_noise_parameter, write_noise_parameter
+from service.privacy.fields import variance_or_rho
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.loss_laws import DiscreteGaussianLoss
-from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, read_cells, read_lattice
+from service.privacy.mechanisms.base import Discrete, RdpBounds, Work
 from service.privacy.mechanisms.gaussian import gaussian_rho
 from service.privacy.noise_law import NoiseLaw
 from service.privacy.tables import Curve
@@ -22,27 +22,18 @@ _SUMMED = 10  # below this variance its divergence is a sum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteGaussian(Discrete):
-    """Discrete Gaussian noise: mass proportional to exp(-x²/(2 sigma_squared)) on the integers.
+    """Discrete Gaussian noise.
+
+    Its mass is proportional to exp(-x²/(2 sigma_squared)) on the integers.
 
     Attributes:
         sigma_squared: units of granularity, squared; the variance is a little less.
     """
 
     TYPE = "discrete_gaussian"
+    FIELDS = (variance_or_rho("Of the mass proportional to exp(-x²/(2 sigma²))."),)
 
     sigma_squared: Fraction
-
-    @classmethod
-    def read(cls, document: Document, at: str) -> Self:
-        lattice = read_lattice(document, at)
-        unit = lattice["granularity"]
-        product = (lattice["sensitivity"] * unit) ** 2 / 2
-        variance = read_noise_parameter(document, at, "sigma_squared", "rho", product) / unit**2
-        return cls(sigma_squared=variance, **lattice, **read_cells(document))
-
-    def parameters(self) -> dict[str, Any]:
-        variance, rho = self.sigma_squared * self.granularity**2, self.sensitivity**2 / (2 * self.sigma_squared)
-        return write_noise_parameter("sigma_squared", variance, "rho", rho) | self.lattice()
 
     def scaled(self, multiplier: Fraction) -> Self:
         return replace(self, sigma_squared=self.sigma_squared * multiplier**2)

@@ -2,23 +2,23 @@
 
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from service.privacy.document import Document, read_non_negative, read_positive
+from service.privacy.fields import offset_tails
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.loss_laws import DiscreteOsgtLoss
-from service.privacy.mechanisms.base import Discrete, Mechanism, RdpBounds, Work, read_cells, read_lattice
+from service.privacy.mechanisms.base import Discrete, Mechanism, RdpBounds, Work
 from service.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from service.privacy.noise_law import NoiseLaw, offset_law
-from service.privacy.numbers import exact_text
 from service.privacy.osgt import osgt_bounds
 from service.privacy.osgt_zcdp import osgt_rho
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteOsgt(Discrete):
-    """Offset symmetric Gaussian tails on the integers: mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).
+    """Noise with offset symmetric Gaussian tails on the integers, between discrete Gaussian and geometric.
 
+    Its mass is proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).
     Its two ends are the discrete Gaussian (m = 0) and the geometric (both growing, scale sigma_squared/m).
 
     Attributes:
@@ -27,23 +27,14 @@ class DiscreteOsgt(Discrete):
     """
 
     TYPE = "discrete_osgt"
+    FIELDS = offset_tails(
+        "Of the mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).",
+        "The offset of the tails, at least 0, in counts; 0 is the discrete Gaussian.",
+    )
     on_integers: ClassVar[bool] = True
 
     sigma_squared: Fraction
     m: Fraction
-
-    @classmethod
-    def read(cls, document: Document, at: str) -> Self:
-        lattice = read_lattice(document, at)
-        unit = lattice["granularity"]
-        variance = read_positive(document, at, "sigma_squared") / unit**2
-        return cls(
-            sigma_squared=variance, m=read_non_negative(document, at, "m") / unit, **lattice, **read_cells(document)
-        )
-
-    def parameters(self) -> dict[str, Any]:
-        variance, m = self.sigma_squared * self.granularity**2, self.m * self.granularity
-        return {"sigma_squared": exact_text(variance), "m": exact_text(m)} | self.lattice()
 
     def simplest(self) -> Mechanism:
         """Return the same on the integers; without an offset the discrete Gaussian."""

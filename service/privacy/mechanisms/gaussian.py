@@ -2,34 +2,23 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Self
+from typing import Self
 
-from service.privacy.document import Document, read_noise_parameter, write_noise_parameter
+from service.privacy.fields import variance_or_rho
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.loss_laws import GaussianLoss
-from service.privacy.mechanisms.base import Continuous, RdpBounds, Work, read_cells, read_sensitivity
+from service.privacy.mechanisms.base import Continuous, RdpBounds, Work
 from service.privacy.noise_law import NoiseLaw
-from service.privacy.numbers import exact_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaussian(Continuous):
-    """Continuous Gaussian noise of variance ``sigma_squared``; accounted, never drawn."""
+    """Continuous Gaussian noise; accounted, never drawn."""
 
     TYPE = "gaussian"
+    FIELDS = (variance_or_rho("The variance, of the density proportional to exp(-y²/(2 sigma²))."),)
 
     sigma_squared: Fraction
-
-    @classmethod
-    def read(cls, document: Document, at: str) -> Self:
-        s = read_sensitivity(document, at)
-        variance = read_noise_parameter(document, at, "sigma_squared", "rho", s * s / 2)
-        return cls(sigma_squared=variance, sensitivity=s, **read_cells(document))
-
-    def parameters(self) -> dict[str, Any]:
-        rho = self.sensitivity**2 / (2 * self.sigma_squared)
-        noise = write_noise_parameter("sigma_squared", self.sigma_squared, "rho", rho)
-        return noise | {"sensitivity": exact_text(self.sensitivity)}
 
     def scaled(self, multiplier: Fraction) -> Self:
         return replace(self, sigma_squared=self.sigma_squared * multiplier**2)

@@ -2,40 +2,32 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Self
+from typing import Self
 
 from service.privacy.arithmetic import Arithmetic, Number
 from service.privacy.curves import geometric
-from service.privacy.document import Document, read_noise_parameter, write_noise_parameter
+from service.privacy.fields import scale_or_epsilon
 from service.privacy.loss import Loss
 from service.privacy.loss_laws import Ladder
-from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, read_cells, read_lattice, rounded_rho
+from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, rounded_rho
 from service.privacy.noise_law import NoiseLaw
 from service.privacy.tables import Curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometric(Discrete):
-    """Discrete Laplace noise: mass proportional to exp(-|x|/scale) on the integers.
+    """Discrete Laplace noise.
+
+    Its mass is proportional to exp(-|x|/scale) on the integers.
 
     Attributes:
         scale: units of granularity.
     """
 
     TYPE = "geometric"
+    FIELDS = (scale_or_epsilon("b of the mass proportional to exp(-|x|/b), in counts."),)
 
     scale: Fraction
-
-    @classmethod
-    def read(cls, document: Document, at: str) -> Self:
-        lattice = read_lattice(document, at)
-        unit = lattice["granularity"]
-        scale = read_noise_parameter(document, at, "scale", "epsilon", lattice["sensitivity"] * unit) / unit
-        return cls(scale=scale, **lattice, **read_cells(document))
-
-    def parameters(self) -> dict[str, Any]:
-        scale, epsilon = self.scale * self.granularity, self.sensitivity / self.scale
-        return write_noise_parameter("scale", scale, "epsilon", epsilon) | self.lattice()
 
     def scaled(self, multiplier: Fraction) -> Self:
         return replace(self, scale=self.scale * multiplier)

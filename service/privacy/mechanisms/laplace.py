@@ -2,36 +2,26 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Self
+from typing import Self
 
 from service.privacy.arithmetic import Arithmetic, Number
 from service.privacy.curves import laplace
-from service.privacy.document import Document, read_noise_parameter, write_noise_parameter
+from service.privacy.fields import scale_or_epsilon
 from service.privacy.loss import Loss
 from service.privacy.loss_laws import LaplaceLoss
-from service.privacy.mechanisms.base import Continuous, RdpBounds, Work, read_cells, read_sensitivity, rounded_rho
+from service.privacy.mechanisms.base import Continuous, RdpBounds, Work, rounded_rho
 from service.privacy.noise_law import NoiseLaw
-from service.privacy.numbers import exact_text
 from service.privacy.tables import Curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace(Continuous):
-    """Continuous Laplace noise of the given scale; accounted, never drawn."""
+    """Continuous Laplace noise; accounted, never drawn."""
 
     TYPE = "laplace"
+    FIELDS = (scale_or_epsilon("b of the density proportional to exp(-|y|/b), in the unit of the noise."),)
 
     scale: Fraction
-
-    @classmethod
-    def read(cls, document: Document, at: str) -> Self:
-        s = read_sensitivity(document, at)
-        scale = read_noise_parameter(document, at, "scale", "epsilon", s)
-        return cls(scale=scale, sensitivity=s, **read_cells(document))
-
-    def parameters(self) -> dict[str, Any]:
-        noise = write_noise_parameter("scale", self.scale, "epsilon", self.sensitivity / self.scale)
-        return noise | {"sensitivity": exact_text(self.sensitivity)}
 
     def scaled(self, multiplier: Fraction) -> Self:
         return replace(self, scale=self.scale * multiplier)

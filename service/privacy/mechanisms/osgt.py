@@ -2,24 +2,23 @@
 
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from service.privacy.document import Document, read_non_negative, read_positive
+from service.privacy.fields import offset_tails
 from service.privacy.loss import INFINITE, Loss
 from service.privacy.loss_laws import OsgtLoss
-from service.privacy.mechanisms.base import Continuous, Mechanism, RdpBounds, Work, read_cells, read_sensitivity
+from service.privacy.mechanisms.base import Continuous, Mechanism, RdpBounds, Work
 from service.privacy.mechanisms.gaussian import Gaussian
 from service.privacy.noise_law import NoiseLaw, offset_law
-from service.privacy.numbers import exact_text
 from service.privacy.osgt import osgt_bounds
 from service.privacy.osgt_zcdp import osgt_rho
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Osgt(Continuous):
-    """Offset symmetric Gaussian tails: density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).
+    """Continuous noise with offset symmetric Gaussian tails; accounted, never drawn.
 
-    Accounted, never drawn. At m = 0 it is the Gaussian.
+    Its density is proportional to exp(-y²/(2 sigma²) - |y| m/sigma²). At m = 0 it is the Gaussian.
 
     Attributes:
         sigma_squared: counts squared; the variance is less.
@@ -27,19 +26,14 @@ class Osgt(Continuous):
     """
 
     TYPE = "osgt"
+    FIELDS = offset_tails(
+        "Of the density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).",
+        "The offset of the tails, at least 0, in the unit of the noise; 0 is the Gaussian.",
+    )
     on_integers: ClassVar[bool] = False
 
     sigma_squared: Fraction
     m: Fraction
-
-    @classmethod
-    def read(cls, document: Document, at: str) -> Self:
-        s = read_sensitivity(document, at)
-        variance, m = read_positive(document, at, "sigma_squared"), read_non_negative(document, at, "m")
-        return cls(sigma_squared=variance, m=m, sensitivity=s, **read_cells(document))
-
-    def parameters(self) -> dict[str, Any]:
-        return {name: exact_text(getattr(self, name)) for name in ("sigma_squared", "m", "sensitivity")}
 
     def simplest(self) -> Mechanism:
         """Return the Gaussian where there is no offset."""

@@ -3,21 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
 
 from service.privacy.arithmetic import Arithmetic, Number
 from service.privacy.curves import randomized_response
-from service.privacy.document import Document, read_positive
+from service.privacy.grammar import ABOVE_0, Exact, Unit, Whole
 from service.privacy.loss import Loss
 from service.privacy.loss_laws import Ladder
 from service.privacy.mechanisms.base import Mechanism, RdpBounds, Work, rounded_rho
-from service.privacy.numbers import exact_text
 from service.privacy.tables import Curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedResponse(Mechanism):
-    """k-ary randomised response: the true value with odds exp(epsilon) against each other one.
+    """k-ary randomised response, under replace_one only.
+
+    It gives the true value with odds exp(epsilon) against each other one.
 
     Attributes:
         epsilon: nats.
@@ -25,16 +25,13 @@ class RandomizedResponse(Mechanism):
     """
 
     TYPE = "randomized_response"
+    FIELDS = (
+        Exact("epsilon", required=True, unit=Unit.NATS, bound=ABOVE_0, description="Pure loss, in nats."),
+        Whole("values", least=2, default=2, description="How many values there are to choose from."),
+    )
 
     epsilon: Fraction
     values: int = 2
-
-    @classmethod
-    def read(cls, document: Document, at: str) -> Self:
-        return cls(epsilon=read_positive(document, at, "epsilon"), values=document.get("values", 2))
-
-    def parameters(self) -> dict[str, Any]:
-        return {"epsilon": exact_text(self.epsilon), "values": self.values}
 
     def faults(self, *, replaced: bool, divided: bool) -> Iterator[tuple[str, str]]:
         if not replaced:

@@ -1,16 +1,14 @@
 """The mechanisms that there are, and that no other module asks which of them it has."""
 
-import ast
 import importlib
 import pkgutil
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import service
 from service.privacy import mechanisms
 from service.privacy.mechanisms import MECHANISMS
 from tests.privacy.mechanisms.contract import MechanismContract
+from tests.privacy.questions import questions
 
 _SERVICE = Path(service.__file__).parent
 _ASK = {
@@ -44,33 +42,5 @@ def test_every_mechanism_has_a_module_an_entry_and_the_contract() -> None:
 
 
 def test_no_other_module_asks_for_the_type_of_a_mechanism() -> None:
-    asked = Counter(
-        str(path.relative_to(_SERVICE))
-        for path in _SERVICE.rglob("*.py")
-        if not path.is_relative_to(_SERVICE / "privacy" / "mechanisms")
-        for _ in _questions(ast.parse(path.read_text()))
-    )
-    assert asked == _ASK
-
-
-def _questions(module: ast.Module) -> Iterator[ast.AST]:
-    """``isinstance``, ``case``, ``is`` and ``in`` on the class of a mechanism, by whatever name it is imported."""
-    names = {
-        alias.asname or alias.name
-        for node in ast.walk(module)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("service.privacy.mechanisms")
-        for alias in node.names
-        if alias.name != "Mechanism"
-    }
-    for node in ast.walk(module):
-        match node:
-            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kind]):
-                asked: ast.AST = kind
-            case ast.MatchClass(cls=kind):
-                asked = kind
-            case ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()], comparators=[kind]):
-                asked = kind
-            case _:
-                continue
-        if any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(asked)):
-            yield node
+    found = questions("service.privacy.mechanisms", {"Mechanism"}, _SERVICE / "privacy" / "mechanisms")
+    assert found == _ASK

@@ -1,0 +1,277 @@
+"""The vocabulary in which mechanisms and nodes state the fields of their documents, each once.
+
+Reading and writing are here. The interface derives its checks, with their JSON pointers, and its schema from the same
+fields. In a document every exact number is a string, and a distance is in counts; values are in units of granularity.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from fractions import Fraction
+from inspect import getdoc
+from typing import Any, ClassVar, NamedTuple
+
+from service.errors import InvalidInput
+from service.privacy.numbers import exact_text, parse_exact
+
+Document = Mapping[str, Any]
+LARGEST_WHOLE = 2**53
+"""Beyond it a JSON number is not one integer for every reader."""
+
+
+class Unit(Enum):
+    """The unit of an exact number, and the power of the granularity by which it is divided."""
+
+    ORDER = "an order", 0
+    PROBABILITY = "a probability", 0
+    NATS = "nats", 0
+    COUNTS = "counts", 1
+    COUNTS_SQUARED = "counts, squared", 2
+
+    def __init__(self, _: str, power: int) -> None:
+        self.power = power
+
+
+class Bound(NamedTuple):
+    """A condition on an exact number, and how a fault says what was expected."""
+
+    holds: Callable[[Fraction], bool]
+    expected: str
+
+
+ABOVE_0 = Bound(lambda value: value.numerator > 0, "expected a number above 0")
+AT_LEAST_0 = Bound(lambda value: value.numerator >= 0, "expected a number of at least 0")
+PROBABILITY = Bound(lambda value: 0 <= value < 1, "expected a number of at least 0 and below 1")
+ABOVE_1 = Bound(lambda value: value > 1, "expected an order above 1")
+
+
+class Scale(NamedTuple):
+    """The sensitivity that an alternative refers to, in units of granularity, and the granularity in counts."""
+
+    sensitivity: Fraction | int = 1
+    unit: Fraction = Fraction(1)
+
+
+_COUNTS = Scale()
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a document.
+
+    Attributes:
+        required: whether a document must state it.
+        default: as in a document, where it is not stated; None where that has a meaning of its own, or none.
+    """
+
+    name: str
+    _: KW_ONLY
+    description: str = ""
+    required: bool = False
+    default: Any = None
+
+    def read(self, document: Document, at: str, scale: Scale = _COUNTS) -> Any:  # noqa: ARG002
+        """Return the value that a document states.
+
+        Args:
+            at: JSON pointer of the document, for the fault.
+
+        Raises:
+            InvalidInput: the value is outside its bounds.
+        """
+        return document[self.name] if self.required else document.get(self.name, self.default)
+
+    def write(self, value: Any, scale: Scale = _COUNTS) -> dict[str, Any]:  # noqa: ARG002
+        """Return the field of a document that states a value."""
+        return {self.name: value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact(Field):
+    """An exact number.
+
+    Attributes:
+        whole_stays: whether an integer may be stated as one, and stays one.
+    """
+
+    unit: Unit
+    bound: Bound
+    whole_stays: bool = False
+
+    def read(self, document: Document, at: str, scale: Scale = _COUNTS) -> Fraction:
+        stated = document[self.name] if self.required else document.get(self.name, self.default)
+        try:
+            value = parse_exact(str(stated))
+        except ValueError as error:
+            raise InvalidInput.at(f"{at}/{self.name}", str(error)) from None
+        if not self.bound.holds(value):
+            raise InvalidInput.at(f"{at}/{self.name}", self.bound.expected)
+        return value / scale.unit**self.unit.power if scale.unit != 1 and self.unit.power else value
+
+    def write(self, value: Fraction, scale: Scale = _COUNTS) -> dict[str, Any]:
+        return {self.name: exact_text(value * scale.unit**self.unit.power if scale.unit != 1 else value)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Field):
+    """A whole number.
+
+    Attributes:
+        least, most: its bounds.
+        nested: what is expected where ``most`` bounds the product with the same field of all nodes above too.
+    """
+
+    least: int = 1
+    most: int = LARGEST_WHOLE
+    nested: str | None = None
+
+
+class Line(Field):
+    """A line of text for people."""
+
+
+class Lines(Field):
+    """Lines of text for people."""
+
+
+class PartitionNames(Field):
+    """Names of partitions, or how many there are (``partitions.read_partitions``)."""
+
+
+class Part(Field):
+    """A plan."""
+
+
+class Parts(Field):
+    """Plans, at least one."""
+
+
+@dataclass(frozen=True)
+class Either:
+    """A noise parameter, or instead the loss of one cell that it causes: exactly one of both.
+
+    Attributes:
+        product: parameter times loss, in units of granularity, for a sensitivity.
+    """
+
+    parameter: Exact
+    loss: Exact
+    product: Callable[[Fraction | int], Fraction | int]
+
+    @property
+    def name(self) -> str:
+        """The attribute of a mechanism that has the value."""
+        return self.parameter.name
+
+    @property
+    def rule(self) -> str:
+        """The rule in words."""
+        return f"exactly one of {self.parameter.name} and {self.loss.name}"
+
+    def read(self, document: Document, at: str, scale: Scale) -> Fraction:
+        """Return the noise parameter, in units of granularity.
+
+        Raises:
+            InvalidInput: not exactly one of the two is stated, or it is not above 0.
+        """
+        by_parameter = document.get(self.parameter.name) is not None
+        by_loss = document.get(self.loss.name) is not None
+        if by_parameter is by_loss:
+            raise InvalidInput.at(at, f"expected {self.rule}, got {'both' if by_loss else 'neither'}")
+        if by_parameter:
+            return self.parameter.read(document, at, scale)
+        return self.product(scale.sensitivity) / self.loss.read(document, at)
+
+    def write(self, value: Fraction, scale: Scale) -> dict[str, Any]:
+        """Return the field of the parameter; of the loss where only that is within the limits of a number."""
+        document = self.parameter.write(value, scale)
+        try:
+            parse_exact(document[self.parameter.name])
+        except ValueError:
+            return self.loss.write(self.product(scale.sensitivity) / value)
+        return document
+
+
+Fields = Sequence[Field | Either]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A document's fields, alternatives one by one, in the order in which faults are listed.
+
+    Attributes:
+        name: of the form in a schema.
+    """
+
+    name: str
+    about: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Field):
+    """A document inside of a document."""
+
+    form: Form
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerList(Inner):
+    """Documents of one form, at least one and at most ``most``."""
+
+    most: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Type(Field):
+    """The field that says of which type a mechanism or node is."""
+
+    value: str
+
+
+class Stated:
+    """A mechanism or node, as documents state it.
+
+    Attributes:
+        TYPE: its name in documents.
+        BEFORE: fields shared with others, those that are listed before the type.
+        FIELDS: its own.
+        AFTER: shared fields that are listed after its own.
+    """
+
+    __slots__ = ()
+
+    TYPE: ClassVar[str]
+    BEFORE: ClassVar[Fields] = ()
+    FIELDS: ClassVar[Fields]
+    AFTER: ClassVar[Fields] = ()
+
+    @classmethod
+    def form(cls) -> Form:
+        """Return all of its fields; the docstring's first line says what it is."""
+        about = (getdoc(cls) or "").partition("\n")[0]
+        fields: list[Field] = []
+        for field in (*cls.BEFORE, Type("type", required=True, value=cls.TYPE), *cls.FIELDS, *cls.AFTER):
+            if isinstance(field, Either):
+                about += f" {field.rule.capitalize()}."
+                fields += [field.parameter, field.loss]
+            else:
+                fields.append(field)
+        return Form(cls.__name__, about, tuple(fields))
+
+
+def read_fields(fields: Fields, document: Document, at: str, scale: Scale = _COUNTS) -> dict[str, Any]:
+    """Return the values of fields by their names.
+
+    Raises:
+        InvalidInput: the first of them that has no meaning.
+    """
+    return {field.name: field.read(document, at, scale) for field in fields}
+
+
+def write_fields(fields: Fields, value: object, scale: Scale = _COUNTS) -> dict[str, Any]:
+    """Return the fields of a document that state a mechanism's attributes."""
+    document: dict[str, Any] = {}
+    for field in fields:
+        document |= field.write(getattr(value, field.name), scale)
+    return document

@@ -1,0 +1,22 @@
+"""A choice between plans."""
+
+from dataclasses import dataclass
+
+from service.privacy.fields import PARTS
+from service.privacy.plans.base import OfParts, condense_part
+from service.privacy.plans.condensed import Condensed, divided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(OfParts):
+    """One of the parts, chosen by earlier outputs, for each partition of the input by itself."""
+
+    TYPE = "choice"
+    FIELDS = (PARTS,)
+    DIVIDES = CHOOSES = True
+
+    def condensed(self, size: int) -> Condensed:
+        return divided((condense_part(part, size) for part in self.parts), 1, size)
+
+    def in_words(self, parts: str) -> str:
+        return f"one of {parts}, chosen by earlier answers for each partition; the largest loss counts"

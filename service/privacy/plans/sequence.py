@@ -1,0 +1,22 @@
+"""Sequential composition."""
+
+from dataclasses import dataclass
+
+from service.privacy.fields import PARTS
+from service.privacy.plans.base import OfParts, condense_part
+from service.privacy.plans.condensed import Condensed, composed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence(OfParts):
+    """All parts, each possibly chosen after seeing the earlier ones' outputs."""
+
+    TYPE = "sequence"
+    FIELDS = (PARTS,)
+    SUM = True
+
+    def condensed(self, size: int) -> Condensed:
+        return composed((condense_part(part, size), 1) for part in self.parts)
+
+    def in_words(self, parts: str) -> str:
+        return f"sequential composition of {parts}"
