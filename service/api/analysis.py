@@ -1,4 +1,4 @@
-"""Stateless computations: what a plan costs, and what one notion of privacy loss implies in another."""
+"""Routes of stateless computations: the cost of a plan, and conversions between notions of privacy loss."""
 
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -36,12 +36,12 @@ class Composition(Strict):
     neighbouring: Neighbouring = Neighbouring.ADD_REMOVE
     deltas: Annotated[list[Exact], Field(min_length=1, max_length=100)] = Field(default_factory=lambda: ["1e-10"])
     orders: Annotated[list[Exact], Field(min_length=1, max_length=1000)] | None = Field(
-        None, description="RDP orders to show, each above 1; by default a dozen usual ones."
+        None, description="RDP orders to show, each above 1; by default a dozen common ones."
     )
 
 
 class Conversion(Strict):
-    """One of rho, rdp and plan with delta or epsilon; or epsilon and delta with to."""
+    """Exactly one of rho, rdp and plan, with delta or epsilon; or epsilon and delta, with to."""
 
     rho: Exact | None = None
     rdp: Annotated[list[RdpPoint], Field(min_length=1, max_length=1000)] | None = None
@@ -73,7 +73,7 @@ class DeltaFigure(BaseModel):
 
 
 class DeltaBody(DeltaFigure):
-    """The least delta at the epsilon asked for and the analysis that gives it; then what every analysis gives."""
+    """The least delta at the given epsilon and the analysis that gives it, followed by every analysis."""
 
     analyses: list[DeltaFigure]
 
@@ -86,7 +86,7 @@ class RhoFigure(BaseModel):
 
 
 class RhoBody(BaseModel):
-    """The largest rho whose zCDP guarantee implies the (epsilon, delta) asked for; then what every analysis gives.
+    """The largest rho whose zCDP guarantee implies the given (epsilon, delta), followed by every analysis.
 
     Only zcdp and analytic hold for every zCDP mechanism: tight is the largest rho of continuous Gaussian noise.
     """
@@ -98,7 +98,7 @@ class RhoBody(BaseModel):
 @router.post(
     "/compositions",
     response_model=GuaranteeBody,
-    responses=pictures.responses("The guarantee; its privacy profile or its Rényi curve as SVG or PNG."),
+    responses=pictures.responses("The guarantee; or its privacy profile or Rényi curve as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPOSITION),
 )
 @in_helpers
@@ -106,13 +106,15 @@ def compose(
     body: Composition,
     request: Request,
     _: CurrentPrincipal,
-    picture: Annotated[OfGuarantee, Query(description="Which picture, where one is asked for.")] = "profile",
+    picture: Annotated[OfGuarantee, Query(description="The kind of picture, where Accept asks for one.")] = "profile",
 ) -> Response:
     """Price a plan.
 
     Nothing is stored. Every figure is an upper bound under the given neighbouring relation. With Accept: image/svg+xml
-    or image/png a picture: the privacy profile, at the deltas of the request or, of one alone, from 1e-12 to 0.3, or
-    the Rényi curve.
+    or
+    image/png the answer is a picture of the privacy profile or of the Rényi curve. The profile is drawn at the
+    request's
+    deltas; for a single delta, at that delta and from 1e-12 to 0.3.
     """
     plan = plan_of(body.plan, "/plan")
     check_relation(plan, body.neighbouring, "/plan")
@@ -136,8 +138,9 @@ def compose(
 def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response:
     """Convert between notions of privacy loss.
 
-    With delta: the whole guarantee of rho, of an RDP curve or of a plan. With epsilon: the least delta.
-    With to = zcdp: the largest rho that implies (epsilon, delta). Each time also by every single analysis.
+    With delta, the answer is the whole guarantee of rho, of an RDP curve or of a plan. With epsilon, it is the least
+    delta. With to = zcdp, it is the largest rho that implies (epsilon, delta). Each answer also lists every single
+    analysis.
     """
     if body.epsilon is not None:
         epsilon = parse_exact(body.epsilon)
@@ -176,7 +179,7 @@ def _rhos(epsilon: Fraction, delta: Fraction) -> dict[str, Any]:
 
 
 def _plan(body: Conversion) -> Plan:
-    """What is asked about: a plan, or a mechanism known only by its guarantee."""
+    """Return the plan of a conversion: the given one, or a mechanism that is declared by its guarantee alone."""
     if body.plan is not None:
         plan = plan_of(body.plan, "/plan")
         check_relation(plan, body.neighbouring, "/plan")
@@ -187,7 +190,7 @@ def _plan(body: Conversion) -> Plan:
 
 
 def _curve_orders(body: Conversion) -> tuple[Fraction, ...]:
-    """An RDP curve is shown at its own orders: between and above them it says less."""
+    """Return the orders of the RDP curve of a conversion; a result at other orders would be weaker."""
     return USUAL_ORDERS if body.rdp is None else tuple(sorted(parse_exact(point.alpha) for point in body.rdp))
 
 

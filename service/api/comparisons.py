@@ -1,4 +1,4 @@
-"""Offset tails beside Gaussian noise."""
+"""Route of comparisons between offset tails and Gaussian noise."""
 
 from fractions import Fraction
 from typing import Annotated, Any
@@ -32,7 +32,7 @@ Cells = Annotated[int, Field(strict=True, ge=1, le=64)]
 
 
 class ComparisonQuestion(Strict):
-    """Noise with offset tails, and where it is compared."""
+    """Noise with offset tails, and the points of comparison."""
 
     mechanism: Annotated[Osgt | DiscreteOsgt, Field(discriminator="type")]
     delta: Exact = "1e-10"
@@ -40,33 +40,33 @@ class ComparisonQuestion(Strict):
 
 
 class PairBody(BaseModel):
-    """Of offset tails and of Gaussian noise of the same variance; rounded up."""
+    """A figure of offset tails and of Gaussian noise of the same variance; rounded up."""
 
     offset_tails: float
     gaussian: float
 
 
 class DeltaPair(PairBody):
-    """delta at an epsilon, one cell."""
+    """delta at an epsilon, for one cell."""
 
     epsilon: float
 
 
 class RdpPair(PairBody):
-    """The Rényi divergence at an order, one cell."""
+    """The Rényi divergence at an order, for one cell."""
 
     alpha: float
 
 
 class TailPair(PairBody):
-    """P(|X| > x); bound: 2 exp(-x²/(2 sigma²)), null where the noise is not known to keep it."""
+    """P(|X| > x); bound: 2 exp(-x²/(2 sigma²)), null where the noise is not proven to stay below it."""
 
     x: float
     bound: float | None
 
 
 class EqualPrivacy(BaseModel):
-    """What so many cells lose at delta, and the variances of both noises that lose just that."""
+    """The loss of so many cells at delta, and the variances of both kinds of noise that have this loss."""
 
     cells: int
     epsilon: float
@@ -76,14 +76,14 @@ class EqualPrivacy(BaseModel):
 
 
 class SubGaussian(BaseModel):
-    """holds: m/sigma is at most 0.67448..., so that tails are below those of a normal law with sigma²."""
+    """holds: m/sigma is at most 0.67448..., so the tails are below those of a normal law with sigma²."""
 
     holds: bool
     offset_in_sigmas: float
 
 
 class ComparisonBody(BaseModel):
-    """The comparison."""
+    """The comparison of offset tails with Gaussian noise."""
 
     variance: float
     sub_gaussian: SubGaussian
@@ -96,16 +96,17 @@ class ComparisonBody(BaseModel):
 @router.post(
     "/comparison",
     response_model=ComparisonBody,
-    responses=pictures.responses("The comparison; as SVG or PNG in four panels."),
+    responses=pictures.responses("The comparison; or a picture of it in four panels, as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPARISON),
 )
 @in_helpers
 def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Compare offset tails with Gaussian noise.
 
-    At equal variance delta, Rényi divergences and tails of one cell; at equal (epsilon, delta) the variances, for each
-    number of cells. With Accept: image/svg+xml or image/png the picture. sigma² must be between a tenth and a
-    million of the squared sensitivity, m 0 or between a millionth of sigma and ten sigmas, delta between 1e-30 and 0.1.
+    The answer compares delta, Rényi divergences and tails of one cell at equal variance, and the variances at equal
+    (epsilon, delta) for each number of cells. With Accept: image/svg+xml or image/png it is a picture. sigma² must be
+    between a tenth and a million of the squared sensitivity, m 0 or between a millionth of sigma and ten sigmas, delta
+    between 1e-30 and 0.1.
     """
     mechanism, delta = _mechanism(body), read_deltas([body.delta], ["/delta"])[0]
     if not _SMALLEST_DELTA <= delta <= Fraction(1, 10):
@@ -141,7 +142,9 @@ def _mechanism(body: ComparisonQuestion) -> OffsetTails:
     if not isinstance(mechanism, OsgtValue | DiscreteOsgtValue):
         raise TypeError("expected offset tails")
     if mechanism.cells is not None or mechanism.cells_added is not None:
-        raise InvalidInput.at("/mechanism/cells", "expected none: cells are asked for beside the mechanism")
+        raise InvalidInput.at(
+            "/mechanism/cells", "expected no cells in the mechanism: the field cells beside it lists them"
+        )
     v, s = mechanism.sigma_squared, Fraction(mechanism.sensitivity)
     if not _NARROWEST * s * s <= v <= _WIDEST * s * s or not Fraction(1, 10**6) <= s <= 10**6:
         raise InvalidInput.at("/mechanism/sigma_squared", "expected a tenth to a million of the squared sensitivity")
