@@ -1,4 +1,4 @@
-"""Noisy counts: drawing them, once, and reading them again."""
+"""Routes of noisy counts: each is drawn once, and can be read again."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ from service.privacy.plan import mechanisms_of
 
 
 class DrawRoute(StrictRoute):
-    """For counts as JSON; as an Arrow stream they go to the routes of ``bulk``."""
+    """Route class for counts as JSON; requests with an Arrow stream match the routes of ``bulk``."""
 
     media_types = f"application/json or {arrow.MEDIA_TYPE}"
 
@@ -60,14 +60,14 @@ router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
 
 PAGE_OF_COUNTS = 1_000_000
 _MANY = 1 << 13  # counts: fewer are written as JSON in a millisecond
-_A_COUNT = 40  # bytes that one takes at most while it is read back and answered
+_A_COUNT = 40  # bytes that one count takes at most while it is read back and answered
 
 AddNoise = Callable[[NoiseLaw, Fraction, Keystream], NDArray[np.int64]]
-"""Noise of a law on counts, in units of a granularity."""
+"""Function that adds a law's noise to counts; its result is in units of a granularity."""
 
 
 class NewDraw(Strict):
-    """One mechanism to register as a release of its own, and to draw."""
+    """A mechanism to register as a release of its own and to draw."""
 
     name: Label
     mechanism: Mechanism
@@ -77,28 +77,28 @@ class NewDraw(Strict):
 
 
 class RegisterAndDraw(NewDraw):
-    """The same with the counts to draw it on."""
+    """A mechanism to register and draw, with the true counts."""
 
     counts: Counts
 
 
 class DrawSelection(Strict):
-    """Which mechanism of a registered release is drawn, and for what."""
+    """The mechanism of a registered release to draw, and its partition and repetition."""
 
-    mechanism: Label = Field(description="Its name in the plan, or else its path.")
+    mechanism: Label = Field(description="The name of the mechanism in the plan, or its path.")
     partition: Label | None = Field(
         None,
-        description="Which of disjoint sets of records the counts are of: one of those that the plan declares, or else"
-        " a name in Unicode's normal form NFKC without unseen characters. Without it, the whole input.",
+        description="The name of the disjoint set of records that was counted: one that the plan declares, or else a"
+        " name in Unicode's normal form NFKC without invisible characters. Without it, the whole input.",
     )
     repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
-        0, description="Which turn, where the mechanism is repeated."
+        0, description="The number of the repetition, where the mechanism is repeated."
     )
     granularity: Granularity = None
 
 
 class DrawMechanism(DrawSelection):
-    """The same with the counts to draw it on."""
+    """The mechanism of a registered release to draw, with the true counts."""
 
     counts: Counts
 
@@ -118,9 +118,11 @@ DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.
 def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Changing) -> Response:
     """Register a mechanism and draw its noisy counts, in one step.
 
-    The charge and the noisy counts are stored in one transaction, and only then answered. Counts may come as an
-    Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
-    stream with `noisy` in its place.
+    The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
+    sent as
+    an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the same
+    stream
+    with `noisy` in place of that column.
     """
     return _respond(register(account, body, change, noisy_counts(body.counts)))
 
@@ -137,35 +139,44 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
     """Draw the noisy counts of a mechanism of a registered release.
 
-    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once; under a
-    choice, the first draw fixes the branch for its partition and turn. The partitions of one mechanism must be
-    disjoint sets of records: the ledger counts one charge for all of them and relies on your promise, as it does on
-    the mechanism's sensitivity. Where the plan declares partitions, others are refused with 422, and with 409 more
-    than it declares; where it declares none, the answer's declared_partitions is null. Counts may come as an Arrow IPC
-    stream with an int64 column `count`, the other fields in the query then; the answer is the same stream with `noisy`
-    in its place.
+    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once. Under a choice, the
+    first
+    draw fixes the branch for its partition and repetition.
+
+    The partitions of one mechanism must be disjoint sets of records. The ledger counts one charge for all of them and
+    relies on your promise, as it does for the mechanism's sensitivity. Where the plan declares partitions, others are
+    refused with 422, and more than it declares with 409. Where it declares none, the answer's declared_partitions is
+    null.
+
+    Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
+    answer is then the same stream with `noisy` in place of that column.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
 
 
 def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
-    """Charge a release of one mechanism and store its draw; ``noisy`` adds a law's noise to the counts.
+    """Charge a release of one mechanism and store its draw.
 
-    Faults are ``below`` where the fields came from.
+    Args:
+        account: the name of the account.
+        asked: the mechanism and the release's fields.
+        change: the request.
+        noisy: adds a law's noise to the counts.
+        below: the pointer under which faults of the fields are reported.
     """
     require(change.principal, "pipeline", account)
     stated, mechanism = stated_mechanism(asked, below)
     delta = read_delta(asked.delta, f"{below}/delta")
     new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
     with change.keystream() as keystream:
-        # First: counts that have no meaning are told before the account is asked.
+        # The counts come first: an error in them is reported before the account is read.
         drawn = _drawn(mechanism, noisy, keystream, below)
         (ready,), _ = prepared(change, account, [new], costs=False)
         return change.write(draws.register_and_draw, ready, drawn)
 
 
 def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
-    """A mechanism to register, with the granularity beside it: as it was stated, and what it means."""
+    """Return a mechanism to register, with the granularity beside it: as it was sent, and as a value."""
     stated = on_lattice(asked.mechanism, asked.granularity, below)
     return stated, mechanism_of(stated, f"{below}/mechanism")
 
@@ -173,7 +184,7 @@ def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, Mechanism
 def draw_of(
     account: str, release: str, asked: DrawSelection, change: Change, noisy: AddNoise, below: str = ""
 ) -> Outcome[DrawRecord]:
-    """Store a draw of a mechanism of a registered release, likewise."""
+    """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
     require(change.principal, "pipeline", account)
     place = _place(account, release, asked, change, below)
     mechanism = place.mechanism
@@ -188,7 +199,7 @@ def draw_of(
 
 
 def _place(account: str, release: str, asked: DrawSelection, change: Change, below: str) -> draws.Place:
-    """Where the mechanism is in the release's plan, which a helper reads where it is long."""
+    """Find the mechanism in the release's plan; a helper reads the plan where it is long."""
     turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
     with change.database.read() as connection:
         account_id = accounts.read_account(connection, account).id
@@ -219,11 +230,13 @@ def list_draws(
     take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
-    noisy: Annotated[bool, Query(description="With the noisy counts; else only how many they are.")] = True,
+    noisy: Annotated[
+        bool, Query(description="Include the noisy counts; without them, each draw has their number.")
+    ] = True,
 ) -> Response:
     """List the draws of a release.
 
-    With their noisy counts, oldest first; without them, those whose counts are no longer kept.
+    The oldest draw comes first, with its noisy counts. Draws whose counts have been removed are listed without them.
     """
     require(principal, "auditor", account)
 
@@ -261,8 +274,9 @@ def read_draw(
 ) -> Response:
     """Read a draw.
 
-    The stored noisy counts, the same as when they were drawn, as JSON or Arrow. An operator can let them be removed
-    some days after they were drawn: 410 from then on. That they were drawn stays known, and a second draw refused.
+    The answer has the stored noisy counts, as JSON or Arrow; they never change. An operator can have them removed some
+    days
+    after the draw. The answer is 410 from then on, and a second draw stays refused.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
@@ -282,20 +296,20 @@ def read_draw(
 
 
 def _leave_large(request: Request, size: int) -> None:
-    """Leave many counts to a helper, once they have taken room in this process: as JSON they hold the interpreter.
+    """Leave many counts to a helper, after reserving their memory here: as JSON they would hold the interpreter.
 
     Raises:
-        Elsewhere: there are many, and there are helpers.
+        Elsewhere: there are many counts, and there are helper processes.
     """
     if size > _MANY and request.app.state.helpers is not None:
         raise Elsewhere
 
 
 def _plan_text(request: Request, connection: Connection, release: str) -> str:
-    """A release's plan, to be read after the transaction.
+    """Return a release's plan as text, to be parsed after the transaction.
 
     Raises:
-        Elsewhere: it is long, and there are helpers to read it.
+        Elsewhere: the plan is long, and there are helper processes.
     """
     if request.app.state.helpers is not None and releases.plan_size(connection, release) > releases.LONG:
         raise Elsewhere
@@ -303,7 +317,7 @@ def _plan_text(request: Request, connection: Connection, release: str) -> str:
 
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
-    """Noise on the counts of a JSON body."""
+    """Return a function that adds noise to the counts of a JSON body."""
     return lambda law, unit, keystream: add_noise(units_of(counts, unit, "/counts"), law, keystream)
 
 
@@ -312,7 +326,7 @@ def _drawn(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystream, bel
     law = law_of(mechanism, pointer)
     try:
         return noisy(law, unit_of(mechanism), keystream)
-    except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
+    except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(pointer, str(error)) from None
 
 

@@ -1,4 +1,4 @@
-"""Bottom-up tables: noise on every cell of a full cross-tabulation, and margins by adding noisy cells up."""
+"""Route of bottom-up tables: noise on every cell of a full cross-tabulation, and margins as sums of noisy cells."""
 
 import json
 import math
@@ -50,11 +50,9 @@ Margin = Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)]
 
 
 class PublishedTotal(Strict):
-    """A total that was published: of all cells with these values of a margin's dimensions."""
+    """A published total: of all cells with these values of a margin's dimensions."""
 
-    margin: Margin = Field(
-        description="Any: also margins neither of which keeps all dimensions of the other, as rows and columns."
-    )
+    margin: Margin = Field(description="The dimensions of the margin. Margins may cross, such as rows and columns.")
     values: Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)] = Field(
         description="A value for each dimension of the margin."
     )
@@ -62,27 +60,29 @@ class PublishedTotal(Strict):
 
 
 class Histogram(NewDraw):
-    """A full cross-tabulation to register and draw, and what is to be added up."""
+    """A full cross-tabulation to register and draw, with its margins and published totals."""
 
     dimensions: Dimensions
     counts: Counts = Field(description="True counts, row-major: the last dimension varies fastest.")
     margins: Annotated[list[Margin], Field(max_length=MOST_MARGINS)] = Field(
-        default_factory=list, description="The dimensions that each margin keeps, in its order; none is the total."
+        default_factory=list,
+        description="The dimensions that each margin keeps, in its order; an empty list is the total.",
     )
     published: Annotated[list[PublishedTotal], FailFast()] = Field(
         default_factory=list,
-        description="Totals that the adjusted cells meet, of at most 100 different margins."
-        " They are public: not all need be there.",
+        description="Totals that the adjusted cells meet, of at most 100 different margins. They are public; a"
+        " margin may list only some of its totals.",
     )
     adjust: Literal["none", "rake", "least_squares"] = Field(
         "none",
-        description="How: in the proportions of the noisy cells, or nearest to them. Adjusted cells are whole units and"
-        " not negative; where margins cross, they are the raked or nearest real cells, rounded so that totals are met.",
+        description="The method: in the proportions of the noisy cells, or nearest to them. Adjusted cells are whole"
+        " units and not negative. Where margins cross, they are the raked or nearest real cells, rounded"
+        " so that totals are met.",
     )
 
 
 class Cells(BaseModel):
-    """The cells, row-major: with their noise, and adjusted; moe is that of the noise, adjustment changes the error."""
+    """The cells, row-major: noisy, and adjusted; moe is that of the noise, and adjustment changes the error."""
 
     noisy: list[int | str]
     adjusted: list[int | str] | None
@@ -113,12 +113,12 @@ class HistogramBody(BaseModel):
 
 @dataclass(frozen=True)
 class Table:
-    """What is known of a table before it is drawn.
+    """The layout of a table, known before it is drawn.
 
     Attributes:
-        margins: the axes that each keeps.
+        margins: the axes that each margin keeps.
         moes: margins of error of sums of so many cells, in units.
-        blocks: what adjusted cells meet; None where they are not asked for.
+        blocks: the published totals that adjusted cells meet; None without adjustment.
     """
 
     shape: tuple[int, ...]
@@ -127,7 +127,7 @@ class Table:
     blocks: Blocks | Crossed | None
 
     def cells_of(self, axes: Sequence[int]) -> int:
-        """How many cells are added up for each count of a margin."""
+        """Return the number of cells that are added up for each count of a margin."""
         return math.prod(self.shape) // math.prod(self.shape[axis] for axis in axes)
 
 
@@ -139,15 +139,17 @@ class Table:
 def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> Response:
     """Register a mechanism and draw a full cross-tabulation with it, bottom-up.
 
-    One release and one draw: noise on every cell, of which a record is in one. Margins are sums of noisy cells and
-    cost nothing more; each has the exact margin of error of a sum of so many cells. Published totals are met
-    afterwards, by raking or by least squares, exactly and without negative cells; totals that contradict each other, or
-    for which no whole cells are found, are refused before anything is charged. Those of at most two hierarchies always
-    have whole cells if they have any. What is stored is the noisy cells; the rest follows from them again for a
-    replay.
+    The operation makes one release and one draw, with noise on every cell; a record is in one cell. Margins are sums of
+    noisy cells and cost nothing more. Each has the exact margin of error of a sum of so many cells.
+
+    Published totals are met afterwards, by raking or by least squares, exactly and without negative cells. Totals that
+    contradict each other, or for which no whole cells are found, are refused before anything is charged. Totals of at
+    most
+    two hierarchies always have whole cells if they have any. Only the noisy cells are stored; a replay derives the rest
+    from them.
     """
     require(change.principal, "pipeline", account)
-    # However few cells there are, a search for whole ones may take long, and any margin may hold as many as there are.
+    # However few the cells are, a search for whole ones may take long, and any margin may have as many counts as cells.
     long = body.adjust != "none" or len(body.margins) * len(body.counts) > _MANY
     if long and change.elsewhere is not None:
         raise Elsewhere
@@ -157,19 +159,19 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
 
 
 def _table(body: Histogram) -> Table:
-    """What is asked for, before anything is charged.
+    """Check the request and return the table's layout, before anything is charged.
 
     Raises:
-        InvalidInput: names do not fit together, or there are not as many counts as cells.
+        InvalidInput: names are repeated or unknown, or the number of counts is not the number of cells.
     """
     names = [dimension.name for dimension in body.dimensions]
     faults = [
-        Fault(f"/dimensions/{number}/name", "expected each name once")
+        Fault(f"/dimensions/{number}/name", "expected each name only once")
         for number, name in enumerate(names)
         if name in names[:number]
     ]
     faults += [
-        Fault(f"/dimensions/{number}/values", "expected each value once")
+        Fault(f"/dimensions/{number}/values", "expected each value only once")
         for number, dimension in enumerate(body.dimensions)
         if len(set(dimension.values)) < len(dimension.values)
     ]
@@ -184,7 +186,7 @@ def _table(body: Histogram) -> Table:
             Fault("/counts", f"expected {math.prod(shape)} counts, one for each cell; got {len(body.counts)}")
         )
     if body.published and body.adjust == "none":
-        faults.append(Fault("/adjust", "expected rake or least_squares, as there are published totals to meet"))
+        faults.append(Fault("/adjust", "expected rake or least_squares, since there are published totals to meet"))
     if faults:
         raise InvalidInput(faults)
     _, mechanism = stated_mechanism(body)
@@ -267,7 +269,7 @@ def _body(record: DrawRecord, body: Histogram, table: Table) -> dict[str, Any]:
 
 
 def added_up(cells: NDArray[np.int64], axes: Sequence[int]) -> list[int]:
-    """The cells added up over all other axes, row-major over these in their order; exact, however large."""
+    """Return the cells added up over all other axes, row-major over these in their order; exact, however large."""
     largest = max(abs(int(cells.min())), abs(int(cells.max())))
     exact: NDArray[Any] = cells if largest * cells.size < 2**63 else cells.astype(object)
     others = tuple(axis for axis in range(cells.ndim) if axis not in axes)

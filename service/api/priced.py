@@ -1,4 +1,4 @@
-"""Releases made ready to be charged: their work bounded, and what takes long priced by a helper."""
+"""Releases prepared for charging: their work is bounded, and long computations are left to a helper."""
 
 import hashlib
 import json
@@ -27,11 +27,11 @@ from service.privacy.pricing import Price, price
 _MOST_KEPT = 256  # plans whose figures are kept; each takes some ten kilobytes
 
 Figures = tuple[tuple[Price, ...], str]
-"""A price for each account of the line, and GUARANTEE as text."""
+"""A price for each account of the line, and the guarantee as JSON text."""
 
 
 class _Kept:
-    """Figures that helpers found last, by a digest of all that they depend on."""
+    """Cache of the figures that helpers computed last, by a digest of all their inputs."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, Figures] = OrderedDict()
@@ -56,11 +56,17 @@ _kept = _Kept()
 def prepared(
     change: Change, account: str, stated: Sequence[NewRelease], *, costs: bool = True
 ) -> tuple[list[Prepared], list[str]]:
-    """Releases with all that needs no lock, and GUARANTEE of each: not while the account is locked, as it takes long.
+    """Prepare releases and compute the guarantee of each, before the account is locked, since this takes long.
+
+    Args:
+        change: the request.
+        account: the name of the account.
+        stated: the releases of the request.
+        costs: compute the guarantees too; without them their texts are empty.
 
     Raises:
-        NotFound: there is no such account.
-        InvalidInput: a plan has no meaning under the account's relation, or pricing all of them is too much work.
+        NotFound: the account does not exist.
+        InvalidInput: a plan is invalid under the account's relation, or pricing all of them is too much work.
         TooManyRequests, Unavailable: no helper can price them now.
     """
     line = accounts.line_of(change.database, account)
@@ -80,11 +86,13 @@ def prepared(
 
 
 def cost_of_stored(change: Change, account: str, release_id: str) -> str:
-    """GUARANTEE of a release that is in the ledger, whatever work it is; of a long plan a helper finds it, once.
+    """Return the guarantee of a registered release as JSON text, whatever work it takes.
+
+    A helper computes it for a long plan, once.
 
     Raises:
-        NotFound: there is no such account, or it has no such release.
-        TooManyRequests, Unavailable: no helper can find it now.
+        NotFound: the account does not exist, or has no such release.
+        TooManyRequests, Unavailable: no helper can compute it now.
     """
     line, subject = accounts.line_of(change.database, account), subject_of(release_id)
     with change.database.read() as connection:
@@ -99,7 +107,7 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
     if elsewhere is not None:
         found_there: list[Figures] = elsewhere(f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
         ((_, cost),) = found_there
-        with suppress(ServiceError):  # it may be found again
+        with suppress(ServiceError):  # a later request can compute it again
             known.keep(change.database, change.secret, [known.Known(subject, known.FOUND_BY, cost)])
         return cost
     stated = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
@@ -108,22 +116,22 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
 
 
 def check_work(most: int, work: float, pointer: str) -> None:
-    """Refuse what would take too long, before it begins.
+    """Refuse work that would take too long, before it begins.
 
     Raises:
-        InvalidInput: it would.
+        InvalidInput: the work is above the limit.
     """
     if work > most:
         detail = (
-            f"expected work of at most {most} units (about milliseconds), got some {work:.0f}: fewer unlike mechanisms,"
-            " orders or deltas, osgt and discrete_osgt above all"
+            f"expected work of at most {most} units (about milliseconds), got about {work:.0f}: send fewer different"
+            " mechanisms, orders or deltas; osgt and discrete_osgt take the most"
         )
         raise InvalidInput.at(pointer, detail)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A release whose figures are asked for; ``costs``: GUARANTEE is one of them."""
+    """A release whose figures are needed; ``costs``: the guarantee is one of them."""
 
     release: NewRelease
     delta: Fraction
@@ -143,7 +151,7 @@ class _Asked:
 
 
 def _figures(change: Change, line: Line, asked: Sequence[_Asked]) -> list[Figures]:
-    """In this process where they are found soon, or are known already; else by a helper."""
+    """Compute figures here where that is fast or they are cached; else by a helper."""
     if change.prices_only:
         raise Found([one.figures(line) for one in asked])
     elsewhere = change.elsewhere

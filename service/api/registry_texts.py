@@ -1,4 +1,4 @@
-"""What the ledger knows, in the sentences of a registry entry: Markdown with formulas."""
+"""Sentences of a registry entry about the ledger's facts: Markdown with formulas."""
 
 import re
 import unicodedata
@@ -18,12 +18,12 @@ from service.privacy.mechanisms import Declaration, Declared, Mechanism
 from service.privacy.notation import write_plan
 from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence as Composed, parts_of
 
-_MOST_ROWS = 100  # unlike mechanisms in the table
+_MOST_ROWS = 100  # different mechanisms in the table
 _MOST_LINES = 60  # of the outline
 _MOST_NAMES = 3  # of equal mechanisms
 _LONGEST_FIGURE = 40  # characters
 
-_LONG_NUMBER = re.compile(r"[0-9]{2,}/[0-9]{3,}|[0-9.e+-]{20,}")  # whose size is not seen at a glance
+_LONG_NUMBER = re.compile(r"[0-9]{2,}/[0-9]{3,}|[0-9.e+-]{20,}")  # whose size is hard to read
 
 _ADJACENT = {
     Neighbouring.ADD_REMOVE: "Two datasets are neighbours where one holds exactly one record that the other does not"
@@ -57,24 +57,25 @@ _FILTERS = {
 
 
 def slug(text: str) -> str:
-    """A text as a part of an address: ASCII letters and digits with hyphens."""
+    """Return a text as a part of an address: ASCII letters and digits with hyphens."""
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")[:200].strip("-") or "entry"
 
 
 def adjacency(account: AccountRecord) -> str:
-    """What a record is, and which datasets must be hard to tell apart."""
+    """Return the definition of a record and of neighbouring datasets."""
     return f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
 
 
 def parameters(account: AccountRecord, plan: Plan, delta: Fraction) -> dict[str, Any]:
-    """What a plan guarantees by the variant of the account's budget, in figures and in words; upper bounds all.
+    """Return a plan's guarantee by the variant of the account's budget, in figures and in words; all are upper bounds.
 
-    Of (epsilon, delta) the least that holds under adaptive choice, or where there is none the least of the fixed plan.
+    For (epsilon, delta) it is the least that holds under adaptive choice, or where there is none the least of the fixed
+    plan.
     """
     alpha = account.budget.alpha
     cost = cost_of(plan, account.neighbouring, (delta,), () if alpha is None else (alpha,))
-    if isinstance(plan, Declared):  # whose fixed plan says no more than it does
+    if isinstance(plan, Declared):  # its fixed plan gives no better bound
         cost = cost | {"approximate": [said for said in cost["approximate"] if said["adaptive"]]}
     best = cost["best"][0]
     statement = best["adaptive"] or best["fixed"]
@@ -109,7 +110,7 @@ def _figures(cost: dict[str, Any]) -> Iterator[str]:
 
 
 def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) -> dict[str, Any]:
-    """The same of an account, whose releases all together its largest budget bounds."""
+    """Return the guarantee of an account: its largest budget bounds all its releases together."""
     if largest.definition is Definition.APPROXIMATE:
         figures = {"epsilon": number_up(largest.cap), "delta": number_up(largest.delta)}
         shown: dict[str, Any] = {
@@ -123,8 +124,8 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
     stated = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
     left = ", ".join(f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition")
     said = (
-        f"The parameters are the account's budget, the largest that it has had: {stated}."
-        f" At journal entry {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {left}."
+        f"The parameters are the account's budget, the largest that it has had: {stated}. At journal entry"
+        f" {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {left}."
     )
     details = shown["privacy_parameters_details"]
     shown["privacy_parameters_details"] = f"{said}\n\n{details}" if details else said
@@ -132,7 +133,7 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
 
 
 def _room_at(delta: Fraction, budget: Budget) -> Fraction:
-    """A delta at which the budget implies some epsilon; but for pure DP it takes more than mechanisms may declare."""
+    """Return a delta at which the budget implies an epsilon; except for pure DP, more than mechanisms may declare."""
     declared = budget.declared_delta
     if budget.definition is Definition.PURE:
         return max(delta, declared)
@@ -150,7 +151,7 @@ def _declaration(budget: Budget) -> Declaration:
 
 
 def of_account(account: AccountRecord) -> str:
-    """How the releases of an account add up."""
+    """Describe the composition of an account's releases."""
     return (
         f"Releases are charged to the ledger account {_code(account.name)} before anything is published, and"
         f" {_FILTERS[account.budget.definition]}. What would go beyond the budget is refused: a privacy filter, which"
@@ -161,18 +162,18 @@ def of_account(account: AccountRecord) -> str:
 
 
 def of_release(account: AccountRecord, release: ReleaseRecord, plan: Plan) -> str:
-    """How the parts of a release add up, and where that is on record."""
+    """Describe the composition of a release, and its record in the ledger."""
     lines = list(_outline(plan, 0))
     more = [f"- ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
     recorded = (
-        f"On record in the ledger account {_code(account.name)}, journal entry {release.head.seq}"
-        f" (SHA-256 {release.head.hash}), where it is {release.state}."
+        f"On record in the ledger account {_code(account.name)}, journal entry {release.head.seq} (SHA-256"
+        f" {release.head.hash}), where it is {release.state}."
     )
     return "\n".join([*lines[:_MOST_LINES], *more, "", recorded])
 
 
 def _outline(plan: Plan, depth: int) -> Iterator[str]:
-    """A line for each node; mechanisms that stand beside one another are counted, as their table names them."""
+    """Yield a line for each node; mechanisms side by side are only counted, since their table names them."""
     alone = len(parts_of(plan)) > 1 and all(isinstance(part, Mechanism) for part in parts_of(plan))
     count = len(parts_of(plan))
     parts = f"{count} {'mechanisms' if alone else 'part' if count == 1 else 'parts'}"
@@ -195,7 +196,7 @@ def _outline(plan: Plan, depth: int) -> Iterator[str]:
 
 
 def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
-    """Each unlike mechanism of a plan with its parameters, and how its noise was made."""
+    """Describe each different mechanism of a plan with its parameters, and the generation of its noise."""
     counted: dict[str, tuple[list[str], int, list[str]]] = {}
     drawable = False
     for mechanism, times in _mechanisms(plan, 1):
@@ -233,7 +234,7 @@ def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:
 
 
 def _figure(value: Any) -> str:
-    """A parameter as it was stated, where it is short enough to read."""
+    """Return a parameter as it was stated, where it is short enough to read."""
     if isinstance(value, list):
         return "; ".join(", ".join(f"{name} {_figure(of)}" for name, of in point.items()) for point in value)
     if isinstance(value, dict):
@@ -253,11 +254,11 @@ def _implementation(draws: int, drawable: bool) -> str:
             f"{', which could draw some of it' if drawable else ''}; it accounts for it as stated."
         )
     return (
-        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. Integer noise of exactly the"
-        " stated law, never formed in floating point, from an AES-256-CTR keystream under fresh 256-bit keys of the"
-        " operating system. A mechanism is drawn once for each partition; the noisy counts are stored and answered"
-        " again, so that nobody sees the same count under fresh noise. True counts"
-        " are not stored. Single draws do not take the same time for every value."
+        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. Integer noise of exactly"
+        " the stated law, never formed in floating point, from an AES-256-CTR keystream under fresh 256-bit keys of"
+        " the operating system. A mechanism is drawn once for each partition; the noisy counts are stored and"
+        " answered again, so that nobody sees the same count under fresh noise. True counts are not stored. Single"
+        " draws do not take the same time for every value."
     )
 
 
