@@ -1,4 +1,4 @@
-"""The reference of the settings, from the settings themselves: what ``python -m service settings`` prints."""
+"""Reference page of the settings, derived from the settings: the output of ``python -m service settings``."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ name of its variable and what was expected. `python -m service settings` prints 
 
 
 def reference() -> str:
-    """All settings as Markdown."""
+    """Return all settings as Markdown."""
     properties = Settings.model_json_schema()["properties"]
     return _INTRODUCTION + "".join(_row(name, stated) for name, stated in properties.items())
 
@@ -29,7 +29,7 @@ def _row(name: str, stated: dict[str, Any]) -> str:
 
 
 def _kind(stated: dict[str, Any]) -> str:
-    """What a value may be."""
+    """Describe the accepted values of a setting."""
     (given,) = [one for one in stated.get("anyOf", [stated]) if one.get("type") != "null"]
     if "enum" in given:
         return ", ".join(f"`{value}`" for value in given["enum"])

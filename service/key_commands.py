@@ -1,4 +1,4 @@
-"""The commands about API keys: ``python -m service keys``."""
+"""Commands for API keys: ``python -m service keys``."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,14 +27,18 @@ KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `keys list` s
 @app.command("create")
 def create(
     role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
-    name: Annotated[str, typer.Option(help="The principal who acts with the key.")],
+    name: Annotated[str, typer.Option(help="The principal that acts with the key.")],
     account: Annotated[
-        list[str] | None, typer.Option(help="Limit the key to this account, there or not yet; repeatable.")
+        list[str] | None, typer.Option(help="Limit the key to this account, which need not exist yet; repeatable.")
     ] = None,
-    expires_at: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="When it ends, in UTC.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, max=_MOST_DAYS, help="It ends after so many days.")] = None,
+    expires_at: Annotated[
+        datetime | None, typer.Option(formats=_FORMATS, help="The time at which it expires, in UTC.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=_MOST_DAYS, help="The number of days after which it expires.")
+    ] = None,
 ) -> None:
-    """Make a key and print its id and, this once, the key."""
+    """Create a key, and print its id and, only this once, the key."""
     if expires_at is not None and days is not None:
         raise typer.BadParameter("expected --expires-at or --days, not both")
     now = clock.now()
@@ -56,10 +60,11 @@ def create(
 def rotate(
     key_id: KeyArgument,
     overlap_hours: Annotated[
-        int, typer.Option(min=0, max=_MOST_HOURS, help="How long the old key stays valid beside the new one.")
+        int,
+        typer.Option(min=0, max=_MOST_HOURS, help="The hours for which the old key stays valid beside the new one."),
     ] = 24,
 ) -> None:
-    """Give the principal of a key a new one, and print its id and, this once, the key; the old one ends."""
+    """Replace a key with a new one of the same principal, and print its id and, only this once, the new key."""
     with writing(settings_of_command()) as (database, secret):
         now, overlap = clock.now(), timedelta(hours=overlap_hours)
         _show(
@@ -79,13 +84,13 @@ def revoke(key_id: KeyArgument) -> None:
             landed=lambda *_: False,
         )
     if not record.sealed:
-        typer.echo("warning: the key's row was not as the service wrote it; run verify", err=True)
+        typer.echo("warning: the key's row differs from what the service wrote; run verify", err=True)
     typer.echo(f"revoked {key_id}")
 
 
 @app.command("list")
 def list_all() -> None:
-    """List the keys: id, role, principal, state, accounts, who made it, last use."""
+    """List the keys: id, role, principal, state, accounts, creator, last use."""
     database, secret = _open()
     now = clock.now()
     for record in _all_keys(database, secret):
@@ -98,7 +103,7 @@ def list_all() -> None:
 
 @app.command("history")
 def history() -> None:
-    """Print what happened to keys, oldest first: when, by whom, and with which key."""
+    """Print the history of keys, oldest first: time, principal and key of each change."""
     database, secret = _open()
     try:
         with database.read() as connection:
@@ -115,7 +120,7 @@ def history() -> None:
 
 def _state(record: KeyRecord, now: str) -> str:
     if not record.sealed:
-        return "serves nobody: older than seals and not adopted"
+        return "refused: the key is older than seals and was not adopted"
     if record.revoked_at:
         return f"revoked {record.revoked_at}"
     if record.expires_at is None:
@@ -138,7 +143,7 @@ def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
             known: Known = keys_of(connection, secret)
         except Broken as broken:
             known = {}
-            typer.echo(f"error: the installation's journal: {broken}; this is what the table of keys says", err=True)
+            typer.echo(f"error: the installation's journal: {broken}; the list is from the table of keys", err=True)
         while page := keys.list_keys(connection, found[-1].id if found else None, _PAGE, known=known):
             found.extend(page)
     return found

@@ -1,4 +1,4 @@
-"""One account: what is spent and held, how it came to that, what waits for somebody, and its pictures."""
+"""Pages of one account: spending, reservations, history, pending decisions, and pictures."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ _POINTS = 120
 _WAITING = 20
 _BELOW = 50
 _ROWS = 50
-_QUICK = 20_000  # entries that a history follows in a moment
+_QUICK = 20_000  # entries that a history reads in a moment
 _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
     "profile": ("balance", {"picture": "profile"}),
     "rdp": ("balance", {"picture": "rdp"}),
@@ -31,20 +31,20 @@ _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "vo
 
 @router.get("")
 async def show_account(account: AccountStep, visit: SignedIn) -> Response:
-    """The overview."""
+    """Render an account's overview page."""
     return await _overview(visit, account)
 
 
 @router.post("/state")
 async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Close or reopen it."""
+    """Close or reopen the account."""
     body = {"state": text_of(form, "state")}
     return await _changed(visit, account, {}, body, text_of(form, "once"), body["state"])
 
 
 @router.post("/budget")
 async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change the figures of its budget."""
+    """Change the figures of the account's budget."""
     found = await get(visit, address("accounts", account))
     typed = fields_of(found["budget"]) | {
         name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
@@ -54,7 +54,7 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
 
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Say from which loss on a release waits for a second steward."""
+    """Set the loss above which a release needs a second steward's approval."""
     typed = {"approval_above": text_of(form, "approval_above")}
     return await _changed(visit, account, typed, typed, text_of(form, "once"))
 
@@ -105,14 +105,14 @@ async def _overview(
 
 
 async def _history(visit: Visit, path: str) -> Any:
-    """Spending over time with its picture, which stands in the page: asked for later it would be followed again."""
+    """Return the spending history with its picture, in one request: a second one would read the journal again."""
     found = await get(visit, f"{path}/history", {"points": _POINTS, "with_picture": "true"})
     return found | {"picture": f"data:image/svg+xml;base64,{base64.b64encode(found['picture'].encode()).decode()}"}
 
 
 @router.get("/pictures/{which}.svg")
 async def picture(account: AccountStep, which: Annotated[str, Path()], visit: SignedIn) -> Response:
-    """What the page shows, drawn by the contract."""
+    """Relay a picture of the overview page from ``/v1``."""
     if which not in _PICTURES:
         raise NotFound("picture", which)
     resource, query = _PICTURES[which]
@@ -121,7 +121,7 @@ async def picture(account: AccountStep, which: Annotated[str, Path()], visit: Si
 
 @router.get("/releases")
 async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
-    """Its releases with what each costs."""
+    """Render the account's releases, each with its cost."""
     path, asked = address("accounts", account), visit.request.query_params
     state, tag = asked.get("state", ""), asked.get("tag", "")
     query = {"limit": _ROWS, "cursor": asked.get("cursor"), "state": state or None, "tag": tag or None}
@@ -132,7 +132,7 @@ async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
 
 @router.get("/tags")
 async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
-    """What it spent and holds, by tag."""
+    """Render the account's spending and reservations by tag."""
     path = address("accounts", account)
     found, whole = await asyncio.gather(get(visit, path), get(visit, f"{path}/balance"))
     tags = whole["tags"][:MOST_TAGS]
@@ -144,11 +144,11 @@ async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
 
 @router.get("/registry-entry")
 async def registry_entry(account: AccountStep, visit: SignedIn) -> Response:
-    """Its entry of the public registry, as a file; a page that says what is missing where it cannot be written yet."""
+    """Send the account's registry entry as a file; render the missing metadata where it cannot be made yet."""
     path = f"{address('accounts', account)}/registry-entry"
     return Relayed(visit, path, accept="application/yaml", download=f"{account}.yaml")
 
 
 def refusal(refused: Refused | None) -> dict[str, Any]:
-    """What a page shows of a form that was refused: the problem, and what is wrong at which field."""
+    """Return the context of a refused form: the problem, and the fault of each field."""
     return {"faults": {}} if refused is None else {"problem": refused.problem, "faults": refused.faults}

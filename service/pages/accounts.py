@@ -1,4 +1,4 @@
-"""The accounts, each with how much of its budget is spent."""
+"""Page of accounts, each with the used share of its budget."""
 
 from fastapi import Response
 
@@ -7,7 +7,7 @@ from service.pages.layout import page
 
 
 async def accounts_page(visit: Visit) -> Response:
-    """A page of accounts."""
+    """Render a page of accounts."""
     asked = visit.request.query_params
     parent = asked.get("parent")
     query = {"limit": 50, "cursor": asked.get("cursor"), "parent": parent}

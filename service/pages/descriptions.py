@@ -1,4 +1,4 @@
-"""What people say of an account or a release: read, edited, and seen as an entry of the public registry."""
+"""Pages of metadata of accounts and releases: show, edit, and preview as a registry entry."""
 
 import json
 from collections.abc import Mapping
@@ -18,33 +18,34 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 ReleaseStep = Annotated[str, Path()]
 _OVERTAKEN = (
-    "Somebody changed this after the page was opened. Nothing is saved yet: what you typed stands here, and sending it"
-    " again puts it in the place of: "
+    "Another user changed these fields after the page was opened. Nothing is saved yet. Your text is kept"
+    " below; sending it"
+    ' again replaces: "'
 )
 _EMPTIED = "(nothing)"
 
 
 @router.get("/description")
 async def show_of_account(account: AccountStep, visit: SignedIn) -> Response:
-    """The account's."""
+    """Render the metadata of an account."""
     return await _shown(visit, account, None)
 
 
 @router.post("/description")
 async def describe_account(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change it."""
+    """Change the metadata of an account."""
     return await _described(visit, account, None, form)
 
 
 @router.get("/releases/{release}/description")
 async def show_of_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """A release's own."""
+    """Render the metadata of a release."""
     return await _shown(visit, account, release)
 
 
 @router.post("/releases/{release}/description")
 async def describe_release(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change it."""
+    """Change the metadata of a release."""
     return await _described(visit, account, release, form)
 
 

@@ -1,4 +1,4 @@
-"""An account's journal, the newest entries first, and the verification of its chain."""
+"""Page of an account's journal, newest entries first, with the verification of its chain."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ _SAID = ("name", "account", "reason", "origin")
 
 
 class _Named(NamedTuple):
-    """What a row calls a release, and the account whose it is."""
+    """The name of a release in a row, and the account that owns it."""
 
     name: str
     owner: str
@@ -26,7 +26,7 @@ class _Named(NamedTuple):
 
 @router.get("/journal")
 async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
-    """Entries up to one of them; with ``verify``, what verification says, also against a head that somebody kept."""
+    """Render entries up to a number; with ``verify`` also the result of verification, with an optional head."""
     path, asked = address("accounts", account), visit.request.query_params
     head = await get(visit, f"{path}/head")
     last = _number(asked.get("to")) or head["seq"]
@@ -48,12 +48,12 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
 
 @router.get("/export")
 async def export(account: AccountStep, visit: SignedIn) -> Response:
-    """The export of the account and its family, as a file."""
+    """Send the export of the account and its family as a file."""
     return Relayed(visit, f"{address('accounts', account)}/export", download=f"{account}.jsonl")
 
 
 async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
-    """The rows up to an entry, the newest first, with what is shown of them: plans are let go of as they come."""
+    """Return the rows up to an entry, newest first, with only the shown fields: plans are dropped as they are read."""
     rows: list[dict[str, Any]] = []
     cursor: str | None = write_cursor(max(0, last - _ROWS))
     number = min(_ROWS, last)
@@ -71,7 +71,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(account: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, _Named]:
-    """Releases by their id, where one of the rows says what they are called; what is drawn is the account's own."""
+    """Return releases by their id, where a row has their name; draws belong to the account itself."""
     named: dict[str, _Named] = {}
     for entry in (row["entry"] for row in entries):
         if entry["content"]["is_release"]:

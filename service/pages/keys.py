@@ -1,4 +1,4 @@
-"""Keys, for stewards: who has which and uses it, making one, rotating one, revoking one."""
+"""Page of keys, for stewards: list, create, rotate and revoke."""
 
 from typing import Annotated, Any
 
@@ -20,13 +20,13 @@ _NOTHING = {"name": "", "role": "pipeline", "accounts": "", "expires": ""}
 
 @router.get("")
 async def show_keys(visit: SignedIn) -> Response:
-    """The keys, oldest first."""
+    """Render the keys, oldest first."""
     return await _shown(visit)
 
 
 @router.post("")
 async def make_key(visit: SignedIn, form: SentForm) -> Response:
-    """Make a key and show it, this once; the same form sent again shows the same key."""
+    """Create a key and show it only this once; sending the same form again shows the same key."""
     given = {name: text_of(form, name) for name in _NOTHING}
     body = {
         "name": given["name"],
@@ -43,7 +43,7 @@ async def make_key(visit: SignedIn, form: SentForm) -> Response:
 
 @router.post("/{key}/rotate")
 async def rotate_key(key: Annotated[str, Path()], visit: SignedIn, form: SentForm) -> Response:
-    """Make the key that takes another's place, and show it, this once; the old one stays valid for a while."""
+    """Create the successor of a key and show it only this once; the old key stays valid for a while."""
     body = {"overlap": text_of(form, "overlap")}
     try:
         made = await send(visit, "POST", address("keys", key, "rotate"), body, once=text_of(form, "once"))

@@ -1,4 +1,4 @@
-"""Opening an account, for stewards."""
+"""Page for opening an account, for stewards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,13 +30,13 @@ _NOTHING = {
 
 @router.get("")
 async def show_form(visit: SignedIn) -> Response:
-    """An empty form; ``parent`` is what the account is to be under."""
+    """Render an empty form; ``parent`` is the parent account."""
     return _shown(visit, _NOTHING | {"parent": visit.request.query_params.get("parent", "")})
 
 
 @router.post("")
 async def open_account(visit: SignedIn, form: SentForm) -> Response:
-    """Open it, once however often the form is sent, and show it."""
+    """Open the account, once however often the form is sent, and show it."""
     typed = {name: text_of(form, name) for name in _NOTHING}
     faults = spare(typed)
     if faults:

@@ -1,4 +1,4 @@
-"""The planner: margins of error in; plans, their costs and whether they fit out; registered by a button."""
+"""Routes of the planner: from margins of error to plans with their costs, and registration by a button."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -41,15 +41,13 @@ from service.pages.proposals import (
 
 router = APIRouter(include_in_schema=False)
 
-_CHANGED = (
-    "The form says something else than when the plan was worked out. Nothing was registered: this is the new plan."
-)
+_CHANGED = "The form has changed since the plan was computed. Nothing was registered: this is the new plan."
 _NO_ACCOUNT = "expected one of the accounts in the list"
-_NO_BUTTON = "expected what a button of the page sends"
+_NO_BUTTON = "expected the value of a button of the page"
 
 
 class _Desk(NamedTuple):
-    """What a visitor works on: a form, and the account that it names if there is one."""
+    """A visitor's form, and the account that it names, if any."""
 
     visit: Visit
     form: Form
@@ -63,7 +61,7 @@ class _Desk(NamedTuple):
 
 @router.get("/plan")
 async def start(visit: SignedIn) -> Response:
-    """A form to begin with."""
+    """Render an empty form."""
     query = visit.request.query_params
     form = empty_form(_kind(query.get("kind", "tables")), query.get("account", ""))
     chosen = await choose(visit, form["account"])
@@ -72,14 +70,14 @@ async def start(visit: SignedIn) -> Response:
 
 @router.get("/plan/account")
 async def show_account(visit: SignedIn) -> Response:
-    """An account's definition and what is left of it: a piece of the page, for its script."""
+    """Render an account's definition and remaining budget: a fragment for the page's script."""
     chosen = await choose(visit, visit.request.query_params.get("account", ""))
     return page(visit.request, "plan-account.html", {"chosen": chosen})
 
 
 @router.post("/plan")
 async def act(visit: SignedIn, sent: SentForm) -> Response:
-    """Whatever a button of the form asks for."""
+    """Carry out the action of the pressed button."""
     form = form_of(_kind(text_of(sent, "kind")), lambda name: sent.texts.get(name, []))
     chosen = await choose(visit, form["account"])
     desk = _Desk(visit, form, chosen)
@@ -117,7 +115,7 @@ def _mechanism(text: str) -> Mechanism:
 
 
 async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
-    """The page, with as much of a result as there is."""
+    """Render the page with the results so far."""
     context: dict[str, Any] = {
         "form": desk.form,
         "columns": COLUMNS[desk.form.kind],
@@ -137,7 +135,7 @@ async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
 
 
 async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
-    """The page with a plan of each mechanism."""
+    """Render the page with a plan of each mechanism."""
     account = desk.account()
     proposals = [await propose(desk.visit, desk.form, account, mechanism) for mechanism in MECHANISMS]
     found: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(desk.form, account)}
@@ -150,14 +148,14 @@ async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Respon
 
 
 async def _widen(desk: _Desk, mechanism: Mechanism) -> _Desk:
-    """The form with margins of error with which the plan fits, where there are any."""
+    """Return the form with margins of error with which the plan fits, where there are any."""
     rehearsal = (await propose(desk.visit, desk.form, desk.account(), mechanism)).rehearsal or {}
     factor = rehearsal.get("noise_multiplier_that_fits")
     return desk if factor is None else desk._replace(form=widened(desk.form, factor))
 
 
 async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) -> Response:
-    """Register the plan that was looked at, once however often the button is pressed, and show the release."""
+    """Register the displayed plan, once however often the button is pressed, and show the release."""
     if not once:
         raise InvalidInput.at("/once", _NO_BUTTON)
     visit, form, account = desk.visit, desk.form, desk.account()

@@ -1,4 +1,4 @@
-"""One release: its plan as a tree, what it cost, what was drawn of it, its receipt, and what can still be done."""
+"""Pages of one release: its plan as a tree, cost, draws, receipt, and possible actions."""
 
 import asyncio
 from typing import Annotated
@@ -21,7 +21,7 @@ _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 @router.get("/releases/{release}")
 async def show_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """The release."""
+    """Render the release."""
     return await _shown(visit, account, release)
 
 
@@ -39,27 +39,27 @@ async def approve(account: AccountStep, release: ReleaseStep, visit: SignedIn, f
 
 @router.post("/releases/{release}/void")
 async def void(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
-    """Void what is held."""
+    """Void a proposal or reservation."""
     return await _settled(visit, account, release, "void", form)
 
 
 @router.get("/releases/{release}/receipt")
 async def receipt(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """The signed receipt, as a file."""
+    """Send the signed receipt as a file."""
     path = address("accounts", account, "releases", release, "receipt")
     return Relayed(visit, path, download=f"receipt-{release}.json")
 
 
 @router.get("/releases/{release}/registry-entry")
 async def registry_entry(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """Its entry of the public registry, as a file; a page that says what is missing where it cannot be written yet."""
+    """Send the release's registry entry as a file; render the missing metadata where it cannot be made yet."""
     path = address("accounts", account, "releases", release, "registry-entry")
     return Relayed(visit, path, accept="application/yaml", download=f"release-{release}.yaml")
 
 
 @router.get("/draws/{draw}")
 async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: SignedIn) -> Response:
-    """A draw's noisy counts, as a file."""
+    """Send a draw's noisy counts as a file."""
     return Relayed(visit, address("accounts", account, "draws", draw), download=f"draw-{draw}.json")
 
 

@@ -1,6 +1,6 @@
-"""Tables that small screens show row by row: each cell says its column, and every part what it is.
+"""Tables that small screens show row by row: each cell has its column's name, and every part an ARIA role.
 
-A table that is laid out as blocks is none to a screen reader any more, unless its parts have roles.
+A screen reader does not recognise a table that is laid out as blocks, unless its parts have roles.
 """
 
 import re
@@ -13,16 +13,16 @@ _ROW = re.compile(r"<tr>(?P<cells>.*?)</tr>", re.DOTALL)
 _CELL = re.compile(r"<(?P<tag>t[dh])(?P<attributes>[^>]*)>(?P<content>.*?)</(?P=tag)>", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 _BLANKS = re.compile(r"\s+")
-_LINE = 44  # characters that stand beside each other on a small screen
+_LINE = 44  # characters that fit side by side on a small screen
 
 
 def stacked(html: str) -> Markup:
-    """HTML with its tables so marked; one without a row of headings stays as it is."""
+    """Return HTML with its tables marked so; a table without a row of headings stays as it is."""
     return Markup(_TABLE.sub(lambda found: _table(found, least=0), html))  # noqa: S704 - nothing is added but labels
 
 
 def stacked_where_wide(html: str) -> Markup:
-    """The same of those tables alone that do not fit a small screen as they are."""
+    """Return HTML with only those tables marked that do not fit a small screen."""
     return Markup(_TABLE.sub(lambda found: _table(found, least=_LINE), html))  # noqa: S704 - likewise
 
 

@@ -1,4 +1,4 @@
-"""A plan as a tree to show: each node with what it costs by itself."""
+"""A plan as a tree for display: each node with its own cost."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from service.pages.calls import Refused, Visit, address, send
 
 MOST_NODES = 400
 MOST_PRICED = 80
-_MOST_ASKED = 10_000  # nodes of all parts that are priced: a part is asked about with all that is below it
+_MOST_ASKED = 10_000  # nodes of all priced parts together: a part is priced with all that is below it
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
 _COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size")
@@ -30,9 +30,9 @@ class Node:
     """A node of a plan.
 
     Attributes:
-        partitions: what it declares of those that it, or what is below it, is drawn for.
-        unseen: how many of its direct parts are not shown.
-        cost: None where not asked.
+        partitions: the partitions that it declares for itself or for nodes below.
+        unseen: the number of its direct parts that are not shown.
+        cost: None where it was not computed.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Node:
 
 
 def tree_of(plan: dict[str, Any]) -> Node:
-    """The first nodes of a plan, in its order; a plan may have a hundred thousand."""
+    """Return the first nodes of a plan, in its order; a plan may have a hundred thousand."""
     left = MOST_NODES - 1
 
     def grown(stated: dict[str, Any]) -> Node:
@@ -66,7 +66,7 @@ def tree_of(plan: dict[str, Any]) -> Node:
 
 
 async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
-    """Ask what each node costs by itself, equal ones once; False where the plan is too large to ask about every one."""
+    """Compute each node's own cost, equal nodes once; return False where the plan is too large for that."""
     unlike: dict[str, list[Node]] = {}
     sizes: dict[int, int] = {}
     _measure(root.stated, sizes)
@@ -83,7 +83,7 @@ async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
         try:
             cost = await send(visit, "POST", address("compositions"), body)
         except Refused as refused:
-            if refused.status != 422:  # a part may have no meaning outside of its place
+            if refused.status != 422:  # a part may be invalid outside its place
                 raise
             continue
         for node in nodes:
@@ -102,7 +102,7 @@ def _node(stated: dict[str, Any]) -> Node:
 
 
 def _declared(stated: dict[str, Any]) -> str:
-    """The partitions that a node declares, in words; empty where it declares none."""
+    """Return the partitions that a node declares, in words; empty where it declares none."""
     partitions = stated.get("partitions")
     if partitions is None:
         return ""
@@ -114,21 +114,21 @@ def _declared(stated: dict[str, Any]) -> str:
 
 
 def _measure(stated: dict[str, Any], sizes: dict[int, int]) -> int:
-    """How many nodes there are in a plan; noted of every part by its identity."""
+    """Return the number of nodes in a plan, and store that of every part by its identity."""
     below = stated.get("parts") or ([stated["part"]] if "part" in stated else [])
     sizes[id(stated)] = size = 1 + sum(_measure(part, sizes) for part in below)
     return size
 
 
 def _written(value: Any) -> str:
-    """A parameter; long fractions are not for reading."""
+    """Return a parameter as text; long fractions are approximated."""
     if isinstance(value, str) and _LONG_FRACTION.fullmatch(value):
         return f"≈ {float(Fraction(value)):.6g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _bare(stated: dict[str, Any]) -> dict[str, Any]:
-    """A plan without names, tags and partitions, on which no loss depends."""
+    """Return a plan without names, tags and partitions, on which no loss depends."""
     bare = {name: value for name, value in stated.items() if name not in ("name", "tags", "partitions")}
     if "parts" in bare:
         bare["parts"] = [_bare(part) for part in bare["parts"]]
