@@ -87,8 +87,7 @@ def _tabulated(case: Case, laws: Laws, tabulating: Tabulate, more: int, number: 
     """Return the losses of so many groups, each with its own noise.
 
     A loss is the log ratio of the likelihoods of the group's answer with and without the record, by the claimed laws.
-    Any
-    function of the outputs would give a valid bound, and this one separates them best.
+    Any function of the outputs would give a valid bound, and this one separates them best.
     """
     counts = np.zeros((1, 2, 23), np.int64)
     counts[0, 0, 0] = case.size + more  # the record is in the first cell of each table

@@ -26,8 +26,7 @@ class Limits(NamedTuple):
     """Limits on connections: in all, of one address, their rate, and seconds for a client's actions.
 
     The seconds are for sending the headers of a request and for reading some of an answer. Connections of trusted
-    proxies
-    have no limit per address.
+    proxies have no limit per address.
     """
 
     connections: int

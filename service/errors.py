@@ -19,8 +19,7 @@ class ServiceError(Exception):
     """The root of the tree: a request was refused, and nothing was changed.
 
     ``for_operator`` replaces the message on the terminal and in the log, where it says more: clients must not learn
-    where
-    the database is.
+    where the database is.
     """
 
     for_operator: str | None = None
@@ -54,7 +53,7 @@ class NotFound(ServiceError):
     """A resource that does not exist; ``kind`` is a noun such as ``account``."""
 
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"no {kind} {name!r} exists")
+        super().__init__(f"there is no {kind} {name!r}")
         self.kind, self.name = kind, name
 
 
@@ -86,8 +85,7 @@ class Overrun(NamedTuple):
     """One cap that a charge exceeds. Figures are nats, or probabilities where ``cap`` is a delta.
 
     ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0. Beside each is its exact
-    text.
-    An overrun without an account is of one above, which the caller may not read: all its figures are None.
+    text. An overrun without an account is of one above, which the caller may not read: all its figures are None.
     """
 
     account: str | None = None
@@ -196,9 +194,9 @@ class Altered(Unavailable):
 
     def __init__(self, what: str, row: str, reason: str = "run verify") -> None:
         super().__init__(
-            f"{what} differs from what the service wrote; an operator must verify the ledger before it is used",
+            f"{what} is not as the service wrote it; an operator must verify the ledger before it is used",
             retry_after=60,
-            for_operator=f"{row} differs from what the service wrote: {reason}",
+            for_operator=f"{row} is not as the service wrote it: {reason}",
         )
 
 

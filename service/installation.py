@@ -48,9 +48,8 @@ def open_installation(
         begin: create a ledger where there is none. Read-only commands never create a ledger: an empty one would tell an
             operator who named a wrong place that all is well.
         serving: for a server, which maintains the mark: read all of an SQLite file whose server did not end in good
-            order,
-            and refuse a damaged one; seal rows that an older version wrote without seals. It needs ``require_mark``,
-            which detects a ledger that was put back to before its seals.
+            order, and refuse a damaged one; seal rows that an older version wrote without seals. It needs
+            ``require_mark``, which detects a ledger that was put back to before its seals.
         require_mark: refuse a ledger that lacks entries of its high-water mark.
 
     Raises:

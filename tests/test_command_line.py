@@ -133,7 +133,7 @@ def test_a_question_about_a_ledger_that_is_not_there_is_refused(tmp_path: Path, 
     refused = run(tmp_path, *arguments)
     assert refused.returncode == 1
     assert refused.stderr.startswith(
-        f"error: there is no ledger at {tmp_path / 'data' / 'ledger.db'}: SERVICE_DATA_DIR"
+        f"error: there is no ledger at {tmp_path / 'data' / 'ledger.db'}: set SERVICE_DATA_DIR"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -178,7 +178,7 @@ def test_a_data_directory_is_its_owners_or_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = run(tmp_path, "migrate", data_dir=str(tmp_path / "file"))
     assert refused.returncode == 1
-    assert refused.stderr == f"error: the data directory {tmp_path / 'file'} cannot be made: File exists\n"
+    assert refused.stderr == f"error: the data directory {tmp_path / 'file'} cannot be created: File exists\n"
 
 
 def test_an_address_that_is_taken_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -168,8 +168,8 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("DATABASE_URL", "ledger.db", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql+psycopg://host:port/ledger", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql://host/ledger", "sqlite://, postgresql+psycopg://"),
-        ("DATABASE_URL", "sqlite://", "forget what was spent"),
-        ("DATABASE_URL", "sqlite:///:memory:", "forget what was spent"),
+        ("DATABASE_URL", "sqlite://", "would lose its entries"),
+        ("DATABASE_URL", "sqlite:///:memory:", "would lose its entries"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_name(

@@ -237,8 +237,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
 
     An account is a protected population with a budget: a cap on the total privacy loss of that population. The unit and
     the neighbouring relation define who is protected and from which comparison; they never change. A charge to an
-    account
-    with a parent must also fit the budgets of all accounts above it. A line holds at most eight accounts.
+    account with a parent must also fit the budgets of all accounts above it. A line holds at most eight accounts.
     """
     require(change.principal, "steward", body.name)
     if body.parent is not None:
@@ -350,10 +349,9 @@ def read_balance(
     """Read the balance: losses, reservations and the remaining budget.
 
     The balance covers the account and those under it. spent composes every committed release and reserved every held
-    one,
-    at full precision. They describe the past and are no guarantees under adaptive choice, which only the budget gives;
-    their conversions are therefore marked adaptive: false. A reservation counts until it expires; with as_of, until the
-    journal records the expiry.
+    one, at full precision. They describe the past and are no guarantees under adaptive choice, which only the budget
+    gives; their conversions are therefore marked adaptive: false. A reservation counts until it expires; with as_of,
+    until the journal records the expiry.
 
     With Accept: image/svg+xml or image/png the answer is a picture. It shows the budget over time (of all releases,
     whatever tag is given), or the privacy profile of what is spent, or its Rényi curve. The profile is drawn at the

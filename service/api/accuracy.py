@@ -62,15 +62,11 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     """Compute the accuracy of noisy counts.
 
     The answer has the variance, the mean absolute error and exact margins of error of one noisy cell or of a sum of
-    cells.
-    Margins of integer noise are whole numbers, or texts of multiples of its granularity. Each margin rests on a
-    certified
-    bound of the tail, so no coverage is above the truth. The bound is a closed form for one cell, for sums of up to 64
-    geometric cells and for continuous noise; otherwise it comes from the characteristic function of the sum. The noise
-    of
-    the sum must have a variance of at most 2^200, of discrete_osgt at most 2^100; parameters of continuous noise must
-    lie
-    between 1e-100 and 1e100.
+    cells. Margins of integer noise are whole numbers, or texts of multiples of its granularity. Each margin rests on a
+    certified bound of the tail, so no coverage is above the truth. The bound is a closed form for one cell, for sums of
+    up to 64 geometric cells and for continuous noise; otherwise it comes from the characteristic function of the sum.
+    The noise of the sum must have a variance of at most 2^200, of discrete_osgt at most 2^100; parameters of continuous
+    noise must lie between 1e-100 and 1e100.
     """
     stated_as = mechanism_of(body.mechanism, "/mechanism")
     mechanism, unit = stated_as.simplest(), unit_of(stated_as)

@@ -111,10 +111,8 @@ def compose(
     """Price a plan.
 
     Nothing is stored. Every figure is an upper bound under the given neighbouring relation. With Accept: image/svg+xml
-    or
-    image/png the answer is a picture of the privacy profile or of the Rényi curve. The profile is drawn at the
-    request's
-    deltas; for a single delta, at that delta and from 1e-12 to 0.3.
+    or image/png the answer is a picture of the privacy profile or of the Rényi curve. The profile is drawn at the
+    request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
     """
     plan = plan_of(body.plan, "/plan")
     check_relation(plan, body.neighbouring, "/plan")

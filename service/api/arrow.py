@@ -79,8 +79,7 @@ def read_counts(body: bytes | bytearray, most_bytes: int, take: Take) -> CountSt
 
     Raises:
         InvalidInput: the stream is not one whole stream, has no row, has a column ``noisy``, or does not have exactly
-            one
-            column ``count`` of int64 without nulls and within ±2^62. A fault names a row and never its value.
+            one column ``count`` of int64 without nulls and within ±2^62. A fault names a row and never its value.
         TooLarge: the decompressed counts exceed ``most_bytes``, there are too many messages or columns, or the memory
             needed is above the limit of one principal.
         Unavailable: the memory is in use by other requests.

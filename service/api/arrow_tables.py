@@ -29,8 +29,7 @@ def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Sch
     Raises:
         InvalidInput: the body is not one whole stream, or ``check`` refuses its schema.
         TooLarge: the table decompresses to more than ``most_bytes``, has too many batches, or needs more memory than
-            one
-            principal may take.
+            one principal may take.
         Unavailable: the memory is in use by other requests.
     """
     buffer = pa.py_buffer(body)

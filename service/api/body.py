@@ -225,8 +225,7 @@ def parse(body: bytes) -> Any:
 
     Raises:
         InvalidInput: the body is not UTF-8 or not JSON, has NaN or an infinity, repeats a name in one object, or has
-            text
-            that is not Unicode. A ledger must not guess at any of these.
+            text that is not Unicode. A ledger must not guess at any of these.
     """
     try:
         parsed = json.loads(

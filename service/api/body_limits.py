@@ -28,8 +28,7 @@ class Allowance:
     """A shared memory limit for bodies of one kind: the largest body, and the bytes that all may take at once.
 
     A slow body holds its memory for a long time. One principal may therefore hold half of the total, or one of the
-    largest
-    bodies where that is more. Bodies of up to ``small`` bytes do not count.
+    largest bodies where that is more. Bodies of up to ``small`` bytes do not count.
 
     Args:
         largest: bytes of one body.
@@ -68,8 +67,7 @@ class BodyLimits:
     """ASGI middleware that refuses bodies that are too large, too slow, or too many at once.
 
     One principal's large bodies are read and processed a few at a time while others send requests. The rest stay unread
-    at
-    the client, so the event loop stays free for small requests.
+    at the client, so the event loop stays free for small requests.
 
     A request reserves its Content-Length from the shared memory limit when its body is first read, so a request that is
     refused before reserves nothing. Bytes beyond that length are reserved as they arrive.

@@ -63,10 +63,8 @@ def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
     """Calibrate noise to a margin of error.
 
     The answer is the cheapest mechanism whose noise exceeds moe with probability at most 1 - confidence. Parameters
-    have
-    12 significant digits, rounded toward more accuracy. coverage is the probability of staying within moe, rounded
-    down.
-    The cost is that of the given cells.
+    have 12 significant digits, rounded toward more accuracy. coverage is the probability of staying within moe, rounded
+    down. The cost is that of the given cells.
     """
     margin, confidence = read_margin(body.moe, "/moe"), parse_exact(body.confidence)
     if body.method == "safetab" and confidence != SAFETAB_CONFIDENCE:

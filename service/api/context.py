@@ -199,10 +199,8 @@ class Streamed(StreamingResponse):
     """A streamed response that releases its source however it ends.
 
     Each part is made in one of the principal's turns. No turn is held while a part is sent, so a slow client delays
-    nobody
-    else. The source is closed explicitly: after a client hangs up, the error's frames refer to each other and would
-    keep it
-    until the garbage collector runs.
+    no other client. The source is closed explicitly: after a client hangs up, the error's frames refer to each other and
+    would keep it until the garbage collector runs.
     """
 
     def __init__(

@@ -73,9 +73,8 @@ def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Re
     """Draw accuracy against epsilon.
 
     For noise on every cell the answer shows the distance of noisy counts from the true ones in the L1 and the L2 norm,
-    from
-    one draw at each epsilon (the loss of one cell) and in expectation. With Accept: image/svg+xml or image/png it is a
-    picture. At most 5,000,000 values are drawn: counts times epsilons.
+    from one draw at each epsilon (the loss of one cell) and in expectation. With Accept: image/svg+xml or image/png it
+    is a picture. At most 5,000,000 values are drawn: counts times epsilons.
     """
     epsilons = [_epsilon(text, f"/epsilons/{number}") for number, text in enumerate(body.epsilons)]
     if len(body.counts) * len(epsilons) > MOST_DRAWN:

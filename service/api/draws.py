@@ -119,10 +119,8 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     """Register a mechanism and draw its noisy counts, in one step.
 
     The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
-    sent as
-    an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the same
-    stream
-    with `noisy` in place of that column.
+    sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
+    same stream with `noisy` in place of that column.
     """
     return _respond(register(account, body, change, noisy_counts(body.counts)))
 
@@ -140,8 +138,7 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     """Draw the noisy counts of a mechanism of a registered release.
 
     The first draw commits a reservation. Each mechanism, partition and repetition is drawn once. Under a choice, the
-    first
-    draw fixes the branch for its partition and repetition.
+    first draw fixes the branch for its partition and repetition.
 
     The partitions of one mechanism must be disjoint sets of records. The ledger counts one charge for all of them and
     relies on your promise, as it does for the mechanism's sensitivity. Where the plan declares partitions, others are
@@ -275,8 +272,7 @@ def read_draw(
     """Read a draw.
 
     The answer has the stored noisy counts, as JSON or Arrow; they never change. An operator can have them removed some
-    days
-    after the draw. The answer is 410 from then on, and a second draw stays refused.
+    days after the draw. The answer is 410 from then on, and a second draw stays refused.
     """
     require(principal, "auditor", account)
     with database.read() as connection:

@@ -175,12 +175,9 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
     """Estimate the privacy loss that residuals show, as published.
 
     The estimate is the largest log ratio of the residuals' kernel density at places one apart (Flaxman and Petti 2020).
-    The
-    answer has a bootstrap interval, and the bias measured on geometric noise of the same variance and number. The
-    operation
-    is for stewards: the answer is computed from true counts and is not protected. The numbers of the request are
-    neither
-    stored nor logged.
+    The answer has a bootstrap interval, and the bias measured on geometric noise of the same variance and number. The
+    operation is for stewards: the answer is computed from true counts and is not protected. The numbers of the request
+    are neither stored nor logged.
     """
     require(principal, "steward")
     setting = setting_of(body)
@@ -212,10 +209,8 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
     """Bound a privacy loss from below, at a stated confidence.
 
     An event is chosen on a random part of the sample, and tested on the rest by an exact binomial interval. One call is
-    one
-    test: the largest of several answers is not a bound at the stated confidence. The operation is for stewards: the
-    answer
-    is not protected. The numbers of the request are neither stored nor logged.
+    one test: the largest of several answers is not a bound at the stated confidence. The operation is for stewards: the
+    answer is not protected. The numbers of the request are neither stored nor logged.
     """
     require(principal, "steward")
     confidence, risk = read_confidence(body.confidence)

@@ -144,9 +144,8 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
 
     Published totals are met afterwards, by raking or by least squares, exactly and without negative cells. Totals that
     contradict each other, or for which no whole cells are found, are refused before anything is charged. Totals of at
-    most
-    two hierarchies always have whole cells if they have any. Only the noisy cells are stored; a replay derives the rest
-    from them.
+    most two hierarchies always have whole cells if they have any. Only the noisy cells are stored; a replay derives the
+    rest from them.
     """
     require(change.principal, "pipeline", account)
     # However few the cells are, a search for whole ones may take long, and any margin may have as many counts as cells.

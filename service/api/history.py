@@ -35,12 +35,10 @@ def read_history(
     """Read the spending over time.
 
     The answer has the spent loss, the reserved loss and the cap after each journal entry that changed one of them.
-    Where
-    there are more such entries than points, it has every n-th of them and the last. All figures come from the journal:
-    a
-    reservation counts until an entry records its expiry. Figures are those that admission compares with the cap, in the
-    budget's own definition. With Accept: image/svg+xml or image/png the answer is only the picture. The operation takes
-    some five seconds for a million entries.
+    Where there are more such entries than points, it has every n-th of them and the last. All figures come from the
+    journal: a reservation counts until an entry records its expiry. Figures are those that admission compares with the
+    cap, in the budget's own definition. With Accept: image/svg+xml or image/png the answer is only the picture. The
+    operation takes some five seconds for a million entries.
     """
     require(principal, "auditor", account)
     with database.read() as connection:

@@ -196,9 +196,8 @@ def run_experiment(body: RunExperiment, change: Changing, request: Request) -> R
 
     The algorithms of Flaxman (2019) are gdpc (one noisy count per area), adpc (the mean of P of them) and rdpc (noisy
     counts of J levels, raked from the top). Those of Flaxman and Petti (2020) are consistent (noisy totals and strata
-    made
-    consistent) and invariant (noisy strata with true county totals). The experiment runs as a job, which survives a
-    restart.
+    made consistent) and invariant (noisy strata with true county totals). The experiment runs as a job, which survives
+    a restart.
     """
     require(change.principal, "steward")
     parameters = _parameters(body)
@@ -222,8 +221,7 @@ def list_jobs(
     """List the caller's jobs.
 
     The oldest job comes first; results are not included. A job that has ended is kept for a year, unless the
-    installation
-    sets another time (SERVICE_JOB_RETENTION_DAYS).
+    installation sets another time (SERVICE_JOB_RETENTION_DAYS).
     """
     require(principal, "steward")
     after, _, last_id = read_cursor(cursor).partition(" ")

@@ -193,7 +193,7 @@ def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Respo
         if record.id != stored.api_key_id or not keys.is_made_by(
             connection, change.secret, record.id, change.request.principal
         ):
-            raise Conflict("the key of this Idempotency-Key differs from what this service wrote: create another key")
+            raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
         return record
 
     reload = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), load)

@@ -77,12 +77,9 @@ def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
     """Calibrate noise to (epsilon, delta).
 
     The answer has the least sigma² of Gaussian noise, or the offset and sigma² of least variance of offset tails, by
-    the
-    exact condition on delta and without a detour over zCDP. The mechanism is proven to meet the guarantee. Numbers have
-    12
-    digits. With one cell, or with Gaussian noise, the next smaller sigma² does not meet it. With more cells the offset
-    (of
-    up to 10 sigmas) is chosen by Rényi divergences.
+    the exact condition on delta and without a detour over zCDP. The mechanism is proven to meet the guarantee. Numbers
+    have 12 digits. With one cell, or with Gaussian noise, the next smaller sigma² does not meet it. With more cells the
+    offset (of up to 10 sigmas) is chosen by Rényi divergences.
 
     Limits: epsilon from 0.01 to 20, delta from 1e-30 to 0.1, sensitivity from 0.0001 to 10000; at most 10^6 cells, for
     offset tails 20.

@@ -60,15 +60,12 @@ def rake(body: Table, _: CurrentPrincipal) -> Response:
     """Rake noisy counts to published totals.
 
     Counts of one total keep their proportions. Negative counts become 0; where no count is above 0, all get the same
-    value.
-    Crossing totals, such as those of rows and of columns, are met by iterative proportional fitting. Where the zeros
-    leave
-    no such table, the answer is the nearest one to the last fit. Whole counts are the floor or the ceiling of these, so
-    every total is met exactly.
+    value. Crossing totals, such as those of rows and of columns, are met by iterative proportional fitting. Where the
+    zeros leave no such table, the answer is the nearest one to the last fit. Whole counts are the floor or the ceiling
+    of these, so every total is met exactly.
 
     Totals that contradict each other are refused. Totals of more than two crossing hierarchies are also refused where
-    the
-    search finds no whole counts, since there need not be any.
+    the search finds no whole counts, since there need not be any.
     """
     return ok(_adjusted(tables.rake, body))
 
@@ -79,14 +76,11 @@ def project(body: Table, _: CurrentPrincipal) -> Response:
     """Project noisy counts on published totals.
 
     The answer has the nearest counts, by least squares, of those that are not negative and meet the totals. Whole
-    counts
-    are the nearest whole ones; where totals cross, they are the nearest real ones, each rounded down or up so that
-    every
-    total is met.
+    counts are the nearest whole ones; where totals cross, they are the nearest real ones, each rounded down or up so
+    that every total is met.
 
     Totals that contradict each other are refused. Totals of more than two crossing hierarchies are also refused where
-    the
-    search finds no whole counts, since there need not be any.
+    the search finds no whole counts, since there need not be any.
     """
     return ok(_adjusted(tables.project, body))
 

@@ -214,8 +214,7 @@ def install(app: FastAPI) -> None:
     """Answer every error of the app with a problem.
 
     Few threads are used, none of them from the pools that requests run in: hundreds of refused requests must not hold
-    up
-    all others.
+    up all others.
     """
     searching, wording = CapacityLimiter(_THREADS), CapacityLimiter(_THREADS)
 
@@ -309,8 +308,8 @@ _DETAILS = {
     "string_too_short": "expected text with a length of at least {min_length}",
     "string_too_long": "expected text with a length of at most {max_length}",
     "list_type": "expected a list",
-    "too_short": "expected at least {min_length} items, got {actual_length}",
-    "too_long": "expected at most {max_length} items, got {actual_length}",
+    "too_short": "expected a length of at least {min_length}, got {actual_length}",
+    "too_long": "expected a length of at most {max_length}, got {actual_length}",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected a whole number"),
     "greater_than_equal": "expected a number of at least {ge}",
     "less_than_equal": "expected a number of at most {le}",

@@ -174,9 +174,9 @@ def read_release_entry(
     """Render a release as an entry of the Differential Privacy Deployments Registry.
 
     The entry is YAML, or JSON by Accept. The ledger fills in the variant, the unit, the parameters (upper bounds, at
-    the
-    release's delta), the composition, the mechanisms and the noise generation. The rest are the release's metadata, or
-    where it has none the account's. Where a required field is missing, the answer is 409 with the list of missing ones.
+    the release's delta), the composition, the mechanisms and the noise generation. The rest are the release's metadata,
+    or where it has none the account's. Where a required field is missing, the answer is 409 with the list of missing
+    ones.
     """
     require(principal, "auditor", account)
     now = clock.now()
@@ -219,9 +219,8 @@ def read_account_entry(
     """Render an account as an entry of the Differential Privacy Deployments Registry.
 
     The entry covers all that the account and those under it publish; otherwise it is as that of a release. The
-    parameters
-    are the account's largest budget so far: spending is no guarantee under adaptive choice, and stands in the details.
-    Where the account is above that budget, since releases were priced again, there is no entry: 409.
+    parameters are the account's largest budget so far: spending is no guarantee under adaptive choice, and stands in
+    the details. Where the account is above that budget, since releases were priced again, there is no entry: 409.
     """
     require(principal, "auditor", account)
     asked = read_delta(delta, "/query/delta")

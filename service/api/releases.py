@@ -158,8 +158,7 @@ def register_release(
 
     Its plan is priced under the account's neighbouring relation. The release is charged if it fits the budget of the
     account and those of all accounts above, and refused with 409 otherwise; it is never charged in part. Register
-    before
-    publishing: a publication cannot be undone.
+    before publishing: a publication cannot be undone.
 
     With reserve_for the release is held, and can be voided until its first draw. Where an account requires approval and
     the release is large enough, it is proposed, and held in the same way. With `?dry_run=true` the service computes the
@@ -186,10 +185,8 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     """Register several releases, all or none.
 
     They are charged in their order in one transaction; where one does not fit, none is registered. A batch that would
-    take
-    more than two seconds to write is refused with 422, with the estimated time and its causes: a line of several
-    accounts,
-    or an (epsilon, delta) account, admits fewer than 10,000 releases at once.
+    take more than two seconds to write is refused with 422, with the estimated time and its causes: a line of several
+    accounts, or an (epsilon, delta) account, admits fewer than 10,000 releases at once.
     """
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}
@@ -265,8 +262,8 @@ def describe_release(account: AccountPath, release: ReleasePath, body: DescribeR
     """Change a release's metadata.
 
     The metadata are the facts for the deployments registry that only people know; they can be changed in every state of
-    the
-    release. Where they are empty, the account's metadata apply. Each change is a journal entry. head is the account's.
+    the release. Where they are empty, the account's metadata apply. Each change is a journal entry. head is the
+    account's.
     """
     require(change.principal, "pipeline", account)
     render, patch = rendering(change, account, release), patch_of(body.metadata)
@@ -305,8 +302,7 @@ def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, 
     """Void a proposed or reserved release.
 
     Its reserved loss is released. A committed release cannot be voided, and the first draw commits. Repeating the
-    request
-    has no further effect. head is the account's.
+    request has no further effect. head is the account's.
     """
     require(change.principal, "steward", account)
     render = rendering(change, account, release)
@@ -321,8 +317,7 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
 
     The caller must be another steward than the proposer; principals are compared, not keys. The key must reach every
     account of the line that requires approval. The release is then reserved until its expires_at, or committed where it
-    has
-    none. Repeating the request has no further effect. head is the account's.
+    has none. Repeating the request has no further effect. head is the account's.
     """
     require(change.principal, "steward", account)
     with change.database.read() as connection:

@@ -95,12 +95,10 @@ def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
     """Plan SafeTab from margins of error.
 
     For each level the answer has the noise that meets its margin of error at step 2, and the cost of the level. It has
-    the
-    total cost of all levels by every analysis, under add_remove. Nothing is charged.
+    the total cost of all levels by every analysis, under add_remove. Nothing is charged.
 
     Names mark results that are "as printed" in the paper (rounded there) and results of a "printed formula". Of those,
-    the
-    Rényi formula of geometric noise is too small, and the paper's closed form for geometric margins misses them, as
+    the Rényi formula of geometric noise is too small, and the paper's closed form for geometric margins misses them, as
     coverage shows. There is no tight analysis of more than 16 levels.
 
     The plan can be registered as it is: at each level, repeated as often as a record can be in groups, either the total

@@ -66,20 +66,16 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     """Tabulate population groups by SafeTab.
 
     The release's plan must have the level: a choice between its total and a sequence of two steps, as
-    `/v1/plans/safetab`
-    makes it. For a total_only group the total is drawn. For any other group, step 1 draws a total that is not
-    published;
-    by the thresholds it decides if step 2 draws the total or sex by 4, 9 or 23 ages.
+    `/v1/plans/safetab` makes it. For a total_only group the total is drawn. For any other group, step 1 draws a total
+    that is not published; by the thresholds it decides if step 2 draws the total or sex by 4, 9 or 23 ages.
 
     Each group is drawn once ever at a level. The caller promises that no record is in more groups of the level than the
     number of repetitions of the choice in the plan. Where the plan declares partitions, groups count as partitions of
-    the
-    mechanisms that draw them.
+    the mechanisms that draw them.
 
     Groups may also be sent as an Arrow IPC stream with the columns `group`, `sex_by_age` (lists of lists of int64),
     `total_only` and `total`, with the other fields in the query. The answer is then a stream with `group`,
-    `total_only`,
-    `detail` and `noisy`; its schema's metadata have the rest.
+    `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
     return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))

@@ -62,8 +62,7 @@ def read_installation(_: CurrentPrincipal, signer: CurrentSigner) -> Response:
     """Read the installation and its public key.
 
     Heads, receipts and exports are signed with this key. Keep a copy apart from the service: signatures can then be
-    checked
-    without the service.
+    checked without the service.
     """
     return ok(
         {
@@ -117,12 +116,9 @@ def verify_account(
     """Verify an account.
 
     The service reads the chain from its first entry, prices its releases again and adds them up. It compares every
-    stored
-    row and draw with the entry that wrote it, and the chain with the service's high-water mark. A writer of the
-    database
-    could rebuild a whole chain; the parameter head compares it with an entry that was kept elsewhere. The operation
-    takes
-    some seconds for a million entries, and charges go on meanwhile.
+    stored row and draw with the entry that wrote it, and the chain with the service's high-water mark. A writer of the
+    database could rebuild a whole chain; the parameter head compares it with an entry that was kept elsewhere. The
+    operation takes some seconds for a million entries, and charges go on meanwhile.
     """
     require(principal, "auditor", account)
     kept: list[Head] = []
@@ -157,10 +153,8 @@ def export_account(
     """Export an account with those that share releases with it.
 
     The export is JSON Lines, sufficient to verify and to rebuild: the signed heads, every journal entry as it was
-    hashed,
-    and the noisy counts of every draw. An account under another shares its releases with it. The file therefore holds
-    the
-    whole family, from its root down, and the key must reach all of it.
+    hashed, and the noisy counts of every draw. An account under another shares its releases with it. The file therefore
+    holds the whole family, from its root down, and the key must reach all of it.
     """
     require(principal, "auditor", account)
     with database.read() as connection:

@@ -55,7 +55,7 @@ def test_exact_numbers_mean_their_decimal_text(embedded: Client) -> None:
 
 
 def test_what_admission_counts_is_exact_where_it_is_short(embedded: Client) -> None:
-    """What remains is rounded down, so that nothing is left of it to tell whether anything was spent."""
+    """The remainder is rounded down, so it cannot show a tiny spending; the exact figure can."""
     open_account(embedded, budget={"definition": "zcdp", "rho": "2.56"})
     assert json_of(embedded.get("/v1/accounts/people"))["remaining"]["rho"] < 2.56
     release(embedded, concentrated("0.1"))
@@ -240,9 +240,9 @@ def test_closing_twice_is_one_journal_entry(embedded: Client) -> None:
 
 
 def test_the_journal_can_be_verified_by_whoever_reads_it(client: Client) -> None:
-    """By the rule of the ledger's design: SHA-256 of the previous hash and the entry in RFC 8785's form.
+    """The rule is SHA-256 of the previous hash and the entry in RFC 8785's form.
 
-    All texts here are ASCII and all numbers whole, for which sorted names and no spaces are that form.
+    All texts here are ASCII and all numbers whole; for these, sorted names and no spaces are that form.
     """
     open_account(client)
     release(client, {"type": "sequence", "parts": [concentrated("0.1", name="one"), pure("1/7", tags=["t"])]})

@@ -1,4 +1,4 @@
-"""Accuracy over HTTP: margins of one cell and of sums, and what is refused."""
+"""Accuracy over HTTP: margins of one cell and of sums, and refusals."""
 
 from fractions import Fraction
 from typing import Any
@@ -24,7 +24,7 @@ def test_one_cell_has_the_margin_that_calibration_aims_at(still: Client) -> None
 
 def test_the_total_of_all_counties(still: Client) -> None:
     found = _accuracy(still, GEOMETRIC, summed_cells=3142, confidences=["0.9", 0.95])
-    # Var X = 2q/(1-q)², q = exp(-0.4); the sum of so many is all but normal.
+    # Var X = 2q/(1-q)², q = exp(-0.4); a sum of so many is nearly normal.
     assert found["variance"] == pytest.approx(3142 * 12.334658, rel=1e-6)
     assert [margin["moe"] for margin in found["margins"]] == [324, 386]
     for margin in found["margins"]:

@@ -61,7 +61,7 @@ def test_margins_tell_the_budget_that_they_need(still: Client) -> None:
     ("rho", "fits"), [(None, None), ("0.0451194", False), ("0.0451195", True), ("1e-9", False), ("1e6", True)]
 )
 def test_margins_are_held_against_a_budget(still: Client, rho: str | None, fits: bool | None) -> None:
-    """One cell at a margin of 6 needs rho = 0.04511941 of discrete Gaussian noise."""
+    """One cell with a margin of 6 needs rho = 0.04511941 of discrete Gaussian noise."""
     budget = None if rho is None else {"definition": "zcdp", "rho": rho}
     body = TARGET | {"queries": [{"name": "total", "moe": 6}], "budget": budget}
     body = {name: value for name, value in body.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Nothing below /v1 is looked at without a key, and each key may do what its role and its accounts allow."""
+"""Authentication: nothing below /v1 is read without a key, and each key has the rights of its role and accounts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +46,7 @@ def _refused(answer: Answer) -> None:
 
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_every_operation_needs_a_key_before_anything_else(keyless: Client, method: str, path: str) -> None:
-    """Whatever else is wrong: names that are unknown, a body that is none, of no known type, too large to read."""
+    """401 comes before all other faults: unknown names, a body that is malformed, of an unknown type, or too large."""
     address = path.format(account="nobody", release="none", draw="none", key="none", job="none")
     _refused(keyless.request(method, address))
     _refused(keyless.request(method, f"{address}?unknown=1"))
@@ -128,7 +128,7 @@ _LEVEL = {"type": "choice", "parts": [pure("1e-9", name="level/total"), _STEPS]}
 _NEW = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
 _ANYBODY, _PIPELINE, _STEWARD = "auditor pipeline steward", "pipeline steward", "steward"
 
-# For each operation: who may, and a body with which it succeeds.
+# For each operation: the roles, and a body with which it succeeds.
 _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts"): (_ANYBODY, None),
     ("POST", "/v1/accounts"): (_STEWARD, _NEW),
@@ -184,7 +184,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
 
 
 def test_every_operation_is_in_the_table(still: TestClient) -> None:
-    """Those of the contract, and those that the application answers although the contract is silent about them."""
+    """The table has the operations of the contract and those that the contract leaves out."""
     application: Any = still.app
     found = [route for route in iter_route_contexts(application.routes) if str(route.path).startswith("/v1")]
     answered = {(method, str(route.path)) for route in found for method in route.methods or ()}
@@ -219,14 +219,14 @@ def names(still: Client) -> dict[str, str]:
 
 @pytest.fixture
 def placed(still: Client, names: dict[str, str], path: str) -> dict[str, str]:
-    """With a job of its own for each operation on one, since a job that has ended can be deleted."""
+    """Return a table with a new job for each operation on one, since a job that has ended can be deleted."""
     if "{job}" not in path:
         return names
     return names | {"job": json_of(still.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]}
 
 
 def _at(path: str, names: dict[str, str]) -> str:
-    """The address, of a release or a key in the state that the operation is for."""
+    """Return the address, with a release or a key in the state that the operation needs."""
     operation = path.rpartition("/")[-1]
     return path.format_map(names | {kind: names.get(operation, names[kind]) for kind in ("release", "key")})
 
@@ -245,7 +245,7 @@ def test_each_role_may_what_the_contract_says(
 
 
 def _for(who: str, path: str, body: Any) -> Any:
-    """The body with a partition or a group of the caller's own, where a thing is done once."""
+    """Return the body with a new partition or group, for operations that succeed once."""
     if path.endswith("/tabulations"):
         return body | {"groups": [{"group": who, "total_only": True, "total": 1}]}
     return body | {"partition": who} if path.endswith("{release}/draws") and body else body
@@ -253,7 +253,7 @@ def _for(who: str, path: str, body: Any) -> Any:
 
 @pytest.mark.parametrize(("method", "path"), [operation for operation in _OPERATIONS if "{account}" in operation[1]])
 def test_a_limited_key_reaches_its_accounts_only(still: Client, names: dict[str, str], method: str, path: str) -> None:
-    """Other accounts are refused whether they exist or not: a limited key learns nothing of them."""
+    """Other accounts are refused if they exist and if they do not: a limited key learns nothing of them."""
     body = _for("limited", path, _ALLOWED[method, path][1])
     elsewhere = make_key(still, "steward", accounts=["elsewhere", "people-2"])
     for account in ("people", "nobody"):
@@ -265,7 +265,7 @@ def test_a_limited_key_reaches_its_accounts_only(still: Client, names: dict[str,
 
 
 def _needs_no_limit(path: str) -> bool:
-    """Whether a key that is limited to other accounts is refused: of an account, of everybody's, or of another's."""
+    """Return True where a key that is limited to other accounts is refused."""
     return "{account}" in path or "{job}" in path or path.startswith("/v1/keys")
 
 
@@ -273,7 +273,7 @@ def _needs_no_limit(path: str) -> bool:
 def test_keys_that_are_revoked_or_limited_elsewhere(
     still: Client, placed: dict[str, str], method: str, path: str
 ) -> None:
-    """With a body that would be right: nothing but the key is in the way."""
+    """The body would be accepted, so only the key can be the reason."""
     body, address = _ALLOWED[method, path][1], _at(path, placed)
     made = json_of(still.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
     json_of(still.get("/v1/accounts", headers=bearer(made["key"])))
@@ -301,7 +301,7 @@ def test_a_limited_steward_opens_nothing_under_accounts_of_others(still: Client,
 
 
 def test_a_limited_steward_manages_no_keys(still: Client, names: dict[str, str]) -> None:
-    """It could make itself a key without a limit, or revoke that of who limited it."""
+    """Otherwise it could create an unlimited key, or revoke the key of the steward that limited it."""
     limited = make_key(still, "steward", accounts=["people"])
     for body in ({"name": "n", "role": "steward"}, {"name": "n", "role": "auditor", "accounts": ["people"]}):
         problem_of(still.post("/v1/keys", json=body, headers=limited), "forbidden")

@@ -1,4 +1,4 @@
-"""Draws over Arrow by HTTP: parameters in the query, one draw and one charge, replays, limits, and who may."""
+"""Draws over Arrow by HTTP: parameters in the query, one draw and one charge, replays, limits, and permissions."""
 
 import asyncio
 import hashlib
@@ -144,7 +144,7 @@ def test_a_stream_that_is_refused_charges_nothing(client: Client) -> None:
     assert str(2**62 + 1) not in register(client, counts([1, 2**62 + 1])).text
     assert _head(client) == head
     problem_of(register(client, counts([1]), mechanism=pure(2)), "budget_exceeded")
-    assert _head(client)["seq"] == head["seq"] + 1  # the refusal is an entry
+    assert _head(client)["seq"] == head["seq"] + 1  # the refusal is a journal entry
 
 
 @pytest.mark.parametrize(
@@ -220,12 +220,12 @@ def test_who_may_draw(embedded: Client) -> None:
     problem_of(draw(embedded, {"account": "people", "id": "unknown"}, counts([1]), mechanism="m"), "not_found")
 
 
-# How much
+# Limits
 
 
 @pytest.fixture
 def small(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[Client]:
-    """A steward of a service that takes 2,000 bytes of Arrow and 1,000 of JSON."""
+    """Return a steward's client of a service that accepts 2,000 bytes of Arrow and 1,000 of JSON."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     (tmp_path / "ledger.db").write_bytes(_sqlite_template.read_bytes())
     app = application(open_database(url), secret, max_arrow_bytes=2000, max_json_bytes=1000)
@@ -249,7 +249,7 @@ def test_streams_have_a_limit_of_their_own(small: Client) -> None:
 
 
 def test_a_slow_caller_keeps_nobody_waiting(database_url: str, secret: Secret) -> None:
-    """With one writer's thread: half a stream is there, and others charge and draw."""
+    """There is one writer's thread; while half of a stream has arrived, other requests charge and draw."""
     app: FastAPI = application(open_database(database_url), secret, writer_threads=1)
     content = counts(range(1000))
     with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=30) as client:
@@ -270,7 +270,7 @@ def test_a_slow_caller_keeps_nobody_waiting(database_url: str, secret: Secret) -
                 assert content.replace(b"count", b"noisy", 1)[-400:-8] in answer.read()
 
 
-# Reading again
+# Reading
 
 
 def test_a_draw_is_read_as_json_or_arrow(client: Client) -> None:
@@ -312,7 +312,7 @@ def _scope(turns: Fair, name: str) -> dict[str, Any]:
 
 
 def test_an_answer_is_made_in_turns_and_taken_outside_of_them() -> None:
-    """Many who read at once make others wait no longer than few; who reads slowly makes nobody wait."""
+    """Many readers at once delay others no more than few do, and a slow reader delays no other."""
     turns, made, busy = Fair(1, 1, 1, 1), list[int](), list[int]()
     parts = [b"1, ", b"2, ", b"3"]
 
@@ -355,7 +355,7 @@ def test_an_answer_is_made_in_turns_and_taken_outside_of_them() -> None:
 
 
 def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
-    """Although somebody may still hold the error, and by its frames all that happened."""
+    """The answer is released even where an error, with its frames, is still referenced."""
 
     def counts_of() -> Iterator[bytes]:
         try:

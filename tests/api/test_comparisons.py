@@ -1,4 +1,4 @@
-"""Offset tails beside Gaussian noise over HTTP, against Sadeghi and Korki 2022's figures and the reference values."""
+"""Offset tails beside Gaussian noise over HTTP, against Sadeghi and Korki 2022's figures and reference values."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def test_the_published_example(found: Any) -> None:
     assert one["epsilon"] == pytest.approx(0.93663, abs=5e-6)
     assert one["gaussian_variance"] > 1.3 * one["variance"]
     gain = [row["gaussian_variance"] / row["variance"] for row in found["equal_privacy"]]
-    assert gain == sorted(gain, reverse=True)  # it diminishes with the number of cells, as the slides say
+    assert gain == sorted(gain, reverse=True)  # it falls with the number of cells, as the slides say
 
 
 def test_delta_and_divergences_at_equal_variance(found: Any, still: Client) -> None:
@@ -31,7 +31,7 @@ def test_delta_and_divergences_at_equal_variance(found: Any, still: Client) -> N
     for order in ("1.5", "2", "5"):
         assert taus[float(order)]["offset_tails"] == pytest.approx(float(reference["renyi"][order]), rel=1e-9)
         assert taus[float(order)]["gaussian"] == pytest.approx(float(order) / 2 / 27.70468, rel=1e-6)
-    assert taus[2.0]["offset_tails"] > taus[2.0]["gaussian"]  # not better at small orders
+    assert taus[2.0]["offset_tails"] > taus[2.0]["gaussian"]  # offset tails are worse at small orders
     assert taus[64.0]["offset_tails"] < taus[64.0]["gaussian"]
     row = found["delta"][-5]
     for kind, plan in (("offset_tails", OSGT), ("gaussian", {"type": "gaussian", "sigma_squared": "27.7046783263"})):

@@ -1,4 +1,4 @@
-"""Stateless computations over HTTP: compositions, conversions, calibrations, against figures that others computed."""
+"""Stateless computations over HTTP: compositions, conversions and calibrations, against published figures."""
 
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,7 @@ _MECHANISMS = {
 
 
 def _close(found: float, exact: str) -> bool:
-    """To 1e-9 of itself, and never below: by the number's text, as a reader of JSON with decimals has it."""
+    """Return True within a relative 1e-9 and never below, by the number's text, as a decimal reader sees it."""
     true = Fraction(exact)
     # The reference is itself rounded, to 17 digits.
     return true * (1 - Fraction(1, 10**16)) <= Fraction(repr(found)) <= true * (1 + Fraction(1, 10**9))
@@ -62,7 +62,7 @@ def test_conversions_are_those_of_the_reference(still: Client, value: Any) -> No
     (tight,) = [statement for statement in of_noise["approximate"] if statement["via"] == "tight"]
     assert _close(tight["epsilon"], value["epsilon_gaussian"])
     assert tight["adaptive"] is False
-    # And back: at that epsilon the delta is reached again, and the largest rho that implies both is this one.
+    # The inverse: at that epsilon the same delta results, and the largest rho that implies both is this one.
     back = json_of(still.post("/v1/conversions", json={"rho": value["rho"], "epsilon": epsilons["zcdp"]}))
     assert back["delta"] == pytest.approx(float(value["delta"]), rel=1e-6)
     assert Fraction(repr(back["delta"])) <= Fraction(value["delta"])
@@ -82,7 +82,8 @@ def test_a_conversion_to_zcdp_is_rounded_down(still: Client) -> None:
 def test_conversions_say_what_every_analysis_gives(still: Client) -> None:
     plan = {"type": "discrete_osgt", "sigma_squared": "40", "m": "3"}
     found = json_of(still.post("/v1/conversions", json={"plan": plan, "epsilon": "0.5"}))
-    assert [one["via"] for one in found["analyses"]] == ["tight", "rdp", "zcdp", "analytic"]  # none of them is pure
+    # pure is absent, since no part is pure
+    assert [one["via"] for one in found["analyses"]] == ["tight", "rdp", "zcdp", "analytic"]
     deltas = [one["delta"] for one in found["analyses"]]
     assert deltas == sorted(deltas)
     assert {name: found[name] for name in ("delta", "via", "method")} == found["analyses"][0]
@@ -91,7 +92,7 @@ def test_conversions_say_what_every_analysis_gives(still: Client) -> None:
     assert tight["epsilon"] == pytest.approx(0.5, rel=1e-6)
     implied = json_of(still.post("/v1/conversions", json={"epsilon": "1", "delta": "1e-10", "to": "zcdp"}))
     rhos = {one["via"]: one["rho"] for one in implied["analyses"]}
-    assert rhos["analytic"] < rhos["zcdp"] == implied["rho"] < rhos["tight"]  # the last of Gaussian noise only
+    assert rhos["analytic"] < rhos["zcdp"] == implied["rho"] < rhos["tight"]  # tight is for Gaussian noise only
     of_noise = _compose(still, concentrated(rhos["tight"]), deltas=["1e-10"])
     (tight,) = [statement for statement in of_noise["approximate"] if statement["via"] == "tight"]
     assert tight["epsilon"] == pytest.approx(1, rel=1e-9)
@@ -102,7 +103,7 @@ def test_deltas_and_orders_are_echoed_as_asked(still: Client) -> None:
     assert [best["delta"] for best in found["best"]] == [1e-10, 1e-6, 0.5]
     assert {statement["delta"] for statement in found["approximate"]} == {1e-10, 1e-6, 0.5}
     assert [point["alpha"] for point in found["rdp"]][:3] == [2.0, 1.5, 1e12]
-    assert found["rdp"][3]["alpha"] < float("inf")  # a bound at an order holds at those below it
+    assert found["rdp"][3]["alpha"] < float("inf")  # a bound at an order also holds at lower ones
     for best in found["best"]:
         statements = [statement for statement in found["approximate"] if statement["delta"] == best["delta"]]
         assert best["fixed"]["epsilon"] == min(statement["epsilon"] for statement in statements)
@@ -110,7 +111,7 @@ def test_deltas_and_orders_are_echoed_as_asked(still: Client) -> None:
 
 
 def test_figures_are_never_below_the_exact_ones_as_text(still: Client) -> None:
-    """0.1 + 0.2 is 0.3 exactly; the double that is shown, and its text, are not below."""
+    """0.1 + 0.2 is exactly 0.3; the shown double and its text must not be below."""
     for count in (1, 3, 7, 10, 49, 10**6 + 1):
         found = _compose(still, {"type": "repeat", "count": count, "part": pure("0.1")})
         assert Fraction(found["pure"]["epsilon_exact"]) == Fraction(count, 10)

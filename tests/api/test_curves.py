@@ -1,4 +1,4 @@
-"""The accuracy curve over HTTP: drawn about as expected, and its picture."""
+"""The accuracy curve over HTTP: drawn values close to expected ones, and its picture."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ def test_what_is_drawn_is_about_what_is_expected(still: Client) -> None:
     found = json_of(still.post("/v1/accuracy/curve", json=QUESTION))
     assert found["protected"] is False
     for point, epsilon in zip(found["points"], (0.1, 1), strict=True):
-        # 5,000 cells: the mean of |X| is known to some 2 per cent, and six standard errors are allowed.
+        # 5,000 cells: the mean of |X| is known to about 2 per cent, and six standard errors are allowed.
         q = math.exp(-epsilon)
         lost = 2 * q / (1 - q * q) / 80
         assert 1 - point["expected"]["l1"] == pytest.approx(lost, rel=1e-9)

@@ -1,4 +1,4 @@
-"""The delta at which losses are shown: the account's, unless a request or what is stored says another."""
+"""The delta at which losses are shown: the account's, unless a request or a stored release has another."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _TABLE = _BODY | {"dimensions": [{"name": "d", "values": ["a", "b"]}]}
 
 
 def _shown_at(answer: Any, part: str = "cost") -> set[float]:
-    """The deltas of every statement of a guarantee."""
+    """Return the deltas of every statement of a guarantee."""
     return {one["delta"] for kind in ("approximate", "best") for one in answer[part][kind]}
 
 
@@ -121,5 +121,5 @@ def test_as_a_number_or_a_text_a_delta_is_what_it_was_to_clients(still: Client) 
         delta = document[model]["properties"]["delta"]
         kinds = [kind for one in delta["anyOf"] for kind in one.get("anyOf", [one])]
         assert [kind["type"] for kind in kinds] == ["number", "string", "null"]
-        assert "By default the account's" in delta["description"]
+        assert "The default is the account's" in delta["description"]
         assert "delta" not in document[model]["required"]

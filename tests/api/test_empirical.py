@@ -1,4 +1,4 @@
-"""Empirical privacy loss over HTTP: the estimates, the bounds, experiments as jobs; stewards only, and no echo."""
+"""Empirical privacy loss over HTTP: estimates, bounds, and experiments as jobs; for stewards only, without echoes."""
 
 import time
 from typing import Any
@@ -186,7 +186,7 @@ def test_what_has_no_bound(still: Client, fields: Any, pointer: str) -> None:
     assert pointers_of(_bound(still, **fields)) == [pointer]
 
 
-# Confidential
+# Confidentiality
 
 
 @pytest.mark.parametrize("role", ["auditor", "pipeline"])

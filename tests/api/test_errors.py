@@ -1,4 +1,4 @@
-"""Errors are problems: of every kind, with the places of what is wrong, whatever is sent."""
+"""Errors are problems: of every kind, with the places of the faults, for any request."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") 
     return client.post(path, content=content, headers=_JSON)
 
 
-# What was expected
+# Fault texts
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") 
         ({"name": "n" * 1000}, "/name", "expected text with a length of at most 200"),
         ({"name": 7}, "/name", "expected text"),
         ({"tags": "a"}, "/tags", "expected a list"),
-        ({"tags": ["a"] * 1000}, "/tags", "expected at most 64 of them, got 1000"),
-        ({"plan": {"type": "sequence", "parts": []}}, "/plan/parts", "expected at least 1 of them, got 0"),
+        ({"tags": ["a"] * 1000}, "/tags", "expected a length of at most 64, got 1000"),
+        ({"plan": {"type": "sequence", "parts": []}}, "/plan/parts", "expected a length of at least 1, got 0"),
         ({"plan": pure("1", cells=1.5)}, "/plan/cells", "expected a whole number"),
         ({"plan": pure("1", cells="1")}, "/plan/cells", "expected a whole number"),
         ({"plan": pure("1", cells=0)}, "/plan/cells", "expected a number of at least 1"),
@@ -116,12 +116,12 @@ def test_a_method_that_an_address_has_not(still: Client, method: str, path: str,
     ],
 )
 def test_what_is_not_there(still: Client, path: str, instance: str) -> None:
-    """``instance`` is the address as a URI reference, whatever bytes it holds; nothing redirects."""
+    """``instance`` is the address as a URI reference, whatever bytes it holds; no request is redirected."""
     assert problem_of(still.get(path, follow_redirects=False), "not_found")["instance"] == instance
 
 
 def test_text_that_no_database_holds_is_not_found_on_any(client: Client) -> None:
-    """PostgreSQL takes no NUL in text, not even in a question."""
+    """PostgreSQL does not accept NUL in text, even in a query."""
     open_account(client)
     for path in ("people%00", "people/releases/%00", "people/draws/%00", "people/releases/%00/draws"):
         problem_of(client.get(f"/v1/accounts/{path}"), "not_found")
@@ -259,7 +259,7 @@ def test_a_body_of_the_media_type_however_it_is_written(still: Client, media_typ
 
 @pytest.fixture
 def narrow(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[TestClient]:
-    """A steward of a service with small limits."""
+    """Return a steward's client of a service with small limits."""
     path = tmp_path / "narrow.db"
     path.write_bytes(_sqlite_template.read_bytes())
     limits = {"max_json_bytes": 2000, "max_plan_nodes": 10, "max_plan_depth": 4, "max_plan_osgt": 3}
@@ -275,7 +275,7 @@ def test_a_body_that_is_too_large_whether_announced_or_not(narrow: Client) -> No
         answer = narrow.post("/v1/compositions", content=content, headers=_JSON)
         assert "2000" in problem_of(answer, "too_large")["detail"]
     json_of(narrow.post("/v1/compositions", content=_in_pieces(fitting), headers=_JSON))
-    # An announcement that is wrong is not believed either way.
+    # A wrong Content-Length is not trusted, whichever way it is wrong.
     answer = narrow.post("/v1/compositions", content=too_large, headers=_JSON | {"Content-Length": "10"})
     problem_of(answer, "too_large")
 
@@ -351,7 +351,7 @@ def test_counts_are_integers_within_the_limits(still: Client, counts: str) -> No
 
 
 def test_of_many_wrong_counts_the_first_is_named(still: Client) -> None:
-    """A million faults would take longer to say than a million draws."""
+    """A million faults would take longer to report than a million draws."""
     body = {"name": "x", "mechanism": pure(1), "counts": [1, 2, *["x"] * 50_000]}
     assert pointers_of(still.post("/v1/accounts/nobody/draws", json=body)) == ["/counts/2"]
 
@@ -375,14 +375,14 @@ def test_a_large_body_means_what_a_small_one_does(still: Client, body: Any) -> N
 
 
 def test_faults_without_number_are_counted(still: Client) -> None:
-    """To name them all would take a thousand times the memory of what was sent."""
+    """Naming all of them would take a thousand times the memory of the request."""
     plan = {"type": "sequence", "parts": [pure(1) | {f"mood {n}": n for n in range(50)} for _ in range(300)]}
     (fault,) = problem_of(still.post("/v1/compositions", json={"plan": plan}), "validation")["errors"]
-    assert fault == {"pointer": "", "detail": "expected what the operation reads; 15000 things are wrong"}
+    assert fault == {"pointer": "", "detail": "expected a body that the operation accepts; 15000 faults were found"}
 
 
 def test_large_bodies_are_read_beside_the_event_loop(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact numbers take microseconds each; all other requests would wait for them."""
+    """Exact numbers take microseconds each; all other requests would otherwise wait for them."""
     on_the_loop = []
 
     def noted(value: Any) -> str:
@@ -396,7 +396,7 @@ def test_large_bodies_are_read_beside_the_event_loop(alone: Client, monkeypatch:
 
 
 def test_the_order_in_which_things_are_refused(still: Client) -> None:
-    """A key, an address, a body, its meaning; what is stored comes last: 401, 404 or 405, 415, 422, then 403 and on."""
+    """The order is key, address, body, validation, stored state: 401, 404 or 405, 415, 422, then 403 and the rest."""
     path = "/v1/accounts/nobody/releases"
     assert still.put(path, content="{", headers={"Content-Type": "x"}).status_code == 405
     assert still.post(path, content="{", headers={"Content-Type": "x"}).status_code == 415
@@ -405,7 +405,7 @@ def test_the_order_in_which_things_are_refused(still: Client) -> None:
     assert still.post(path, json={"name": "x", "plan": pure(1)}).status_code == 404
 
 
-# What a caller sees of it
+# Headers of answers
 
 
 def test_a_request_id_is_echoed_or_made(still: Client) -> None:
@@ -465,7 +465,7 @@ def test_every_answer_says_what_browsers_may_do_with_it(still: Client, method: s
     body = {"counts": [1, 2], "mechanism": "geometric", "epsilons": ["0.1", "0.2"]} if "curve" in path else None
     headers = still.request(method, path, json=body, headers={"Accept": "image/svg+xml"}).headers
     assert {name: headers.get(name) for name in _ALWAYS} == _ALWAYS
-    assert "default-src 'none'" in headers["Content-Security-Policy"]  # nothing runs in what is no page
+    assert "default-src 'none'" in headers["Content-Security-Policy"]  # an answer that is no page runs nothing
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert not headers.keys() & {"server", "strict-transport-security", "x-powered-by"}
 
@@ -491,7 +491,7 @@ def test_the_answer_to_a_crash_has_its_headers_too(embedded: Client, monkeypatch
 
 @pytest.fixture
 def strict(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[TestClient]:
-    """A steward of a service that every client reaches over TLS."""
+    """Return a steward's client of a service that every client reaches over TLS."""
     path = tmp_path / "strict.db"
     path.write_bytes(_sqlite_template.read_bytes())
     with client_of(application(open_database(f"sqlite:///{path}"), secret, hsts_seconds=31536000)) as opened:

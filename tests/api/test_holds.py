@@ -1,4 +1,4 @@
-"""Reservations, approval and accounts under others over HTTP: bodies, statuses, and what is refused where."""
+"""Reservations, approval and parent accounts over HTTP: bodies, statuses, and the places of refusals."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What people say of accounts and releases: merged, journalled, checked, and kept through every way of a ledger."""
+"""Metadata of accounts and releases: merged, journalled, validated, and preserved through every path of a ledger."""
 
 import json
 from typing import Any
@@ -93,7 +93,7 @@ def test_an_edit_is_replayed_to_its_key(client: TestClient, account: str) -> Non
     ("metadata", "pointer"),
     [
         ({"curator": "x"}, "/metadata/curator"),
-        ({"variant_name": "Pure DP"}, "/metadata/variant_name"),  # which the ledger knows
+        ({"variant_name": "Pure DP"}, "/metadata/variant_name"),  # the ledger fills in this field
         ({"name": ""}, "/metadata/name"),
         ({"name": 7}, "/metadata/name"),
         ({"name": "x" * 201}, "/metadata/name"),

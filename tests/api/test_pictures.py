@@ -1,4 +1,4 @@
-"""Pictures: what each resource draws for whoever asks for SVG or PNG, and what a screen reader is told of it."""
+"""Pictures: SVG and PNG of each resource, with texts for screen readers."""
 
 import io
 import math
@@ -30,7 +30,7 @@ _NAMES = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def spending(embedded: Client) -> Client:
-    """Accounts that have spent and hold something."""
+    """Return accounts with spending and reservations."""
     open_account(embedded)
     open_account(embedded, "app", {"definition": "approximate", "epsilon": "8", "delta": "1e-6"})
     for account in ("people", "app"):
@@ -49,7 +49,7 @@ def _get(client: Client, address: str, kind: str) -> Answer:
 
 
 def _drawn(answer: Answer) -> tuple[str, str, str]:
-    """Title, description and all texts of an SVG picture."""
+    """Return title, description and all texts of an SVG picture."""
     root = ElementTree.fromstring(answer.content)
     assert (root.tag, root.get("role")) == (f"{_NAMES}svg", "img")
     title, description = (root.findtext(f"{_NAMES}{name}") for name in ("title", "desc"))
@@ -77,7 +77,7 @@ def test_the_burn_down_says_what_is_left(spending: Client) -> None:
         assert found is not None, description
         spent, cap, name, left = found.groups()
         assert (float(cap), name) == (float(balance["budget"][figure]), figure)
-        # Six digits, to the safe side.
+        # Six digits, rounded to the safe side.
         assert 0 <= float(spent) - history["points"][-1]["counted"] <= 1e-5
         assert 0 <= balance["remaining"][figure] - float(left) <= 1e-5
 
@@ -135,7 +135,7 @@ def test_compositions_have_the_same_pictures(still: Client) -> None:
     said = _drawn(still.post("/v1/compositions", json=examples.COMPOSITION, headers={"Accept": _SVG}))[1]
     assert f"at delta {cost['best'][0]['delta']}" in said
     alone = still.post("/v1/compositions", json=examples.COMPOSITION | {"deltas": ["1e-6"]}, headers={"Accept": _SVG})
-    assert "at delta 1e-12" in _drawn(alone)[1]  # one delta alone is no curve
+    assert "at delta 1e-12" in _drawn(alone)[1]  # one delta alone makes no curve
     wrong = still.post("/v1/compositions?picture=bar", json=examples.COMPOSITION, headers={"Accept": _SVG})
     assert pointers_of(wrong) == ["/query/picture"]
 
@@ -156,7 +156,7 @@ def test_every_picture_comes_as_png_too(still: Client, address: str, body: dict[
     pixels = _pixels(answer)
     assert pixels.shape[0] > 400
     assert pixels.shape[1] > 800
-    # An opaque light ground, so that it is readable on any page, and something on it.
+    # The ground is light and opaque, so that it is readable on any page, and not empty.
     assert np.all(pixels[..., 3] == 1) if pixels.shape[-1] == 4 else True
     assert np.all(pixels[0, 0, :3] == 1)
     assert 0.01 < np.mean(pixels[..., :3].min(axis=-1) < 0.9) < 0.5

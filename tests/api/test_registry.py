@@ -1,4 +1,4 @@
-"""Registry entries keep to the registry's own schema, and say what the ledger says."""
+"""Registry entries: they follow the registry's own schema, and agree with the ledger."""
 
 from fractions import Fraction
 from typing import Any, get_args
@@ -50,7 +50,7 @@ _THIRD = {
 
 
 def _entry(client: Client, address: str, **parameters: str) -> Any:
-    """The entry, which keeps to the schema in both of its forms."""
+    """Return the entry, which follows the schema in both of its forms."""
     answer = client.get(f"{address}/registry-entry", params=parameters)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == YAML
@@ -104,7 +104,7 @@ def test_the_tiers_are_the_schemas() -> None:
 
 
 def test_the_redistricting_release_goes_there_and_back(client: TestClient) -> None:
-    """Registered from the Bureau's allocation; the entry says what the Bureau published."""
+    """The release is registered from the Bureau's allocation; the entry has the Bureau's published figures."""
     census = files.allocation()
     scale = Fraction(census["global_scale"])
     parts = [
@@ -308,12 +308,12 @@ def test_a_budget_with_declared_deltas_is_shown_where_it_bounds_something(
 def test_what_was_priced_too_low_is_not_promised(
     embedded: TestClient, monkeypatch: pytest.MonkeyPatch, budget: dict[str, Any]
 ) -> None:
-    """As after a correction of the accountant: the account is over its budget until that is raised."""
+    """After a correction of the accountant, the account is over its budget until that is raised."""
     account = _open(embedded, **budget)
     with monkeypatch.context() as older:
         older.setattr(priced, "price", lambda *_: Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ()))
         made = release(embedded, pure("0.1"))
-    _entry(embedded, account)  # nobody knows yet
+    _entry(embedded, account)  # nothing has been priced again yet
     recompute(embedded.app.state.database, "people", apply=True)  # type: ignore[attr-defined]
     detail = problem_of(embedded.get(f"{account}/registry-entry"), "conflict")["detail"]
     assert "over its budget" in detail
@@ -324,7 +324,7 @@ def test_what_was_priced_too_low_is_not_promised(
 
 
 def test_an_account_states_the_largest_budget_that_it_has_had(client: TestClient) -> None:
-    """What it has now bounds what is to come: answers were given, and budgets changed after them, under the larger."""
+    """The present budget bounds only the future: earlier answers were given under the larger one."""
     account = _open(client, definition="zcdp", rho="1/3")
     for rho in ("2", "1/2"):
         json_of(client.patch(account, json={"budget": {"definition": "zcdp", "rho": rho}}))

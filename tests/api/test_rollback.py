@@ -1,4 +1,4 @@
-"""If-Ledger-Includes: a restored backup is refused, whatever is asked of it."""
+"""If-Ledger-Includes: every kind of request to a restored backup is refused."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def _kept(head: dict[str, Any]) -> dict[str, str]:
 
 
 def _requests(release_id: str) -> list[tuple[str, str, Any]]:
-    """Reading and writing, on an account and below it."""
+    """Return reading and writing requests, to an account and below it."""
     return [
         ("GET", _AT, None),
         ("GET", f"{_AT}/head", None),
@@ -89,7 +89,7 @@ def test_streams_are_stopped_and_passed_likewise(client: Client) -> None:
 
 @pytest.fixture
 def restored(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[tuple[TestClient, TestClient]]:
-    """A service, and one on the backup that was made of it before its last release."""
+    """Return a service, and one on its backup from before the last release."""
     path, backup = tmp_path / "ledger.db", tmp_path / "backup.db"
     shutil.copyfile(_sqlite_template, path)
     with client_of(application(open_database(f"sqlite:///{path}"), secret)) as client:
@@ -166,6 +166,6 @@ def test_the_header_costs_nothing_where_it_is_not_sent(client: Client) -> None:
             event.remove(Engine, "after_cursor_execute", note)
         return sum("JOIN accounts" in statement for statement in seen)
 
-    statements({})  # what a first charge looks up once
+    statements({})  # statements that only the first charge makes
     assert statements({}) == 0
     assert statements(_kept(head)) == 2, "before it is worked on, and in the transaction that writes"

@@ -1,4 +1,4 @@
-"""SafeTab plans over HTTP: they can be registered, and what has no meaning is refused."""
+"""SafeTab plans over HTTP: they can be registered, and invalid requests are refused."""
 
 import math
 from typing import Any, cast
@@ -31,7 +31,7 @@ def test_the_plan_is_registered_as_it_is(embedded: Client, mechanism: str) -> No
 
 
 def test_what_was_planned_is_not_analysed_again(embedded: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of unlike Gaussian levels the tight analysis takes seconds: planning, pricing and registering share it."""
+    """The tight analysis of different Gaussian levels takes seconds: planning, pricing and registering share it."""
     asked: list[object] = []
 
     def counted(plan: object, *args: Any, **options: Any) -> Any:
@@ -39,7 +39,7 @@ def test_what_was_planned_is_not_analysed_again(embedded: TestClient, monkeypatc
         return guarantee(plan, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("service.api.guarantees.guarantee", counted)
-    cast(FastAPI, embedded.app).state.helpers = None  # what is counted is found in this process
+    cast(FastAPI, embedded.app).state.helpers = None  # the counted computations must run in this process
     open_account(embedded, budget={"definition": "zcdp", "rho": "10"})
     target = {"levels": [{"name": "Nation", "moe": 13}, {"name": "County", "moe": 29}], "delta": "1e-7"}
     found = json_of(embedded.post("/v1/plans/safetab", json=TARGET | target))

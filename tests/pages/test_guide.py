@@ -1,4 +1,4 @@
-"""The guide and the problems' pages: open, whole, and without a link that leads nowhere."""
+"""The guide and the problems' pages: open without a key, complete, and without dead links."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def test_a_page_is_open_and_keeps_to_its_policy(still: Client, path: str) -> Non
     page = _page(still, path)
     assert "default-src 'none'" in still.get(path).headers["content-security-policy"]
     assert re.findall(r"<(?:script|style|iframe)|\s(?:style|on\w+)=", _without_code(page)) == []
-    assert re.findall(r'(?:src|href)="(?!/|#)[^"]*"', page) == []  # nothing of another host
+    assert re.findall(r'(?:src|href)="(?!/|#)[^"]*"', page) == []  # nothing from another host
     assert page.count("<h1>") == 1
 
 
@@ -128,7 +128,7 @@ def test_the_example_of_too_many_requests_is_the_services_answer(tmp_path: Path,
 
 
 def test_the_example_of_a_slow_request_is_the_services_answer(tmp_path: Path) -> None:
-    """But for the time, which is a second's tenth here."""
+    """They are equal but for the time, which is a tenth of a second here."""
     head = (
         "POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n"
         "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"

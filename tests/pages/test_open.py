@@ -1,4 +1,4 @@
-"""What is open without a key: documentation that needs no other host, and the problems' explanations."""
+"""Pages that are open without a key: documentation that needs no other host, and explanations of problems."""
 
 import re
 
@@ -21,7 +21,7 @@ def test_the_documentation_names_no_other_host(still: Client) -> None:
 
 
 def test_the_icon_is_where_browsers_look_for_it(still: Client) -> None:
-    """Each page links to it; beside a file or a piece of a page they ask for its oldest address."""
+    """Each page links to it; beside a file or a part of a page browsers use its oldest address."""
     icon = still.get("/favicon.ico")
     assert (icon.status_code, icon.headers["Content-Type"]) == (200, "image/svg+xml")
     assert icon.content == still.get("/static/icon.svg").content

@@ -1,4 +1,4 @@
-"""Opening accounts and changing their caps by forms: what the contract says is shown at the field it is about."""
+"""Opening accounts and changing their caps by forms: each fault of the contract is shown at its field."""
 
 from typing import Any
 
