@@ -84,7 +84,7 @@ def revoke(key_id: KeyArgument) -> None:
             landed=lambda *_: False,
         )
     if not record.sealed:
-        typer.echo("warning: the key's row is not as the service wrote it; run verify", err=True)
+        typer.echo("warning: the key's row was not as the service wrote it; run verify", err=True)
     typer.echo(f"revoked {key_id}")
 
 

@@ -36,7 +36,7 @@ def test_without_a_key_of_the_operators_one_is_printed_once(tmp_path: Path) -> N
     with service(tmp_path, bootstrap_key="") as served:
         assert served.stop() == 0
     (token,) = [line.strip() for line in served.said if line.strip().startswith("pbl_")]
-    assert "it ends after 24 hours" in "".join(served.said)
+    assert "it expires after 24 hours" in "".join(served.said)
     (made,) = run(tmp_path, "keys", "list").stdout.splitlines()
     assert "  steward   first-steward  expires " in made
     with service(tmp_path, bootstrap_key="") as served:
@@ -199,7 +199,7 @@ def test_a_process_that_will_end_says_so_and_goes_on(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         while served.client.get("/readyz").is_success:
             time.sleep(0.02)
-        assert "ends" in problem_of(served.client.get("/readyz"), "unavailable")["detail"]
+        assert "shutting down" in problem_of(served.client.get("/readyz"), "unavailable")["detail"]
         open_account(served.client)
         assert served.stop() == 0, "a second signal waits for nothing"
     (warning,) = [line for line in served.said if '"warning"' in line]
