@@ -177,7 +177,7 @@ def test_a_group_is_charged_for_all_its_records(client: Client) -> None:
     assert delta * (1 - 1e-14) < chained["delta"] < delta * (1 + 1e-14)
     refused = problem_of(charge(client, {"type": "group", "size": 3, "part": inner}), "budget_exceeded")
     assert refused["requested"] == 0.45
-    assert refused["detail"].endswith("requested was 0.45")  # as the fields have it
+    assert refused["detail"].endswith("the release needs 0.45")  # as the fields have it
 
 
 def test_what_is_unknown_of_a_group_is_charged_to_no_account(still: Client) -> None:
