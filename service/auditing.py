@@ -57,7 +57,7 @@ def verify(
         return
     if head is not None and len(account or []) != 1:
         raise typer.BadParameter("expected one --account with --head")
-    kept = [] if head is None else [_head(head)]
+    kept_heads = [] if head is None else [_head(head)]
     settings = settings_of_command()
     database, secret = open_to_verify(settings)
     mark, fault = _mark(high_water_file(settings, secret))
@@ -81,7 +81,7 @@ def verify(
             typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
         verified += 1
-        heads = [*kept, mark.heads[name]] if mark is not None and name in mark.heads else kept
+        heads = [*kept_heads, mark.heads[name]] if mark is not None and name in mark.heads else kept_heads
         with database.read() as connection:
             verdict = verify_account(connection, name, heads, lives)
         first = verdict.first_bad
@@ -144,9 +144,9 @@ def recompute(
     over, differ = False, 0
     with writing(settings_of_command()) as (database, _):
         for name in account or _names(database):
-            found = price_again(database, name, apply=apply)
-            over, differ = over or bool(found.over), differ + len(found.prices)
-            for line in _described(name, found):
+            repriced = price_again(database, name, apply=apply)
+            over, differ = over or bool(repriced.over), differ + len(repriced.prices)
+            for line in _described(name, repriced):
                 typer.echo(line)
     done = "priced again" if apply else "have another price; nothing was changed"
     typer.echo(f"{differ} {'release' if differ == 1 else 'releases'} {done}")
@@ -154,12 +154,12 @@ def recompute(
         raise typer.Exit(_OVER)
 
 
-def _described(name: str, found: Repriced) -> Iterator[str]:
-    for release, old, new in found.prices:
+def _described(name: str, repriced: Repriced) -> Iterator[str]:
+    for release, old, new in repriced.prices:
         yield f"{name}: release {release}: {', '.join(_changes(old, new))}"
-    for gap in found.over:
-        counted = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"
-        yield f"{name}: over its budget: {counted} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
+    for gap in repriced.over:
+        charged = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"
+        yield f"{name}: over its budget: {charged} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
 
 
 def _changes(old: Amount, new: Amount) -> Iterator[str]:

@@ -20,17 +20,17 @@ name of its variable and what was expected. `python -m service settings` prints 
 def reference() -> str:
     """Return all settings as Markdown."""
     properties = Settings.model_json_schema()["properties"]
-    return _INTRODUCTION + "".join(_row(name, stated) for name, stated in properties.items())
+    return _INTRODUCTION + "".join(_row(name, schema) for name, schema in properties.items())
 
 
-def _row(name: str, stated: dict[str, Any]) -> str:
-    cells = (f"`SERVICE_{name.upper()}`", _kind(stated), _default(stated.get("default")), stated["description"])
+def _row(name: str, schema: dict[str, Any]) -> str:
+    cells = (f"`SERVICE_{name.upper()}`", _kind(schema), _default(schema.get("default")), schema["description"])
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
-def _kind(stated: dict[str, Any]) -> str:
+def _kind(schema: dict[str, Any]) -> str:
     """Describe the accepted values of a setting."""
-    (given,) = [one for one in stated.get("anyOf", [stated]) if one.get("type") != "null"]
+    (given,) = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
     if "enum" in given:
         return ", ".join(f"`{value}`" for value in given["enum"])
     least = f" from {given['minimum']}" if "minimum" in given else ""

@@ -112,12 +112,12 @@ class BudgetExceeded(ServiceError):
         entry: Callable[[], dict[str, object]] | None = None,
     ) -> None:
         first = failures[0]
-        asked = "an infinite loss" if first.requested is None else f"{first.requested!r}"
+        requested = "an infinite loss" if first.requested is None else f"{first.requested!r}"
         super().__init__(
             "an account above this one lacks room for the release"
             if first.account is None
             else f"account {first.account!r} has {first.remaining!r} left of its {first.definition} cap on"
-            f" {first.cap}; the release needs {asked}"
+            f" {first.cap}; the release needs {requested}"
         )
         self.failures = tuple(failures)
         self.noise_multiplier = noise_multiplier

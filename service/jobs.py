@@ -151,11 +151,11 @@ class Workers:
 
 
 def _start(job: JobRecord) -> subprocess.Popen[bytes]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "PG"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "PG"))}
     process = subprocess.Popen(  # noqa: S603 - our own program
         _PROGRAM,
         cwd=_ROOT,
-        env=kept | {"OPENBLAS_NUM_THREADS": "1"},
+        env=environment | {"OPENBLAS_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -95,9 +95,9 @@ def list_all() -> None:
     now = clock.now()
     for record in _all_keys(database, secret):
         state = _state(record, now) + ("" if record.accounts is None else f", for {' '.join(record.accounts)}")
-        made = f"made by {record.created_by or 'the operator'}"
+        creator = f"made by {record.created_by or 'the operator'}"
         used = f"last used {record.last_used_at or 'never'}"
-        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {made}, {used}")
+        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {creator}, {used}")
     database.close()
 
 
@@ -107,11 +107,13 @@ def history() -> None:
     database, secret = _open()
     try:
         with database.read() as connection:
-            for said in installation_journal.read(connection, secret):
-                if said["kind"].startswith("key_"):
-                    by = "the operator" if said["actor"] is None else " ".join([said["actor"], said.get("key", "")])
-                    what = said["kind"].replace("_", " ")
-                    typer.echo(f"{said['seq']}  {said['time']}  {what} by {by.strip()}: {json.dumps(said['content'])}")
+            for entry in installation_journal.read(connection, secret):
+                if entry["kind"].startswith("key_"):
+                    by = "the operator" if entry["actor"] is None else " ".join([entry["actor"], entry.get("key", "")])
+                    what = entry["kind"].replace("_", " ")
+                    typer.echo(
+                        f"{entry['seq']}  {entry['time']}  {what} by {by.strip()}: {json.dumps(entry['content'])}"
+                    )
     except Broken as broken:
         typer.echo(f"error: the installation's journal: {broken}", err=True)
         raise typer.Exit(1) from None
@@ -132,21 +134,21 @@ def _show(record: KeyRecord, token: str) -> None:
     typer.echo(f"{record.id}\n{token}")
 
 
-def _landed(connection: Connection, made: tuple[KeyRecord, str]) -> bool:
-    return keys.has_key(connection, made[0].id)
+def _landed(connection: Connection, created: tuple[KeyRecord, str]) -> bool:
+    return keys.has_key(connection, created[0].id)
 
 
 def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
-    found: list[KeyRecord] = []
+    records: list[KeyRecord] = []
     with database.read() as connection:
         try:
             known: Known = keys_of(connection, secret)
         except Broken as broken:
             known = {}
             typer.echo(f"error: the installation's journal: {broken}; the list is from the table of keys", err=True)
-        while page := keys.list_keys(connection, found[-1].id if found else None, _PAGE, known=known):
-            found.extend(page)
-    return found
+        while page := keys.list_keys(connection, records[-1].id if records else None, _PAGE, known=known):
+            records.extend(page)
+    return records
 
 
 def _open() -> tuple[Database, Secret]:

@@ -140,13 +140,13 @@ def bound_socket(host: str, port: int) -> socket.socket:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
             )[0]
-            made = undone.enter_context(socket.socket(family, kind, protocol))
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
+            listening = undone.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
         except OSError as error:
             raise StartupRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
         undone.pop_all()
-    return made
+    return listening
 
 
 class Server(uvicorn.Server):

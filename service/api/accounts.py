@@ -196,7 +196,7 @@ class JournalPage(BaseModel):
 def account_body(account: AccountRecord) -> dict[str, Any]:
     """Return an account as JSON."""
     weights = account.weights
-    counted = spent(account.budget, weights, account.totals)
+    used = spent(account.budget, weights, account.totals)
     admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
     return {
         "name": account.name,
@@ -204,8 +204,8 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "neighbouring": account.neighbouring.value,
         "budget": budget_body(account),
         "remaining": remaining_body(account),
-        "counted": None if counted is None else number_up(counted),
-        "counted_exact": None if counted is None else short_exact(counted),
+        "counted": None if used is None else number_up(used),
+        "counted_exact": None if used is None else short_exact(used),
         "state": account.state,
         "description": account.description,
         "parent": account.parent,
@@ -270,10 +270,10 @@ def list_accounts(
     """
     with database.read() as connection:
         after, only = read_cursor(cursor), principal.accounts
-        found = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
+        records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
-        shown = [account_body(without_due(connection, account, now)) for account in found]
-    return ok(page(shown, found[-1].name if found.more else None))
+        shown = [account_body(without_due(connection, account, now)) for account in records]
+    return ok(page(shown, records[-1].name if records.more else None))
 
 
 @router.get("/{account}", response_model=AccountBody)
@@ -284,8 +284,8 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        return ok(account_body(without_due(connection, found, clock.now())))
+        record = accounts.read_account(connection, account)
+        return ok(account_body(without_due(connection, record, clock.now())))
 
 
 @router.patch(
@@ -360,39 +360,39 @@ def read_balance(
     require(principal, "auditor", account)
     asked, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        if as_of is not None and as_of > found.head.seq:
-            raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
-        _where(request, connection, found, quick=kind is None and as_of is None, deltas=max(1, len(asked)))
+        record = accounts.read_account(connection, account)
+        if as_of is not None and as_of > record.head.seq:
+            raise InvalidInput.at("/query/as_of", f"expected at most {record.head.seq}, the number of the last entry")
+        _where(request, connection, record, quick=kind is None and as_of is None, deltas=max(1, len(asked)))
         if kind is not None and picture == "spending":
-            seen = found if as_of is None else history.replay(connection, found, as_of).account
+            seen = record if as_of is None else history.replay(connection, record, as_of).account
             return spending_picture(history_body(connection, seen), kind)
-        expired, kept = Counter[str](), None
+        expired, stored = Counter[str](), None
         if as_of is None:
-            now = present(connection, found, clock.now())
-            found, expired = now.account, now.expired
-            drawn: dict[str, int] | None = partitions.total(connection, found.id)._asdict()
-            deltas = asked or (usual_delta(found.budget),)
-            question = Question(request, found, tag, sorted(expired.items()), *deltas)
-            kept = question.known(connection)
-            spent, reserved = (Counter[str](),) * 2 if kept and kind is None else spending.counts(connection, found)
+            now = present(connection, record, clock.now())
+            record, expired = now.account, now.expired
+            drawn: dict[str, int] | None = partitions.total(connection, record.id)._asdict()
+            deltas = asked or (usual_delta(record.budget),)
+            question = Question(request, record, tag, sorted(expired.items()), *deltas)
+            stored = question.known(connection)
+            spent, reserved = (Counter[str](),) * 2 if stored and kind is None else spending.counts(connection, record)
         else:
-            then = history.replay(connection, found, as_of)
-            found, spent, reserved, drawn = then.account, then.committed, then.reserved, None
-            deltas = asked or (usual_delta(found.budget),)
-            question = Question(request, found, tag, "", *deltas)
+            then = history.replay(connection, record, as_of)
+            record, spent, reserved, drawn = then.account, then.committed, then.reserved, None
+            deltas = asked or (usual_delta(record.budget),)
+            question = Question(request, record, tag, "", *deltas)
     if kind is not None and picture != "spending":
-        lost = guarantee_body(_history(spent, found.neighbouring, drawn_at(picture, deltas), tag))
-        return guarantee_picture(lost, picture, f"what {found.name} has spent", kind)
-    figures = kept or _figures(spent, reserved - expired, found.neighbouring, deltas, tag)
-    if kept is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
+        lost = guarantee_body(_history(spent, record.neighbouring, drawn_at(picture, deltas), tag))
+        return guarantee_picture(lost, picture, f"what {record.name} has spent", kind)
+    figures = stored or _figures(spent, reserved - expired, record.neighbouring, deltas, tag)
+    if stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
         question.answered(figures)
     return ok(
-        {"account": found.name, "budget": budget_body(found)}
+        {"account": record.name, "budget": budget_body(record)}
         | {name: figures[name] for name in ("spent", "reserved")}
-        | {"remaining": remaining_body(found), "releases": found.releases}
-        | {"equal_more": _equal_more(found), "partitions": drawn}
-        | {"tags": figures["tags"], "head": head_body(found.head)}
+        | {"remaining": remaining_body(record), "releases": record.releases}
+        | {"equal_more": _equal_more(record), "partitions": drawn}
+        | {"tags": figures["tags"], "head": head_body(record.head)}
     )
 
 
@@ -450,9 +450,11 @@ def read_journal(
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        entries = journal.entries(connection, found.id, read_seq(cursor), limit, with_room(take), until=found.head.seq)
-        previous = journal.hash_before(connection, found.id, entries[0].seq) if entries else ""
+        record = accounts.read_account(connection, account)
+        entries = journal.entries(
+            connection, record.id, read_seq(cursor), limit, with_room(take), until=record.head.seq
+        )
+        previous = journal.hash_before(connection, record.id, entries[0].seq) if entries else ""
     items = []
     for entry in entries:
         items.append({"entry": json.loads(entry.body), "previous": previous, "hash": entry.hash})

@@ -73,15 +73,15 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
     law = mechanism.noise_law()
     if law is not None and not mechanism.DRAWN:
-        found: ContinuousSum | Sum = _continuous(law, body.summed_cells)
+        noise: ContinuousSum | Sum = _continuous(law, body.summed_cells)
     else:
-        found = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
+        noise = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
     return ok(
         {
-            "variance": number_up(found.variance() * unit**2),
-            "mean_absolute": number_up(found.mean_size() * unit),
-            "margins": [_margin(found, confidence, unit) for confidence in confidences],
-            "method": found.method,
+            "variance": number_up(noise.variance() * unit**2),
+            "mean_absolute": number_up(noise.mean_size() * unit),
+            "margins": [_margin(noise, confidence, unit) for confidence in confidences],
+            "method": noise.method,
         }
     )
 
@@ -109,7 +109,7 @@ def _discrete(law: NoiseLaw, cells: int, excess: Fraction) -> Sum:
         raise InvalidInput.at("/mechanism", str(error)) from None
 
 
-def _margin(found: ContinuousSum | Sum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
-    margin, covered = found.margin(confidence)
+def _margin(noise: ContinuousSum | Sum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
+    margin, covered = noise.margin(confidence)
     moe = shown(margin, unit) if isinstance(margin, int) else number_up(margin)
     return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}

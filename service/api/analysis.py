@@ -53,12 +53,12 @@ class Conversion(Strict):
 
     @model_validator(mode="after")
     def _one_question(self) -> "Conversion":
-        given = [name for name in ("rho", "rdp", "plan") if getattr(self, name) is not None]
+        sources = [name for name in ("rho", "rdp", "plan") if getattr(self, name) is not None]
         if self.to is not None:
-            if given or self.epsilon is None or self.delta is None:
+            if sources or self.epsilon is None or self.delta is None:
                 raise ValueError("expected epsilon and delta beside to, and none of rho, rdp and plan")
-        elif len(given) != 1:
-            raise ValueError(f"expected exactly one of rho, rdp and plan, or to, got {len(given)}")
+        elif len(sources) != 1:
+            raise ValueError(f"expected exactly one of rho, rdp and plan, or to, got {len(sources)}")
         elif (self.epsilon is None) == (self.delta is None):
             raise ValueError("expected exactly one of epsilon and delta")
         return self
@@ -153,7 +153,7 @@ def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response
     _check_work(request, plan, orders, deltas)
     if body.epsilon is None:
         return ok(cost_of(plan, body.neighbouring, deltas, orders))
-    figures = [_delta_figure(found) for found in deltas_at(plan, body.neighbouring, epsilon)]
+    figures = [_delta_figure(figure) for figure in deltas_at(plan, body.neighbouring, epsilon)]
     return ok(figures[0] | {"analyses": figures})
 
 
@@ -182,8 +182,8 @@ def _plan(body: Conversion) -> Plan:
         plan = plan_of(body.plan, "/plan")
         check_relation(plan, body.neighbouring, "/plan")
         return plan
-    stated = document_of(body)
-    guarantee = read_declaration({name: stated[name] for name in ("rho", "rdp") if name in stated}, "")
+    document = document_of(body)
+    guarantee = read_declaration({name: document[name] for name in ("rho", "rdp") if name in document}, "")
     return Declared(guarantee=guarantee, reference="as asked")
 
 

@@ -106,12 +106,12 @@ def _read(data: memoryview, most_bytes: int) -> CountStream:
         raise InvalidInput.at("", "expected an Arrow IPC stream that begins with a schema")
     name, place = _column(data, end, pa.ipc.read_schema(schema))
     batches: list[CountBatch] = []
-    left = most_bytes
+    bytes_left = most_bytes
     for message in messages:
         start, end = end, source.tell()
         if message.type == "record batch":
-            batches.append(_batch(data, start, end, place, left))
-            left -= 8 * batches[-1].rows
+            batches.append(_batch(data, start, end, place, bytes_left))
+            bytes_left -= 8 * batches[-1].rows
     if source.tell() == end:
         raise InvalidInput.at(
             "", "expected an Arrow IPC stream with its end-of-stream marker; the stream ends without one"
@@ -173,15 +173,15 @@ def _described(data: memoryview, start: int, place: Place) -> CountBatch:
         raise struct.error("the columns of the batch disagree with its length")
     if nulls:
         raise InvalidInput.at(f"/{COUNT}", "expected a column without nulls")
-    listed = header.pairs(2)
+    descriptors = header.pairs(2)
     number = place.buffer + sum(integer(data, "<q", variadic_at + 8 * view) for view in range(place.views))
-    if not 0 <= number < len(listed):
+    if not 0 <= number < len(descriptors):
         raise struct.error("the buffer of the counts is missing from the batch")
     compression = header.table(3)
     codec = None if compression is None else _CODECS[_known_codec(compression)]
     body, buffers = start + 8 + integer(data, "<i", 4), start + header.vector(2)[0]
     end = start + len(data)
-    return CountBatch(start, body, end, start + body_length, buffers, listed, number, codec, rows, _NONE)
+    return CountBatch(start, body, end, start + body_length, buffers, descriptors, number, codec, rows, _NONE)
 
 
 def _known_codec(compression: Table) -> int:
@@ -216,16 +216,20 @@ def _check_buffers(data: memoryview, batch: CountBatch) -> None:
 def _check_answer(data: memoryview, batch: CountBatch, place: Place) -> None:
     """Check that a reader of the metadata sees the same whatever lengths are written into them."""
     message = data[batch.start : batch.body]
-    length_at, buffers, listed = batch.body_length - batch.start, batch.buffers - batch.start, 16 * len(batch.listed)
-    said = _said(message)
-    if length_at - listed < buffers < length_at + 8:
+    length_at, buffers, table_bytes = (
+        batch.body_length - batch.start,
+        batch.buffers - batch.start,
+        16 * len(batch.listed),
+    )
+    fixed = _said(message)
+    if length_at - table_bytes < buffers < length_at + 8:
         raise struct.error("the lengths share bytes with each other")
     for filled in (b"\0", b"\xa5", b"\xff"):
         changed = bytearray(message)
         changed[length_at : length_at + 8] = filled * 8
-        changed[buffers : buffers + listed] = filled * listed
+        changed[buffers : buffers + table_bytes] = filled * table_bytes
         new = _described(memoryview(changed), batch.start, place)
-        if _said(memoryview(changed)) != said or _where(new) != _where(batch):
+        if _said(memoryview(changed)) != fixed or _where(new) != _where(batch):
             raise struct.error("the lengths share bytes with other metadata")
 
 
@@ -329,9 +333,9 @@ def _head(data: memoryview, batch: CountBatch, packed: int) -> bytearray:
     places[places[:, 0] >= after, 0] += moved
     places[places[:, 1] == 0, 0] = 0
     places[batch.place] = batch.listed[batch.place, 0], packed
-    head, listed = bytearray(data[batch.start : batch.body]), places.tobytes()
+    head, encoded = bytearray(data[batch.start : batch.body]), places.tobytes()
     struct.pack_into("<q", head, batch.body_length - batch.start, batch.end - batch.body + moved)
-    head[batch.buffers - batch.start : batch.buffers - batch.start + len(listed)] = listed
+    head[batch.buffers - batch.start : batch.buffers - batch.start + len(encoded)] = encoded
     return head
 
 

@@ -54,7 +54,7 @@ def check_metadata(data: memoryview) -> None:
 def _checked(metadata: memoryview) -> tuple[int, int | None]:
     """Return the length of a message's body and the rows of a record batch; raise where metadata exceed their bytes."""
     message = Table.root(metadata, 0)
-    left = len(metadata) - _noted(message, 4)
+    bytes_left = len(metadata) - _noted(message, 4)
     kind, rows = message.integer(1, "<B"), None
     if kind == _RECORD_BATCH:
         rows = max(0, message.required_table(2).integer(0, "<q"))
@@ -62,9 +62,9 @@ def _checked(metadata: memoryview) -> tuple[int, int | None]:
         if len(metadata) > MOST_SCHEMA:
             raise TooLarge(f"expected a schema of at most {MOST_SCHEMA} bytes")
         schema = message.required_table(2)
-        left -= _noted(schema, 2) + _named(schema)
+        bytes_left -= _noted(schema, 2) + _named(schema)
     body = message.integer(3, "<q")
-    if left < 0 or body < 0:
+    if bytes_left < 0 or body < 0:
         raise struct.error("metadata refer to a text more than once")
     return body, rows
 

@@ -72,11 +72,11 @@ def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], No
 
 def _unfolded(data: memoryview, header: Table, start: int, end: int) -> int:
     """Return the decompressed bytes of a record batch's buffers, as the batch states them."""
-    listed = header.pairs(2)
+    descriptors = header.pairs(2)
     if header.table(3) is None:
-        return sum(max(length, 0) for length in listed[:, 1].tolist())
+        return sum(max(length, 0) for length in descriptors[:, 1].tolist())
     body, total = start + 8 + integer(data, "<i", start + 4), 0
-    for offset, length in listed.tolist():
+    for offset, length in descriptors.tolist():
         if length > 0:
             if offset < 0 or body + offset + 8 > end:
                 raise struct.error("a buffer lies outside the body")

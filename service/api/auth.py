@@ -94,8 +94,8 @@ class Authentication:
 
 def _token(scope: Scope) -> str:
     """Return the bearer token; empty where there is none, or more than one."""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+    headers = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, token = headers[0].decode("latin-1").partition(" ") if len(headers) == 1 else ("", "", "")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

@@ -26,11 +26,13 @@ _VIA = {"zcdp": "zCDP", "rdp": "RDP", "pure": "pure", "analytic": "zCDP, analyti
 _UNEVEN = " Epsilons do not add up here: with equal releases the total can grow fast at first and slowly later."
 
 
-def drawn_at(of: OfGuarantee, asked: Sequence[Fraction]) -> tuple[Fraction, ...]:
+def drawn_at(of: OfGuarantee, deltas: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Return the deltas that a picture needs: those of the request, with the default ones beside a single delta."""
     if of == "rdp":
         return ()
-    return tuple(asked) if len(asked) > 1 else (*PROFILE_DELTAS, *(one for one in asked if one not in PROFILE_DELTAS))
+    return (
+        tuple(deltas) if len(deltas) > 1 else (*PROFILE_DELTAS, *(one for one in deltas if one not in PROFILE_DELTAS))
+    )
 
 
 def spending_picture(history: dict[str, Any], kind: str) -> Response:
@@ -72,24 +74,24 @@ def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kin
 def _profile(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
     lines = []
     for via, label in _VIA.items():
-        found = sorted((one["delta"], one["epsilon"]) for one in guarantee["approximate"] if one["via"] == via)
-        if found:
-            lines.append(Line(label, [epsilon for _, epsilon in found], [delta for delta, _ in found], "-"))
+        points = sorted((one["delta"], one["epsilon"]) for one in guarantee["approximate"] if one["via"] == via)
+        if points:
+            lines.append(Line(label, [epsilon for _, epsilon in points], [delta for delta, _ in points], "-"))
     best = [(one["delta"], one["fixed"]["epsilon"]) for one in guarantee["best"] if one["fixed"] is not None]
-    said = "; ".join(
+    summary = "; ".join(
         f"epsilon {_short(epsilon, ROUND_CEILING)} at delta {delta}" for delta, epsilon in _few(sorted(best))
     )
     panel = Panel(f"Privacy profile of {what}", "epsilon", "delta", lines, ("linear", "log"))
-    return panel, f"Upper bounds by each analysis. The least epsilons: {said or 'none is finite'}."
+    return panel, f"Upper bounds by each analysis. The least epsilons: {summary or 'none is finite'}."
 
 
 def _rdp(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
-    found = [(one["alpha"], one["epsilon"]) for one in guarantee["rdp"] if one["epsilon"] is not None]
-    line = Line("Rényi divergence", [alpha for alpha, _ in found], [epsilon for _, epsilon in found], "o-")
-    scales = ("log", "log") if all(epsilon > 0 for _, epsilon in found) else ("log", "linear")
-    said = "; ".join(f"{_short(epsilon, ROUND_CEILING)} at order {alpha:g}" for alpha, epsilon in _few(found))
+    points = [(one["alpha"], one["epsilon"]) for one in guarantee["rdp"] if one["epsilon"] is not None]
+    line = Line("Rényi divergence", [alpha for alpha, _ in points], [epsilon for _, epsilon in points], "o-")
+    scales = ("log", "log") if all(epsilon > 0 for _, epsilon in points) else ("log", "linear")
+    summary = "; ".join(f"{_short(epsilon, ROUND_CEILING)} at order {alpha:g}" for alpha, epsilon in _few(points))
     panel = Panel(f"Rényi curve of {what}", "order", "epsilon (nats)", [line], scales)
-    return panel, f"Upper bounds. {said or 'None is finite'}."
+    return panel, f"Upper bounds. {summary or 'None is finite'}."
 
 
 def _short(value: float, rounding: str) -> str:

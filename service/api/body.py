@@ -101,9 +101,9 @@ class StrictRoute(APIRoute):
         return read_and_handle
 
     def _check_media_type(self, request: Request) -> None:
-        given = media_type(request.scope)
-        if given != "application/json":
-            raise UnsupportedMediaType(f"expected {self.media_types}, got {given or 'no Content-Type'}")
+        received = media_type(request.scope)
+        if received != "application/json":
+            raise UnsupportedMediaType(f"expected {self.media_types}, got {received or 'no Content-Type'}")
 
 
 class OnlyRoute(StrictRoute):
@@ -114,8 +114,8 @@ class OnlyRoute(StrictRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match every request to the address, whatever its method."""
-        match, found = super().matches(scope)
-        return (Match.FULL if match is Match.PARTIAL else match), found
+        match, child_scope = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
 
 
 class StreamRoute(StrictRoute):
@@ -146,8 +146,8 @@ class StreamRoute(StrictRoute):
 
 def media_type(scope: Scope) -> str:
     """Return the media type of a request's body, without parameters; empty where it has none."""
-    given = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
-    text: str = given.decode("latin-1")
+    header = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
+    text: str = header.decode("latin-1")
     return text.partition(";")[0].strip().lower()
 
 
@@ -166,11 +166,11 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
 
 async def _read_elsewhere(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
     change, state = await change_of(request, request.headers.get("Idempotency-Key")), request.app.state
-    found = await state.helpers.read(request, body)
-    if isinstance(found, Response):
-        return found
+    result = await state.helpers.read(request, body)
+    if isinstance(result, Response):
+        return result
     async with state.turns.place(request.state.principal.name):
-        answer: Response = await change.in_thread(partial(finish, change, found))
+        answer: Response = await change.in_thread(partial(finish, change, result))
     return answer
 
 
@@ -181,15 +181,15 @@ async def _whole_body(request: Request, largest: int, most_items: int) -> bytes:
         TooLarge: the body is too long or has too many items.
         InvalidInput: the client has hung up.
     """
-    body, counted, items = bytearray(), 0, 0
+    body, measured, items = bytearray(), 0, 0
     try:
         async for part in request.stream():
             body += part
             if len(body) > largest:
                 raise TooLarge(f"expected a body of at most {largest} bytes for this operation")
-            if len(body) - counted >= _STEP:
-                items += await to_thread.run_sync(items_in, bytes(memoryview(body)[counted:]))
-                counted = len(body)
+            if len(body) - measured >= _STEP:
+                items += await to_thread.run_sync(items_in, bytes(memoryview(body)[measured:]))
+                measured = len(body)
                 check_items(items, most_items)
     except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
         request.scope["state"].get(GIVEN_UP, lambda: None)()
@@ -264,10 +264,10 @@ def _refuse_constant(_: str) -> Any:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise _Refused("expected each name once in an object")
-    return found
+    return members
 
 
 def _escaped(name: str) -> str:

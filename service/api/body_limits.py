@@ -202,13 +202,13 @@ class _Body:
         if self.has_turn or self.of_page or not self.sender or max(self.length, self.size) <= _LARGE:
             return
         clock = asyncio.get_running_loop().time
-        asked = clock()
+        began = clock()
         try:
             await self.turns.enter(self.sender)
         except TooManyRequests as error:
             raise _Refused(problems.of_error(error, self.path)) from None
         self.has_turn = True
-        self.started = (self.started or asked) + clock() - asked
+        self.started = (self.started or began) + clock() - began
 
     async def sent(self, message: Message) -> None:
         """Pass the answer on, a large one in parts; release the memory when the client has all but the last part."""

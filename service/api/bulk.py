@@ -71,11 +71,11 @@ def register_and_draw(
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
-    given = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
-    given["granularity"] = granularity
-    asked = model_of(NewDraw, given)
+    fields = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
+    fields["granularity"] = granularity
+    new_draw = model_of(NewDraw, fields)
     counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
-    return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts, granularity), "/query"))
+    return _respond(counts, draws.register(account, new_draw, change, partial(_noisy, counts, granularity), "/query"))
 
 
 @router.post("/releases/{release}/draws")
@@ -91,12 +91,12 @@ def draw_mechanism(
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
-    given = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
-    given["granularity"] = granularity
-    asked = model_of(DrawSelection, given)
+    fields = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
+    fields["granularity"] = granularity
+    selection = model_of(DrawSelection, fields)
     counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
     return _respond(
-        counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts, granularity), "/query")
+        counts, draws.draw_of(account, release, selection, change, partial(_noisy, counts, granularity), "/query")
     )
 
 
@@ -108,12 +108,12 @@ def json_parameter(name: str, text: str) -> Any:
         raise in_query(refused, f"/{name}") from None
 
 
-def model_of(model: type[M], given: Mapping[str, Any]) -> M:
+def model_of(model: type[M], fields: Mapping[str, Any]) -> M:
     """Build the model of a JSON body from query parameters."""
     try:
-        return model.model_validate(given)
+        return model.model_validate(fields)
     except ValidationError as error:
-        raise in_query(InvalidInput(problems.faults_of(error, given))) from None
+        raise in_query(InvalidInput(problems.faults_of(error, fields))) from None
 
 
 def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:

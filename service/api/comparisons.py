@@ -185,35 +185,35 @@ def _tails(mechanism: OffsetTails, distances: list[Fraction]) -> list[dict[str, 
     ]
 
 
-def _caption(found: dict[str, Any]) -> Caption:
-    said = (
+def _caption(comparison: dict[str, Any]) -> Caption:
+    variances = (
         f"{row['variance']:.6g} against {row['gaussian_variance']:.6g} with {row['cells']} cells"
-        for row in found["equal_privacy"]
+        for row in comparison["equal_privacy"]
     )
     return Caption(
         "Offset tails beside Gaussian noise",
         "Delta, Rényi divergences and tails at equal variance."
-        f" Variances at equal epsilon and delta: {'; '.join(said)}.",
+        f" Variances at equal epsilon and delta: {'; '.join(variances)}.",
     )
 
 
-def _panels(found: dict[str, Any]) -> list[charts.Panel]:
+def _panels(comparison: dict[str, Any]) -> list[charts.Panel]:
     def lines(name: str, at: str) -> list[charts.Line]:
-        rows = found[name]
+        rows = comparison[name]
         return [
             charts.Line(label, [row[at] for row in rows], [row[field] for row in rows], style)
             for field, label, style in (("offset_tails", "offset tails", "-"), ("gaussian", "Gaussian", "--"))
         ]
 
-    cells = [row["cells"] for row in found["equal_privacy"]]
+    cells = [row["cells"] for row in comparison["equal_privacy"]]
     variances = [
-        charts.Line("offset tails", cells, [row["variance"] for row in found["equal_privacy"]], "o-"),
-        charts.Line("Gaussian", cells, [row["gaussian_variance"] for row in found["equal_privacy"]], "s--"),
+        charts.Line("offset tails", cells, [row["variance"] for row in comparison["equal_privacy"]], "o-"),
+        charts.Line("Gaussian", cells, [row["gaussian_variance"] for row in comparison["equal_privacy"]], "s--"),
     ]
     tails = lines("tails", "x")
-    if found["tails"][0]["bound"] is not None:
-        x = [row["x"] for row in found["tails"]]
-        tails.append(charts.Line("2 exp(-x²/2 sigma²)", x, [row["bound"] for row in found["tails"]], ":"))
+    if comparison["tails"][0]["bound"] is not None:
+        x = [row["x"] for row in comparison["tails"]]
+        tails.append(charts.Line("2 exp(-x²/2 sigma²)", x, [row["bound"] for row in comparison["tails"]], ":"))
     return [
         charts.Panel("Equal variance: delta", "epsilon", "delta", lines("delta", "epsilon"), ("linear", "log")),
         charts.Panel("Equal variance: Rényi", "order", "nats", lines("rdp", "alpha"), ("log", "log")),

@@ -126,8 +126,8 @@ async def change_of(
         parts = (secret, request.method, path, await request.body())
         large = len(parts[-1]) > _LARGE
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
-    kept = getattr(request.state, "kept", None)
-    identity = idempotency.Request(principal.name, idempotency_key, digest, secret, kept, principal.key_id)
+    expected_head = getattr(request.state, "kept", None)
+    identity = idempotency.Request(principal.name, idempotency_key, digest, secret, expected_head, principal.key_id)
     return Change(
         state.database,
         secret,
@@ -199,7 +199,7 @@ class Streamed(StreamingResponse):
     """A streamed response that releases its source however it ends.
 
     Each part is made in one of the principal's turns. No turn is held while a part is sent, so a slow client delays
-    no other client. The source is closed explicitly: after a client hangs up, the error's frames refer to each other and
+    no other. The source is closed explicitly: after a client hangs up, the error's frames refer to each other and
     would keep it until the garbage collector runs.
     """
 

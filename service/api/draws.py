@@ -151,7 +151,7 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
 
 
-def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
+def register(account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
     """Charge a release of one mechanism and store its draw.
 
     Args:
@@ -162,9 +162,9 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
         below: the pointer under which faults of the fields are reported.
     """
     require(change.principal, "pipeline", account)
-    stated, mechanism = stated_mechanism(asked, below)
-    delta = read_delta(asked.delta, f"{below}/delta")
-    new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
+    model, mechanism = stated_mechanism(new_draw, below)
+    delta = read_delta(new_draw.delta, f"{below}/delta")
+    new = NewRelease(new_draw.name, mechanism, document_of(model), tuple(new_draw.tags), delta, f"{below}/mechanism")
     with change.keystream() as keystream:
         # The counts come first: an error in them is reported before the account is read.
         drawn = _drawn(mechanism, noisy, keystream, below)
@@ -172,22 +172,22 @@ def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, belo
         return change.write(draws.register_and_draw, ready, drawn)
 
 
-def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
+def stated_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
     """Return a mechanism to register, with the granularity beside it: as it was sent, and as a value."""
-    stated = on_lattice(asked.mechanism, asked.granularity, below)
-    return stated, mechanism_of(stated, f"{below}/mechanism")
+    model = on_lattice(new_draw.mechanism, new_draw.granularity, below)
+    return model, mechanism_of(model, f"{below}/mechanism")
 
 
 def draw_of(
-    account: str, release: str, asked: DrawSelection, change: Change, noisy: AddNoise, below: str = ""
+    account: str, release: str, selection: DrawSelection, change: Change, noisy: AddNoise, below: str = ""
 ) -> Outcome[DrawRecord]:
     """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
     require(change.principal, "pipeline", account)
-    place = _place(account, release, asked, change, below)
+    place = _place(account, release, selection, change, below)
     mechanism = place.mechanism
     draws.check_turn(place, f"{below}/repetition")
-    unit_of(mechanism, asked.granularity, below)
-    names = [] if asked.partition is None else [asked.partition]
+    unit_of(mechanism, selection.granularity, below)
+    names = [] if selection.partition is None else [selection.partition]
     at, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
     with change.keystream() as keystream:
@@ -195,20 +195,20 @@ def draw_of(
         return change.write(draws.draw, account, release, drawn, refusal)
 
 
-def _place(account: str, release: str, asked: DrawSelection, change: Change, below: str) -> draws.Place:
+def _place(account: str, release: str, selection: DrawSelection, change: Change, below: str) -> draws.Place:
     """Find the mechanism in the release's plan; a helper reads the plan where it is long."""
-    turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
+    turn = Turn(WHOLE if selection.partition is None else selection.partition, selection.repetition)
     with change.database.read() as connection:
         account_id = accounts.read_account(connection, account).id
         is_long = releases.plan_size(connection, release, account_id) > releases.LONG
         elsewhere = change.elsewhere if is_long else None
-        found = None if elsewhere is not None else releases.read_release(connection, account_id, release)
+        record = None if elsewhere is not None else releases.read_release(connection, account_id, release)
     if elsewhere is not None:
-        body = asked.model_dump(include={"mechanism", "partition", "repetition"}) | {"counts": [0]}
+        body = selection.model_dump(include={"mechanism", "partition", "repetition"}) | {"counts": [0]}
         (place,) = elsewhere(f"/v1/accounts/{account}/releases/{release}/draws", json.dumps(body).encode())
-    elif found is not None:
-        plan = found.plan
-        mechanism = next((one for one in mechanisms_of(plan) if one.name == asked.mechanism), None)
+    elif record is not None:
+        plan = record.plan
+        mechanism = next((one for one in mechanisms_of(plan) if one.name == selection.mechanism), None)
         place = None if mechanism is None else draws.place_of(plan, mechanism, turn)
     if change.prices_only:
         raise Found([place])
@@ -247,12 +247,12 @@ def list_draws(
         text = _plan_text(request, connection, release)
     mechanisms = drawn.mechanisms_by_name(text)
     with database.read() as connection:
-        asked = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
+        arguments = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
         if not noisy:
-            outlines = drawn.list_outlines(*asked)
+            outlines = drawn.list_outlines(*arguments)
             last_seq = outlines[-1].head.seq if outlines.more else None
             return ok(page([outline_body(outline) for outline in outlines], last_seq))
-        records = drawn.list_draws(*asked)
+        records = drawn.list_draws(*arguments)
     last = write_cursor(records[-1].head.seq) if records.more else None
     return Streamed(page_of(records, last), media_type="application/json")
 

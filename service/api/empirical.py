@@ -186,12 +186,12 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
         raise InvalidInput.at("/counts", "expected as many counts as residuals")
     sample, generator = residuals_of(residuals), np.random.default_rng()
     try:
-        found = estimate(sample, setting)
+        estimated = estimate(sample, setting)
     except ValueError as error:
         raise InvalidInput.at("/residuals", str(error)) from None
     interval = bootstrap(sample, setting, body.bootstrap, generator) if body.bootstrap else None
     known = bias(sample, setting, body.bootstrap, generator) if body.bootstrap else None
-    answer = shown_estimate(found, interval, known, LARGEST_RANGE) | {"protected": False}
+    answer = shown_estimate(estimated, interval, known, LARGEST_RANGE) | {"protected": False}
     kind = pictures.wanted(request)
     if kind is not None:
         return loss_picture(answer, None if counts is None else (counts, residuals), kind)
@@ -284,18 +284,18 @@ def _question(body: BoundQuestion) -> Question:
 
 def _samples(body: BoundQuestion) -> dict[str, NDArray[np.float64]]:
     pair = {"outputs": body.outputs, "neighbouring_outputs": body.neighbouring_outputs}
-    given = {name: values for name, values in pair.items() if values is not None}
+    present = {name: values for name, values in pair.items() if values is not None}
     if body.residuals is not None:
-        if given:
-            raise InvalidInput.at(f"/{next(iter(given))}", "expected residuals or outputs, got both")
+        if present:
+            raise InvalidInput.at(f"/{next(iter(present))}", "expected residuals or outputs, got both")
         return {"residuals": body.residuals}
-    if not given:
+    if not present:
         raise InvalidInput.at("/residuals", "expected residuals, or outputs and neighbouring_outputs")
-    if len(given) == 1:
-        raise InvalidInput.at(f"/{next(name for name in pair if name not in given)}", "expected both sets of outputs")
+    if len(present) == 1:
+        raise InvalidInput.at(f"/{next(name for name in pair if name not in present)}", "expected both sets of outputs")
     if body.shift is not None:
         raise InvalidInput.at("/shift", "expected a shift only with residuals: outputs are compared as they are")
-    return given
+    return present
 
 
 def _shown(text: str) -> float | None:

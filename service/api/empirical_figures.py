@@ -24,8 +24,8 @@ _NOTE = "Not protected: computed from true counts."
 def loss_picture(answer: dict[str, Any], scatter: Scatter | None, kind: str) -> Response:
     """Draw an estimate."""
     title = f"Empirical privacy loss {answer['epl']:.4g}{_interval(answer['interval'])}"
-    said = f"The largest log ratio of the residuals' smoothed density at places one apart, at {answer['at']:.6g}."
-    return respond(_loss_figure(answer, scatter), kind, Caption(title, f"{said} {_NOTE}"))
+    sentence = f"The largest log ratio of the residuals' smoothed density at places one apart, at {answer['at']:.6g}."
+    return respond(_loss_figure(answer, scatter), kind, Caption(title, f"{sentence} {_NOTE}"))
 
 
 def bound_picture(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any], kind: str) -> Response:

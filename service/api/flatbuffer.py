@@ -41,10 +41,10 @@ class Table:
 
     def required_table(self, number: int) -> "Table":
         """Return a table field that the format requires."""
-        found = self.table(number)
-        if found is None:
+        child = self.table(number)
+        if child is None:
             raise struct.error("a required table is missing")
-        return found
+        return child
 
     def vector(self, number: int) -> tuple[int, int]:
         """Return the position of the first item of a vector or string, and the number of items."""

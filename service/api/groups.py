@@ -96,10 +96,10 @@ def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
     marked = _column(table, "total_only")
     total_only = np.zeros(len(names), bool) if marked is None else _plain(marked, "total_only")
     ages, with_ages = _ages(_column(table, "sex_by_age"), len(names), at)
-    given = _column(table, "total")
-    with_total = np.zeros(len(names), bool) if given is None else given.is_valid().to_numpy(zero_copy_only=False)
+    column = _column(table, "total")
+    with_total = np.zeros(len(names), bool) if column is None else column.is_valid().to_numpy(zero_copy_only=False)
     _check(names, total_only, with_ages, with_total, at)
-    totals = np.zeros(len(names), np.int64) if given is None else _plain(given.fill_null(0), "total")
+    totals = np.zeros(len(names), np.int64) if column is None else _plain(column.fill_null(0), "total")
     _check_counts(totals, lambda place: at(place, "total"))
     return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at)
 

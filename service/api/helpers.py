@@ -102,18 +102,18 @@ class Helpers:
             InvalidInput: the client has hung up.
             ServiceError: the ledger refuses the write.
         """
-        kept, asked = _Kept(request, send), asked_of(request.scope)
+        messages, scope = _Kept(request, send), asked_of(request.scope)
         if change is not None:  # idempotency stays in this process: helpers do not share it
-            asked["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
-        last = await self._while_heard(request, self._work(request, asked, body, change, kept.send))
+            scope["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
+        last = await self._while_heard(request, self._work(request, scope, body, change, messages.send))
         if last is None:
             raise _nobody_hears()
-        await kept.pass_on()  # the helper is free by now, however slowly the client reads
+        await messages.pass_on()  # the helper is free by now, however slowly the client reads
         await send(last)
-        if found := request.scope["state"].get(TO_KEEP):
+        if to_keep := request.scope["state"].get(TO_KEEP):
             state = request.app.state
             with suppress(ServiceError):  # the answer is complete; a later request finds the figures again
-                await self._in_thread(partial(known.keep, state.database, state.secret, found))
+                await self._in_thread(partial(known.keep, state.database, state.secret, to_keep))
 
     def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
         """Return a function that asks a helper for the prices of releases, from the thread that handles the request."""
@@ -156,13 +156,13 @@ class Helpers:
             Unavailable: the helper takes too long, or was ended.
             InvalidInput: the client has hung up.
         """
-        asked = asked_of(request.scope)
-        asked |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
-        asked["headers"] = [(b"content-type", b"application/json")]
-        asked["state"][PRICES_ONLY] = True
-        found = await self._found(request, asked, body)
-        if isinstance(found, list):
-            return found
+        scope = asked_of(request.scope)
+        scope |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        scope["headers"] = [(b"content-type", b"application/json")]
+        scope["state"][PRICES_ONLY] = True
+        figures = await self._found(request, scope, body)
+        if isinstance(figures, list):
+            return figures
         raise RuntimeError("a helper refused to price what had been read")
 
     async def read(self, request: Request, body: bytes) -> Any:
@@ -174,20 +174,20 @@ class Helpers:
         Raises:
             TooManyRequests, Unavailable, InvalidInput: as ``answer``.
         """
-        asked = asked_of(request.scope)
-        asked["state"][READ_ONLY] = True
-        return await self._found(request, asked, body)
+        scope = asked_of(request.scope)
+        scope["state"][READ_ONLY] = True
+        return await self._found(request, scope, body)
 
-    async def _found(self, request: Request, asked: dict[str, Any], body: bytes) -> Any:
-        told: list[Message] = []
+    async def _found(self, request: Request, scope: dict[str, Any], body: bytes) -> Any:
+        messages: list[Message] = []
 
         async def keep(message: Message) -> None:
-            told.append(message)
+            messages.append(message)
 
-        last = await self._while_heard(request, self._work(request, asked, body, None, keep))
+        last = await self._while_heard(request, self._work(request, scope, body, None, keep))
         if last is None:
             raise _nobody_hears()
-        start, *parts = told
+        start, *parts = messages
         headers = dict(start["headers"])
         if headers[b"content-type"] == _PICKLED:
             return pickle.loads(last["body"])  # noqa: S301 - of our own process
@@ -214,14 +214,14 @@ class Helpers:
                 await task
 
     async def _work(
-        self, request: Request, asked: dict[str, Any], body: bytes, change: Change | None, send: Send
+        self, request: Request, scope: dict[str, Any], body: bytes, change: Change | None, send: Send
     ) -> Message:
         async with self.queue.place(request.state.principal.name):
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
             helper.idle, helper.take = False, room_of(request.scope)
             database: Database = request.app.state.database
             try:
-                message = await self._in_time(partial(helper.begin, database, asked, bytes(body)))
+                message = await self._in_time(partial(helper.begin, database, scope, bytes(body)))
                 if change is not None and message["type"] == _WRITE:
                     message = await self._written(helper, change, message)
                 last = await self._relay(helper, request.scope, message, send)
@@ -292,15 +292,15 @@ class _Helper:
         self._moment = 0  # number of the last commit that it has been told of
         self.take: Take = room_of({"state": {}})
 
-    def begin(self, database: Database, asked: dict[str, Any], body: bytes) -> Message:
+    def begin(self, database: Database, scope: dict[str, Any], body: bytes) -> Message:
         """Send a request with the commits since the last one; return the first message that comes back."""
         self._moment, heads = database.known_after(self._moment)
-        return self.ask((asked, body, heads))
+        return self.ask((scope, body, heads))
 
-    def ask(self, said: object) -> Message:
+    def ask(self, message: object) -> Message:
         """Send a request, or the answer that it waits for; return the first message that comes back."""
         with suppress(BrokenPipeError):  # hear() reports why the process ended
-            self._pipe.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
+            self._pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         return self.hear()
 
     def hear(self) -> Message:
@@ -390,10 +390,10 @@ def _nobody_hears() -> InvalidInput:
 
 def asked_of(scope: Scope) -> dict[str, Any]:
     """Return the parts of a request that a helper receives: no key and no cookies, and the principal from its state."""
-    kept = {name: scope[name] for name in _PASSED_ON if name in scope}
+    passed_on = {name: scope[name] for name in _PASSED_ON if name in scope}
     state = {name: scope["state"][name] for name in ("principal", "request_id") if name in scope["state"]}
     headers = [(name, value) for name, value in scope["headers"] if name in _HEADERS]
-    return kept | {"headers": headers, "state": state, "root_path": "", "client": None}
+    return passed_on | {"headers": headers, "state": state, "root_path": "", "client": None}
 
 
 async def _hung_up(receive: Receive) -> None:
@@ -430,11 +430,11 @@ def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
 
 async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> None:
     structlog.contextvars.bind_contextvars(request_id=scope["state"].get("request_id"))
-    left, whole = [body], False
+    unread, whole = [body], False
 
     async def receive() -> Message:
-        if left:
-            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
         await asyncio.Event().wait()  # a hang-up of the client ends the process
         raise AssertionError
 

@@ -204,7 +204,7 @@ def _published(body: Histogram, unit: Fraction) -> list[Published]:
     }
     if len({frozenset(one.margin) for one in body.published}) > MOST_MARGINS:
         raise InvalidInput.at("/published", f"expected totals of at most {MOST_MARGINS} different margins")
-    found: list[Published] = []
+    totals: list[Published] = []
     for number, one in enumerate(body.published):
         at = f"/published/{number}"
         if len(set(one.margin)) < len(one.margin) or not set(one.margin) <= places.keys():
@@ -219,8 +219,8 @@ def _published(body: Histogram, unit: Fraction) -> list[Published]:
             along[axis] = known[value]
         axes = tuple(sorted(along))
         total = in_units(one.total, unit, f"{at}/total")
-        found.append(Published(axes, tuple(along[axis] for axis in axes), total))
-    return found
+        totals.append(Published(axes, tuple(along[axis] for axis in axes), total))
+    return totals
 
 
 def _margin_of_error(law: NoiseLaw, cells: int) -> int:
@@ -273,5 +273,5 @@ def added_up(cells: NDArray[np.int64], axes: Sequence[int]) -> list[int]:
     exact: NDArray[Any] = cells if largest * cells.size < 2**63 else cells.astype(object)
     others = tuple(axis for axis in range(cells.ndim) if axis not in axes)
     sums = exact.sum(axis=others, keepdims=True).transpose(*axes, *others)
-    found: list[int] = sums.ravel().tolist()
-    return found
+    counts: list[int] = sums.ravel().tolist()
+    return counts

@@ -42,8 +42,8 @@ def read_history(
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        body = history_body(connection, found, points)
+        record = accounts.read_account(connection, account)
+        body = history_body(connection, record, points)
     kind = pictures.wanted(request)
     if kind is not None:
         return spending_picture(body, kind)

@@ -71,21 +71,21 @@ class Issuer:
             Unavailable: the key is not cached, and the issuer does not answer.
         """
         age = self._clock() - self._fetched.at
-        found = self._fetched.keys.get((key_id, algorithm))
-        if found is not None and age < _FRESH:
-            return found
+        published = self._fetched.keys.get((key_id, algorithm))
+        if published is not None and age < _FRESH:
+            return published
         fetching = self._fetch_soon()
-        if found is not None and age < _STALE:
-            return found
+        if published is not None and age < _STALE:
+            return published
         if fetching is not None:
             # shared by all waiting requests: a client that hangs up must not cancel it
             await asyncio.shield(asyncio.wrap_future(fetching))
         elif self._failed:
             raise _unavailable(self._next - self._clock())
-        found = self._fetched.keys.get((key_id, algorithm))
-        if found is None:
+        published = self._fetched.keys.get((key_id, algorithm))
+        if published is None:
             raise Unauthenticated("the token is not signed by a key that its issuer publishes")
-        return found
+        return published
 
     def _fetch_soon(self) -> "Future[None] | None":
         """Return the fetch that is running, or a new one; None where the last was a moment ago."""

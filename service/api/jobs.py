@@ -226,9 +226,9 @@ def list_jobs(
     require(principal, "steward")
     after, _, last_id = read_cursor(cursor).partition(" ")
     with database.read() as connection:
-        found = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state, with_room(take))
-    last = f"{found[-1].created_at} {found[-1].id}" if found.more else None
-    return ok(page([_outline(jobs.checked(secret, job)) for job in found], last))
+        records = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state, with_room(take))
+    last = f"{records[-1].created_at} {records[-1].id}" if records.more else None
+    return ok(page([_outline(jobs.checked(secret, job)) for job in records], last))
 
 
 @router.get(
@@ -246,12 +246,12 @@ def read_job(
     """
     require(principal, "steward")
     with database.read() as connection:
-        found = jobs.checked(secret, jobs.read_job(connection, job))
-    _require_reach(principal, found)
+        record = jobs.checked(secret, jobs.read_job(connection, job))
+    _require_reach(principal, record)
     kind = pictures.wanted(request)
-    if found.result is not None and kind is not None:
-        return loss_picture(found.result, None, kind)
-    return ok(job_body(found))
+    if record.result is not None and kind is not None:
+        return loss_picture(record.result, None, kind)
+    return ok(job_body(record))
 
 
 @router.delete("/jobs/{job}", response_model=JobBody)

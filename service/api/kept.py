@@ -55,8 +55,8 @@ class Question:
 
     def known(self, connection: Connection) -> dict[str, Any] | None:
         """Return the answer; None where it is not stored."""
-        found = known.look(connection, self._request.app.state.secret, self._state, [self._subject])
-        answer: dict[str, Any] | None = json.loads(found[self._subject]) if found else None
+        stored = known.look(connection, self._request.app.state.secret, self._state, [self._subject])
+        answer: dict[str, Any] | None = json.loads(stored[self._subject]) if stored else None
         return answer
 
     def answered(self, answer: dict[str, Any]) -> None:
@@ -64,6 +64,6 @@ class Question:
         _leave(self._request, Known(self._subject, self._state, json.dumps(answer)))
 
 
-def _leave(request: Request, found: Known) -> None:
-    if len(found.cost) <= _LARGEST:
-        request.scope["state"].setdefault(TO_KEEP, []).append(found)
+def _leave(request: Request, figures: Known) -> None:
+    if len(figures.cost) <= _LARGEST:
+        request.scope["state"].setdefault(TO_KEEP, []).append(figures)

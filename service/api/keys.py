@@ -158,8 +158,8 @@ def list_keys(
     _require_keeper(principal)
     with database.read() as connection:
         known = sound_keys(connection, secret)
-        found = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
-    return ok(page([_body(record) for record in found], found[-1].id if found.more else None))
+        records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
+    return ok(page([_body(record) for record in records], records[-1].id if records.more else None))
 
 
 @router.delete("/{key}", status_code=204)
@@ -197,9 +197,9 @@ def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Respo
         return record
 
     reload = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), load)
-    made = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=reload)
-    shown = _body(made.result) | {"key": keys.token_of(change.secret, made.result.id)}
-    return respond(Answer(made.status, json.dumps(shown), made.replayed))
+    answer = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=reload)
+    shown = _body(answer.result) | {"key": keys.token_of(change.secret, answer.result.id)}
+    return respond(Answer(answer.status, json.dumps(shown), answer.replayed))
 
 
 def _body(record: KeyRecord) -> dict[str, Any]:

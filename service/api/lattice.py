@@ -68,8 +68,8 @@ def on_lattice(mechanism: Strict, granularity: str | None, below: str) -> Strict
     if own is not None:
         _require_same(parse_exact(own), granularity, below)
         return mechanism
-    stated: Strict = mechanism.model_copy(update={"granularity": granularity})
-    return stated
+    model: Strict = mechanism.model_copy(update={"granularity": granularity})
+    return model
 
 
 def unit_of(mechanism: MechanismValue, granularity: str | None = None, below: str = "") -> Fraction:
@@ -88,8 +88,8 @@ def unit_of(mechanism: MechanismValue, granularity: str | None = None, below: st
     return mechanism.unit
 
 
-def _require_same(own: Fraction, stated: str, below: str) -> None:
-    if own != parse_exact(stated):
+def _require_same(own: Fraction, granularity: str, below: str) -> None:
+    if own != parse_exact(granularity):
         raise InvalidInput.at(
             f"{below}/granularity", "expected the granularity of the mechanism, with which it is charged"
         )

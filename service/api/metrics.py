@@ -137,18 +137,18 @@ def _gauge(name: str, text: str, labels: list[str], values: Iterable[tuple[list[
 
 def _counted(database: Database) -> Iterator[Metric]:
     """Yield the commits of this process, by the database's own counters."""
-    counted = database.counted()
+    counters = database.counted()
     entries = CounterMetricFamily(
         "ledger_journal_entries", "Entries in all journals, including those of parent accounts.", labels=["kind"]
     )
     releases = CounterMetricFamily("ledger_releases", "Releases that were registered.", labels=["state"])
     for kind in get_args(Kind):
-        entries.add_metric([kind], counted["entries", kind])
+        entries.add_metric([kind], counters["entries", kind])
     for state in ("committed", "proposed", "reserved"):
-        releases.add_metric([state], counted["releases", state])
+        releases.add_metric([state], counters["releases", state])
     yield entries
     yield releases
-    draws, values = counted["draws", ""], counted["values", ""]
+    draws, values = counters["draws", ""], counters["values", ""]
     yield CounterMetricFamily("ledger_draws", "Draws that were stored.", value=draws)
     yield CounterMetricFamily("ledger_draw_values", "Noisy values in stored draws.", value=values)
 
@@ -237,9 +237,9 @@ def _accounts(observed: Observed) -> list[AccountRecord]:
         for first in range(0, len(names), _AT_ONCE):
             some = frozenset(names[first : first + _AT_ONCE])
             after = ""
-            while found := accounts.list_accounts(connection, after, _AT_ONCE, some):
-                shown += [without_due(connection, account, now) for account in found]
-                after = found[-1].name
+            while page := accounts.list_accounts(connection, after, _AT_ONCE, some):
+                shown += [without_due(connection, account, now) for account in page]
+                after = page[-1].name
     return shown
 
 

@@ -55,8 +55,8 @@ class Surroundings:
             return
         _take_path(scope)
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        client_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = client_id if _REQUEST_ID.fullmatch(client_id) else str(uuid.uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
         # Never unbound: the server logs a crash after this, and its task ends with the request.
         structlog.contextvars.bind_contextvars(request_id=request_id)
@@ -86,14 +86,14 @@ class Surroundings:
             self._tell(scope, status or 500, time.perf_counter() - started)
 
     def _headers(self, path: str, request_id: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        given = dict(headers)
-        is_page = given.get(b"content-type", b"").startswith(b"text/html")
+        present = dict(headers)
+        is_page = present.get(b"content-type", b"").startswith(b"text/html")
         own = (
             (b"x-request-id", request_id.encode("latin-1")),
             (b"cache-control", b"no-store" if path.startswith("/v1") else b"no-cache"),
             *(self.page_headers if is_page else self.other_headers),
         )
-        return [*headers, *(header for header in own if header[0] not in given)]
+        return [*headers, *(header for header in own if header[0] not in present)]
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         state, method = scope["state"], scope["method"]
@@ -111,8 +111,8 @@ class Surroundings:
             more["client"] = (scope.get("client") or ("unknown",))[0]
         tell = _log.debug if scope["path"] in PROBES and status == 200 else _log.info
         more = {"method": method, "route": route, "path": scope["path"]} | more
-        told = {name: value and value[:_LONGEST] for name, value in more.items()}  # these texts come from outside
-        tell("request", status=status, milliseconds=round(seconds * 1000, 1), **told)
+        fields = {name: value and value[:_LONGEST] for name, value in more.items()}  # these texts come from outside
+        tell("request", status=status, milliseconds=round(seconds * 1000, 1), **fields)
 
 
 def template_of(scope: Scope) -> str | None:

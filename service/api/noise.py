@@ -98,12 +98,12 @@ def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
         raise InvalidInput.at("/cells", f"expected at most {MOST_CELLS[kind]} for {body.mechanism}")
     if body.sub_gaussian and kind in (Gaussian, DiscreteGaussian):
         raise InvalidInput.at("/sub_gaussian", "expected this field only with osgt and discrete_osgt")
-    found = replace(_least(kind, sensitivity, target), cells=body.cells)
+    mechanism = replace(_least(kind, sensitivity, target), cells=body.cells)
     return ok(
         {
-            "mechanism": write_plan(found),
-            "variance": number_up(variance_of(found)),
-            "cost": cost_of(found, Neighbouring.ADD_REMOVE, (target.delta,)),
+            "mechanism": write_plan(mechanism),
+            "variance": number_up(variance_of(mechanism)),
+            "cost": cost_of(mechanism, Neighbouring.ADD_REMOVE, (target.delta,)),
         }
     )
 

@@ -127,11 +127,11 @@ def _header(token: str) -> tuple[str, str]:
 
 def _claim(claims: dict[str, Any], name: str) -> Any:
     """Return a claim by its name, or by a JSON pointer such as /realm_access/roles; None where it is absent."""
-    found: Any = claims
+    value: Any = claims
     for step in name[1:].split("/") if name.startswith("/") else [name]:
         key = step.replace("~1", "/").replace("~0", "~") if name.startswith("/") else step
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _texts(value: Any) -> list[str] | None:

@@ -83,5 +83,5 @@ def _named(svg: bytes, caption: Caption) -> bytes:
     """Return an SVG picture with a title and description for screen readers."""
     before, opening, rest = svg.partition(b"<svg ")
     attributes, end, drawing = rest.partition(b">")
-    said = f"<title>{escape(caption.title)}</title><desc>{escape(caption.description)}</desc>".encode()
-    return before + opening + b'role="img" ' + attributes + end + said + drawing
+    labels = f"<title>{escape(caption.title)}</title><desc>{escape(caption.description)}</desc>".encode()
+    return before + opening + b'role="img" ' + attributes + end + labels + drawing

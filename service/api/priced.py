@@ -54,7 +54,7 @@ _kept = _Kept()
 
 
 def prepared(
-    change: Change, account: str, stated: Sequence[NewRelease], *, costs: bool = True
+    change: Change, account: str, releases: Sequence[NewRelease], *, costs: bool = True
 ) -> tuple[list[Prepared], list[str]]:
     """Prepare releases and compute the guarantee of each, before the account is locked, since this takes long.
 
@@ -70,19 +70,19 @@ def prepared(
         TooManyRequests, Unavailable: no helper can price them now.
     """
     line = accounts.line_of(change.database, account)
-    deltas = charges.deltas_of(change.database, line, stated)
-    keys = [Key(id(one.plan), delta) for one, delta in zip(stated, deltas, strict=True)]
-    unlike = dict(zip(keys, zip(stated, deltas, strict=True), strict=True))
-    asked = []
+    deltas = charges.deltas_of(change.database, line, releases)
+    keys = [Key(id(one.plan), delta) for one, delta in zip(releases, deltas, strict=True)]
+    unlike = dict(zip(keys, zip(releases, deltas, strict=True), strict=True))
+    requests = []
     for one, delta in unlike.values():
         check_relation(one.plan, line.neighbouring, one.pointer)
-        asked.append(_Asked.of(one, delta, line, costs))
+        requests.append(_Asked.of(one, delta, line, costs))
     if not change.prices_only:
-        check_work(change.most_work, sum(one.work for one in asked), stated[0].pointer)
-    found = dict(zip(unlike, _figures(change, line, asked), strict=True))
-    prices = {id(one.plan): found[key][0] for one, key in zip(stated, keys, strict=True)}
-    new = charges.prepare(change.database, account, stated, prices, deltas)
-    return new, [found[key][1] for key in keys]
+        check_work(change.most_work, sum(one.work for one in requests), releases[0].pointer)
+    figures = dict(zip(unlike, _figures(change, line, requests), strict=True))
+    prices = {id(one.plan): figures[key][0] for one, key in zip(releases, keys, strict=True)}
+    new = charges.prepare(change.database, account, releases, prices, deltas)
+    return new, [figures[key][1] for key in keys]
 
 
 def cost_of_stored(change: Change, account: str, release_id: str) -> str:
@@ -101,17 +101,17 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
         if elsewhere is None:
             release = releases.read_release(connection, line.account_id, release_id)
         else:
-            found = known.look(connection, change.secret, known.FOUND_BY, [subject])
-            if found:
-                return found[subject]
+            stored = known.look(connection, change.secret, known.FOUND_BY, [subject])
+            if stored:
+                return stored[subject]
     if elsewhere is not None:
         found_there: list[Figures] = elsewhere(f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
         ((_, cost),) = found_there
         with suppress(ServiceError):  # a later request can compute it again
             known.keep(change.database, change.secret, [known.Known(subject, known.FOUND_BY, cost)])
         return cost
-    stated = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
-    ((_, cost),) = _figures(change, line, [_Asked.of(stated, release.delta, line, costs=True)])
+    request = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
+    ((_, cost),) = _figures(change, line, [_Asked.of(request, release.delta, line, costs=True)])
     return cost
 
 
@@ -150,30 +150,30 @@ class _Asked:
         return prices, cost_text(self.plan, line.neighbouring, self.delta) if self.costs else ""
 
 
-def _figures(change: Change, line: Line, asked: Sequence[_Asked]) -> list[Figures]:
+def _figures(change: Change, line: Line, requests: Sequence[_Asked]) -> list[Figures]:
     """Compute figures here where that is fast or they are cached; else by a helper."""
     if change.prices_only:
-        raise Found([one.figures(line) for one in asked])
+        raise Found([one.figures(line) for one in requests])
     elsewhere = change.elsewhere
-    keys = [_key(one, line) if one.work > effort.LIGHT else None for one in asked]
-    known = [one.figures(line) if key is None else _kept.get(key) for one, key in zip(asked, keys, strict=True)]
+    keys = [_key(one, line) if one.work > effort.LIGHT else None for one in requests]
+    known = [one.figures(line) if key is None else _kept.get(key) for one, key in zip(requests, keys, strict=True)]
     missing = [place for place, figures in enumerate(known) if figures is None]
     if missing:
-        lacking = [asked[place] for place in missing]
+        lacking = [requests[place] for place in missing]
         if elsewhere is None:
             found = [one.figures(line) for one in lacking]
         else:
-            listed = [{"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)} for one in lacking]
-            found = elsewhere(f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": listed}).encode())
+            documents = [{"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)} for one in lacking]
+            found = elsewhere(f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": documents}).encode())
         for place, figures in zip(missing, found, strict=True):
             known[place] = figures
             _kept.put(keys[place] or "", figures)
     return [figures for figures in known if figures is not None]
 
 
-def _key(asked: _Asked, line: Line) -> str:
+def _key(request: _Asked, line: Line) -> str:
     parts: tuple[str, ...] = (
-        json.dumps(asked.release.document), exact_text(asked.delta), line.neighbouring.value, str(asked.costs),
+        json.dumps(request.release.document), exact_text(request.delta), line.neighbouring.value, str(request.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

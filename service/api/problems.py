@@ -174,10 +174,12 @@ def of_error(error: ServiceError, instance: str) -> Problem:
         case errors.InvalidInput(faults=faults):
             return validation(faults, instance)
         case errors.BudgetExceeded(failures=failures):
-            listed = [_overrun(failure) for failure in failures]
-            first: dict[str, Any] = listed[0]
+            overruns = [_overrun(failure) for failure in failures]
+            first: dict[str, Any] = overruns[0]
             multiplier = error.noise_multiplier()
-            return problem(code, str(error), instance, **first, failures=listed, noise_multiplier_that_fits=multiplier)
+            return problem(
+                code, str(error), instance, **first, failures=overruns, noise_multiplier_that_fits=multiplier
+            )
         case errors.AlreadyDrawn(draw=draw) | errors.Gone(draw=draw):
             return problem(code, str(error), instance, draw=draw)
         case errors.Incomplete(missing=missing):
@@ -204,10 +206,10 @@ def _overrun(failure: Overrun) -> dict[str, Any]:
 
 def validation(faults: Iterable[Fault], instance: str) -> Problem:
     """Return the answer to an invalid request."""
-    listed = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
-    places = ", ".join(fault["pointer"] or "the body" for fault in listed[:3])
-    detail = f"{len(listed)} {'fault' if len(listed) == 1 else 'faults'}: {places}"
-    return problem("validation", detail, instance, errors=listed)
+    errors = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
+    places = ", ".join(fault["pointer"] or "the body" for fault in errors[:3])
+    detail = f"{len(errors)} {'fault' if len(errors) == 1 else 'faults'}: {places}"
+    return problem("validation", detail, instance, errors=errors)
 
 
 def install(app: FastAPI) -> None:
@@ -253,11 +255,11 @@ def install(app: FastAPI) -> None:
 def _allowed(app: FastAPI, request: Request) -> list[str]:
     """Return the methods of an address; Starlette's own Allow names only those of the first route."""
     scopes = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
-    found = {
+    methods = {
         method: next((route for route in app.router.routes if route.matches(scope)[0] is Match.FULL), None)
         for method, scope in scopes.items()
     }
-    return [method for method, route in found.items() if method in (getattr(route, "methods", None) or ())]
+    return [method for method, route in methods.items() if method in (getattr(route, "methods", None) or ())]
 
 
 def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
@@ -272,8 +274,8 @@ def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
 
 def faults_of(error: ValidationError, document: Any) -> list[Fault]:
     """Return a model's faults in a document, with pointers as if the document were the body."""
-    listed = error.errors(include_url=False, include_input=False)
-    return [_fault({**fault, "loc": ("body", *fault["loc"])}, document) for fault in listed]
+    errors = error.errors(include_url=False, include_input=False)
+    return [_fault({**fault, "loc": ("body", *fault["loc"])}, document) for fault in errors]
 
 
 def pointer_of(path: Sequence[int | str], body: Any) -> str:

@@ -182,22 +182,22 @@ def read_release_entry(
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release).seen(now)
+        record = releases.read_release(connection, owner.id, release).seen(now)
         drawn = count_draws(connection, owner.id, release)
-    if found.state in ("voided", "expired"):
-        raise Conflict(f"the release is {found.state}: none of it was published")
-    plan = found.plan
-    said = {name: value for name, value in owner.metadata.items() if name not in _OWN} | found.metadata
+    if record.state in ("voided", "expired"):
+        raise Conflict(f"the release is {record.state}: none of it was published")
+    plan = record.plan
+    metadata = {name: value for name, value in owner.metadata.items() if name not in _OWN} | record.metadata
     known = {
-        "name": found.name,
+        "name": record.name,
         "description": owner.description,
         "release_type": "One release",
-        "url_slug": texts.slug(f"{account} {found.name} {found.id[:8]}"),
-        **texts.parameters(owner, plan, found.delta),
-        "composition": texts.of_release(owner, found, plan),
+        "url_slug": texts.slug(f"{account} {record.name} {record.id[:8]}"),
+        **texts.parameters(owner, plan, record.delta),
+        "composition": texts.of_release(owner, record, plan),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }
-    return _answer(request, entry_of(known, said, owner.unit, texts.adjacency(owner)))
+    return _answer(request, entry_of(known, metadata, owner.unit, texts.adjacency(owner)))
 
 
 @router.get("/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
@@ -223,27 +223,27 @@ def read_account_entry(
     the details. Where the account is above that budget, since releases were priced again, there is no entry: 409.
     """
     require(principal, "auditor", account)
-    asked = read_delta(delta, "/query/delta")
+    requested = read_delta(delta, "/query/delta")
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        committed, held = spending.counts(connection, found)
-        now = present(connection, found, clock.now())
+        record = accounts.read_account(connection, account)
+        committed, held = spending.counts(connection, record)
+        now = present(connection, record, clock.now())
         largest = largest_budget(connection, now.account)
-        drawn = count_draws(connection, found.id, None)
+        drawn = count_draws(connection, record.id, None)
     owner, plan = now.account, spending.composed(committed + (held - now.expired))
     known = {
         "name": account,
         "description": owner.description,
         "release_type": "Many releases" if owner.releases != 1 else "One release",
         "url_slug": texts.slug(account),
-        **texts.budget_parameters(owner, largest, usual_delta(largest) if asked is None else asked),
+        **texts.budget_parameters(owner, largest, usual_delta(largest) if requested is None else requested),
         "composition": texts.of_account(owner),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }
     return _answer(request, entry_of(known, owner.metadata, owner.unit, texts.adjacency(owner)))
 
 
-def entry_of(known: dict[str, Any], said: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
+def entry_of(known: dict[str, Any], metadata: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
     """Build the entry: metadata take precedence over the ledger's names, and follow its statements.
 
     Raises:
@@ -251,11 +251,11 @@ def entry_of(known: dict[str, Any], said: Metadata, unit: str, adjacency: str) -
     """
     stated = known | {"privacy_unit": unit, "privacy_unit_details": adjacency}
     # an import may contain more
-    said = {name: value for name, value in said.items() if name in MetadataModel.model_fields}
-    fields: dict[str, Any] = {name: value for name, value in stated.items() if value} | said
+    metadata = {name: value for name, value in metadata.items() if name in MetadataModel.model_fields}
+    fields: dict[str, Any] = {name: value for name, value in stated.items() if value} | metadata
     for name in ("privacy_unit_details", "privacy_parameters_details", "composition", "mechanisms"):
-        if name in said:
-            fields[name] = f"{stated[name]}\n\n{said[name]}"
+        if name in metadata:
+            fields[name] = f"{stated[name]}\n\n{metadata[name]}"
     missing = [name for name, field in Basic.model_fields.items() if field.is_required() and name not in fields]
     if fields.keys() & {"sources", "notes"} and "registry_authors" not in fields:
         missing.append("registry_authors")

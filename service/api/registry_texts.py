@@ -104,9 +104,9 @@ def _figures(cost: dict[str, Any]) -> Iterator[str]:
             yield rf"- Rényi DP of order $\alpha = {point['alpha']}$: $\varepsilon = {point['epsilon']}$"
     if cost["delta"]:
         yield rf"- but for a probability of $\delta = {cost['delta']}$, which mechanisms declare"
-    for said in cost["approximate"]:
-        at = rf"$\varepsilon = {said['epsilon']}$ at $\delta = {said['delta']}$"
-        yield rf"- $(\varepsilon, \delta)$-DP: {at}, {_ANALYSES[said['via']]}; {_HOLDS[said['adaptive']]}"
+    for statement in cost["approximate"]:
+        at = rf"$\varepsilon = {statement['epsilon']}$ at $\delta = {statement['delta']}$"
+        yield rf"- $(\varepsilon, \delta)$-DP: {at}, {_ANALYSES[statement['via']]}; {_HOLDS[statement['adaptive']]}"
 
 
 def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) -> dict[str, Any]:
@@ -122,13 +122,15 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
         plan = Declared(guarantee=_declaration(largest), reference="the budget")
         shown = parameters(account, plan, _room_at(delta, largest))
     stated = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
-    left = ", ".join(f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition")
-    said = (
+    remaining = ", ".join(
+        f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition"
+    )
+    sentences = (
         f"The parameters are the account's budget, the largest that it has had: {stated}. At journal entry"
-        f" {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {left}."
+        f" {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {remaining}."
     )
     details = shown["privacy_parameters_details"]
-    shown["privacy_parameters_details"] = f"{said}\n\n{details}" if details else said
+    shown["privacy_parameters_details"] = f"{sentences}\n\n{details}" if details else sentences
     return shown
 
 
@@ -197,21 +199,20 @@ def _outline(plan: Plan, depth: int) -> Iterator[str]:
 
 def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
     """Describe each different mechanism of a plan with its parameters, and the generation of its noise."""
-    counted: dict[str, tuple[list[str], int, list[str]]] = {}
+    rows: dict[str, tuple[list[str], int, list[str]]] = {}
     drawable = False
     for mechanism, times in _mechanisms(plan, 1):
         drawable = drawable or mechanism.DRAWN
         cells = _row(mechanism, neighbouring)
-        row, before, names = counted.setdefault(" ".join(cells), (cells, 0, []))
+        row, before, names = rows.setdefault(" ".join(cells), (cells, 0, []))
         if mechanism.name is not None and len(names) < _MOST_NAMES:
             names.append(_code(mechanism.name))
-        counted[" ".join(cells)] = row, before + times, names
+        rows[" ".join(cells)] = row, before + times, names
     table = ["| mechanism | parameters | sensitivity | cells | times | such as |", "|---|---|---|---|---|---|"]
     table += [
-        f"| {' | '.join(row)} | {times} | {', '.join(names)} |"
-        for row, times, names in [*counted.values()][:_MOST_ROWS]
+        f"| {' | '.join(row)} | {times} | {', '.join(names)} |" for row, times, names in [*rows.values()][:_MOST_ROWS]
     ]
-    more = [f"\n... and {len(counted) - _MOST_ROWS} more that are unlike these."] if len(counted) > _MOST_ROWS else []
+    more = [f"\n... and {len(rows) - _MOST_ROWS} more that are unlike these."] if len(rows) > _MOST_ROWS else []
     return "\n".join([*table, *more, "", _implementation(draws, drawable)])
 
 
@@ -223,14 +224,14 @@ def _mechanisms(plan: Plan, times: int) -> Iterator[tuple[Mechanism, int]]:
 
 
 def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:
-    stated = write_plan(replace(mechanism, name=None, tags=()))
-    kind, sensitivity = stated.pop("type"), stated.pop("sensitivity", "")
+    document = write_plan(replace(mechanism, name=None, tags=()))
+    kind, sensitivity = document.pop("type"), document.pop("sensitivity", "")
     default = "" if not mechanism.ADDITIVE else 1 if neighbouring is Neighbouring.ADD_REMOVE else 2
-    cells = stated.pop("cells", default)
-    reference = stated.pop("reference", None)
-    said = ", ".join(f"{name} = {_figure(value)}" for name, value in stated.items())
-    said += "" if reference is None else f" ({_plain(reference)})"
-    return [kind.replace("_", " "), said, _figure(sensitivity), str(cells)]
+    cells = document.pop("cells", default)
+    reference = document.pop("reference", None)
+    text = ", ".join(f"{name} = {_figure(value)}" for name, value in document.items())
+    text += "" if reference is None else f" ({_plain(reference)})"
+    return [kind.replace("_", " "), text, _figure(sensitivity), str(cells)]
 
 
 def _figure(value: Any) -> str:

@@ -190,8 +190,8 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
     """
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}
-    stated = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
-    return _register(change, _Ready(*prepared(change, account, stated), is_batch=True))
+    new_releases = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
+    return _register(change, _Ready(*prepared(change, account, new_releases), is_batch=True))
 
 
 router.routes.extend(batches.routes)  # before the routes of one release
@@ -220,15 +220,17 @@ def list_releases(
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take))
-        costs = costs_of(connection, request, owner, found)
+        records = releases.list_releases(
+            connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take)
+        )
+        costs = costs_of(connection, request, owner, records)
         owner = without_due(connection, owner, now)
-        drawn = partitions.drawn_for(connection, [release.id for release in found])
+        drawn = partitions.drawn_for(connection, [release.id for release in records])
     shown = [
         body_of(release, owner, now, drawn.get(release.id, [])) | {"plan": release.document, "cost": cost}
-        for release, cost in zip(found, costs, strict=True)
+        for release, cost in zip(records, costs, strict=True)
     ]
-    return ok(page(shown, found[-1].head.seq if found.more else None))
+    return ok(page(shown, records[-1].head.seq if records.more else None))
 
 
 @router.get("/{release}", response_model=ReleaseBody)
@@ -249,11 +251,11 @@ def read_release(
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release).seen(now)
-        (cost,) = costs_of(connection, request, owner, [found])
+        record = releases.read_release(connection, owner.id, release).seen(now)
+        (cost,) = costs_of(connection, request, owner, [record])
         owner = without_due(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
-    return ok(body_of(found, owner, now, drawn) | {"plan": found.document, "cost": cost})
+    return ok(body_of(record, owner, now, drawn) | {"plan": record.document, "cost": cost})
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))

@@ -20,24 +20,24 @@ async def check_kept(request: Request) -> None:
         InvalidInput: the header is malformed, or the address names no account.
         LedgerRolledBack: the entry is not in the account's journal.
     """
-    given = request.headers.getlist(HEADER)
-    if not given:
+    headers = request.headers.getlist(HEADER)
+    if not headers:
         return
     account = request.path_params.get("account")
     if account is None:
         raise InvalidInput.at(_POINTER, "expected no such header: the address names no account")
-    if len(given) > 1:
+    if len(headers) > 1:
         raise InvalidInput.at(_POINTER, "expected the header once")
     try:
-        kept = Kept(account, read_head(given[0].strip()))
+        reference = Kept(account, read_head(headers[0].strip()))
     except ValueError as error:
         raise InvalidInput.at(_POINTER, str(error)) from None
     if not request.state.principal.may_use(account):
         return  # the handler refuses it; this key may not read the journal
-    await to_thread.run_sync(_look, request.app.state.database, kept)
-    request.state.kept = kept
+    await to_thread.run_sync(_look, request.app.state.database, reference)
+    request.state.kept = reference
 
 
-def _look(database: Database, kept: Kept) -> None:
+def _look(database: Database, reference: Kept) -> None:
     with database.read() as connection:
-        require_kept(connection, kept)
+        require_kept(connection, reference)

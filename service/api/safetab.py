@@ -167,9 +167,9 @@ def _level(design: Design, level: Level, noise: Noise) -> dict[str, Any]:
     }
 
 
-def _printed(found: Analysis) -> dict[str, Any]:
-    shown = number_up(found.epsilon) if found.sound else float(found.epsilon)
-    return {"name": found.name, "epsilon": shown, "delta": stated(found.delta, number_up), "sound": found.sound}
+def _printed(printed: Analysis) -> dict[str, Any]:
+    shown = number_up(printed.epsilon) if printed.sound else float(printed.epsilon)
+    return {"name": printed.name, "epsilon": shown, "delta": stated(printed.delta, number_up), "sound": printed.sound}
 
 
 def _analyses(plan: Sequence, delta: Fraction) -> list[dict[str, Any]]:

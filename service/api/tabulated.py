@@ -116,8 +116,8 @@ def json_of(record: DrawRecord, layout: Layout) -> Iterator[str]:
         for number in range(first, min(first + _PART, len(layout.groups))):
             detail, end = int(layout.details[number]), int(ends[number])
             noisy = record.noisy[end - SIZES[detail] : end].tolist()
-            named = {"group": layout.groups[number], "total_only": detail == TOTAL_ONLY, "detail": DETAILS[detail]}
-            rows.append(named | {"noisy": noisy})
+            group = {"group": layout.groups[number], "total_only": detail == TOTAL_ONLY, "detail": DETAILS[detail]}
+            rows.append(group | {"noisy": noisy})
         yield (", " if first else "") + json.dumps(rows)[1:-1]
     yield "]}"
 

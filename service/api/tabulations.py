@@ -93,27 +93,27 @@ def tabulate_stream(
     age_bins: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Tabulate population groups that are sent as an Arrow stream."""
-    given: dict[str, Any] = {"level": level}
+    fields: dict[str, Any] = {"level": level}
     for name, text in (("thresholds", thresholds), ("age_bins", age_bins)):
         if text is not None:
-            given[name] = json_parameter(name, text)
-    asked = model_of(TabulationTerms, given)
+            fields[name] = json_parameter(name, text)
+    terms = model_of(TabulationTerms, fields)
     given_groups = groups.of_stream(upload.body, upload.most_bytes, upload.take)
-    drawn = _tabulate(account, release, asked, given_groups, change, "/query")
+    drawn = _tabulate(account, release, terms, given_groups, change, "/query")
     headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
     return Streamed(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)
 
 
 def _tabulate(
-    account: str, release: str, asked: TabulationTerms, given: NamedGroups, change: Change, below: str
+    account: str, release: str, asked: TabulationTerms, groups: NamedGroups, change: Change, below: str
 ) -> Outcome[DrawRecord]:
     """Draw and store the noisy counts of groups; ``below`` is the pointer under which faults are reported."""
     require(change.principal, "pipeline", account)
     rules = _rules(asked, below)
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release)
-    plan = found.plan  # after the transaction: reading a long plan takes seconds
+        record = releases.read_release(connection, owner.id, release)
+    plan = record.plan  # after the transaction: reading a long plan takes seconds
     level = find_level(plan, asked.level)
     laws = None if level is None else laws_of(level)
     if level is None or laws is None:
@@ -122,7 +122,7 @@ def _tabulate(
         )
     with change.keystream() as keystream:
         try:
-            details, noisy = tabulate(given.counts, rules, Laws(*laws), keystream)
+            details, noisy = tabulate(groups.counts, rules, Laws(*laws), keystream)
         except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
             raise InvalidInput.at(f"{below}/level", str(error)) from None
         total, _, step_2 = laws
@@ -134,20 +134,20 @@ def _tabulate(
         digits = (details + ord("0")).astype("u1").tobytes().decode()
         mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
         terms = terms_of(rules, mechanisms, level.count, margins)
-        layout = Layout(level.name, terms, given.names, digits)
-        refusal = _refusal(level, given, change.require_partitions)
+        layout = Layout(level.name, terms, groups.names, digits)
+        refusal = _refusal(level, groups, change.require_partitions)
         return change.write(tabulations.tabulate, account, release, plan, level, layout, noisy, refusal)
 
 
-def _refusal(level: Level, given: NamedGroups, required: bool) -> ServiceError | None:
+def _refusal(level: Level, groups: NamedGroups, required: bool) -> ServiceError | None:
     """Return the reason why groups are not drawn by the mechanisms that would draw them; None where all may be."""
-    marked = given.counts.total_only
+    marked = groups.counts.total_only
     for mechanism, drawn in ((level.total, marked), (level.step_1, ~marked), (level.step_2, ~marked)):
         places = np.flatnonzero(drawn).tolist()
-        names = [given.names[place] for place in places]
+        names = [groups.names[place] for place in places]
 
         def at(number: int, places: list[int] = places) -> str:
-            return given.at(places[number], "group")
+            return groups.at(places[number], "group")
 
         refusal = partitions.refusal(mechanism, names, at, required=required)
         if refusal is not None:
@@ -155,11 +155,11 @@ def _refusal(level: Level, given: NamedGroups, required: bool) -> ServiceError |
     return None
 
 
-def _rules(asked: TabulationTerms, below: str) -> Rules:
-    first, second, third = asked.thresholds
+def _rules(terms: TabulationTerms, below: str) -> Rules:
+    first, second, third = terms.thresholds
     if not first <= second <= third:
         raise InvalidInput.at(f"{below}/thresholds", "expected ascending thresholds")
-    bins = {name: tuple(ages) for name, ages in asked.age_bins.model_dump().items()}
+    bins = {name: tuple(ages) for name, ages in terms.age_bins.model_dump().items()}
     for name, ages in bins.items():
         if ages[0] != 0 or ages[-1] >= MOST_AGES or any(a >= b for a, b in pairwise(ages)):
             raise InvalidInput.at(f"{below}/age_bins/{name}", f"expected ascending ages from 0 to below {MOST_AGES}")

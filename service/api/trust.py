@@ -121,10 +121,10 @@ def verify_account(
     operation takes some seconds for a million entries, and charges go on meanwhile.
     """
     require(principal, "auditor", account)
-    kept: list[Head] = []
+    kept_heads: list[Head] = []
     if head is not None:
         try:
-            kept.append(journal.read_head(head))
+            kept_heads.append(journal.read_head(head))
         except ValueError as error:
             raise InvalidInput.at("/query/head", str(error)) from None
     try:
@@ -132,9 +132,9 @@ def verify_account(
     except BrokenMark as broken:
         raise Unavailable("the high-water mark cannot be read", for_operator=str(broken)) from None
     if mark is not None and account in mark.heads:
-        kept.append(mark.heads[account])
+        kept_heads.append(mark.heads[account])
     with database.read() as connection:
-        verdict = verify(connection, account, kept)
+        verdict = verify(connection, account, kept_heads)
     body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}
     if verdict.first_bad is not None:
         body["first_bad"] = {"seq": verdict.first_bad.seq, "reason": verdict.first_bad.reason}

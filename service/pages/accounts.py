@@ -8,9 +8,9 @@ from service.pages.layout import page
 
 async def accounts_page(visit: Visit) -> Response:
     """Render a page of accounts."""
-    asked = visit.request.query_params
-    parent = asked.get("parent")
-    query = {"limit": 50, "cursor": asked.get("cursor"), "parent": parent}
-    found = await get(visit, address("accounts"), query)
-    shown = {"accounts": found["items"], "next_cursor": found["next_cursor"], "parent": parent}
+    parameters = visit.request.query_params
+    parent = parameters.get("parent")
+    query = {"limit": 50, "cursor": parameters.get("cursor"), "parent": parent}
+    accounts = await get(visit, address("accounts"), query)
+    shown = {"accounts": accounts["items"], "next_cursor": accounts["next_cursor"], "parent": parent}
     return page(visit.request, "accounts.html", shown)

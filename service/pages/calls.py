@@ -88,8 +88,8 @@ async def send(
         Refused: the answer is a problem.
     """
     content = None if body is None else json.dumps(body).encode()
-    given = {} if once is None else {"idempotency-key": once}
-    answer = await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=given)
+    headers = {} if once is None else {"idempotency-key": once}
+    answer = await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=headers)
     return await _json(answer)
 
 
@@ -104,9 +104,9 @@ async def ask(
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """Send a request and return the whole answer, whatever its status."""
-    given = {"accept": "application/json"} | dict(headers or {})
+    sent_headers = {"accept": "application/json"} | dict(headers or {})
     if content is not None:
-        given = {"content-type": "application/json"} | given
+        sent_headers = {"content-type": "application/json"} | sent_headers
     waiting = [content or b""]
     parts: list[bytes] = []
     start: Message = {}
@@ -124,7 +124,7 @@ async def ask(
         else:
             parts.append(message.get("body", b""))
 
-    await request.app(_scope(request.scope, key, method, path, query, given), receive, keep)
+    await request.app(_scope(request.scope, key, method, path, query, sent_headers), receive, keep)
     received = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     return Answer(start["status"], received, b"".join(parts))
 
@@ -150,12 +150,12 @@ class Relayed(Response):
 
         async def relay(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
+                relayed = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
                 if self.download is not None and message["status"] == 200:
-                    kept.append(
+                    relayed.append(
                         (b"content-disposition", f"attachment; filename*=UTF-8''{quote(self.download)}".encode())
                     )
-                message = {**message, "headers": [*kept, (b"cache-control", b"no-store")]}
+                message = {**message, "headers": [*relayed, (b"cache-control", b"no-store")]}
             await send(message)
 
         await scope["app"](
@@ -165,8 +165,8 @@ class Relayed(Response):
 
 def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, headers: Mapping[str, str]) -> Scope:
     """Return the scope of a request on behalf of another: it has the same client and request id, and no more."""
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    named = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
+    parameters = {name: value for name, value in (query or {}).items() if value is not None}
+    sent_headers = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
     return {
         "type": "http",
         "asgi": outer.get("asgi", {"version": "3.0"}),
@@ -178,10 +178,10 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
         "root_path": "",
         "path": unquote(path),
         "raw_path": path.encode(),
-        "query_string": urlencode(given, doseq=True).encode(),
+        "query_string": urlencode(parameters, doseq=True).encode(),
         "headers": [
             (b"host", b"localhost"),
-            *((name.encode(), value.encode()) for name, value in named.items()),
+            *((name.encode(), value.encode()) for name, value in sent_headers.items()),
         ],
         "state": {PAGE: outer["state"]},
     }

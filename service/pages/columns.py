@@ -56,8 +56,8 @@ def _number(line: str) -> int | float | None:
 
 def _is_heading(line: str, place: int) -> bool:
     """Return True where a line is a heading: neither a mistyped number nor a missing value."""
-    named = line[0].isalpha() and line.lower() not in _NO_NAMES and not any(mark in line for mark in ",;\t")
-    return place == 1 and len(line) <= _LONGEST and named
+    is_name = line[0].isalpha() and line.lower() not in _NO_NAMES and not any(mark in line for mark in ",;\t")
+    return place == 1 and len(line) <= _LONGEST and is_name
 
 
 def _wanted(line: str) -> str:

@@ -61,15 +61,15 @@ def _sections() -> list[Section]:
         "How it was made": ImplementationFields,
         "The entry": AdministrativeFields,
     }
-    stated = MetadataModel.model_json_schema()["properties"]
-    named = {title: list(model.model_fields) for title, model in groups.items()}
-    rest = [name for name in stated if not any(name in names for names in named.values())]
-    named["The entry"] += rest
-    return [Section(title, [_asked(name, stated[name]) for name in names]) for title, names in named.items()]
+    properties = MetadataModel.model_json_schema()["properties"]
+    sections = {title: list(model.model_fields) for title, model in groups.items()}
+    rest = [name for name in properties if not any(name in names for names in sections.values())]
+    sections["The entry"] += rest
+    return [Section(title, [_asked(name, properties[name]) for name in names]) for title, names in sections.items()]
 
 
-def _asked(name: str, stated: Mapping[str, Any]) -> Asked:
-    (given,) = [one for one in stated["anyOf"] if one["type"] != "null"]
+def _asked(name: str, schema: Mapping[str, Any]) -> Asked:
+    (given,) = [one for one in schema["anyOf"] if one["type"] != "null"]
     kind: Kind = "prose" if given.get("maxLength", 0) >= _LONG else "line"
     if "enum" in given:
         kind = "choice"
@@ -79,7 +79,7 @@ def _asked(name: str, stated: Mapping[str, Any]) -> Asked:
         kind = "day"
     own = Basic.model_fields.get(name)
     needed = own is not None and own.is_required()
-    return Asked(name, in_words(name), stated["description"], kind, given.get("enum", ()), needed)
+    return Asked(name, in_words(name), schema["description"], kind, given.get("enum", ()), needed)
 
 
 SECTIONS = _sections()
@@ -143,10 +143,10 @@ def edit_of(text: Callable[[str], str]) -> Edit:
     return Edit({name: _typed(text(name)) for name in _FIELDS}, {name: text(f"was-{name}") for name in _FIELDS})
 
 
-def _stated(asked: Asked, text: str) -> str | list[str] | None:
+def _stated(field: Asked, text: str) -> str | list[str] | None:
     if not text:
         return None
-    return [line.strip() for line in text.split("\n") if line.strip()] if asked.kind == "lines" else text
+    return [line.strip() for line in text.split("\n") if line.strip()] if field.kind == "lines" else text
 
 
 def field_of(pointer: str) -> str:

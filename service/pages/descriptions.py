@@ -80,13 +80,13 @@ async def _shown(
 ) -> Response:
     path = _path(account, release)
     owner = await get(visit, address("accounts", account))
-    found = owner if release is None else await get(visit, path)
-    edit = edit or Edit.none(typed(found["metadata"]))
+    subject = owner if release is None else await get(visit, path)
+    edit = edit or Edit.none(typed(subject["metadata"]))
     entry = await ask(visit.request, visit.session.key, "GET", f"{path}/registry-entry", headers=_AS_FILE)
     least: Role = "steward" if release is None else "pipeline"
     shown = {
         "account": owner,
-        "release": None if release is None else found,
+        "release": None if release is None else subject,
         "at": visit.request.url.path.removesuffix("/description"),
         "sections": SECTIONS,
         "texts": edit.texts,

@@ -98,7 +98,7 @@ def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown:
 
 async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
     """Return the numbers of uploaded files or pasted texts, by name; a name without either is left out."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in names:
         parts = [part for part in (sent.files.get(name), text_of(sent, f"{name}_pasted").encode()) if part]
         try:
@@ -108,8 +108,8 @@ async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> 
         except InvalidInput as error:
             faults[name] = error.faults[0].detail
         else:
-            found |= {name: numbers} if numbers else {}
-    return found
+            columns |= {name: numbers} if numbers else {}
+    return columns
 
 
 def _read(name: str, text: str) -> str | int:

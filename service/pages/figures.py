@@ -38,14 +38,14 @@ class Usage(NamedTuple):
 def usage(account: dict[str, Any]) -> Usage:
     """Return the used part of an account's budget: exact where the answer is, else rounded up."""
     budget, name = account["budget"], "rho" if account["budget"]["definition"] == "zcdp" else "epsilon"
-    cap, left = Fraction(budget[name]), Fraction(repr(account["remaining"][name]))
-    used = cap - left
+    cap, remaining = Fraction(budget[name]), Fraction(repr(account["remaining"][name]))
+    used = cap - remaining
     if account["counted_exact"] is not None:
         used = Fraction(account["counted_exact"])
-        left = max(cap - used, Fraction(0))
+        remaining = max(cap - used, Fraction(0))
     share = 100 * used / cap if cap else Fraction(0)
     tenths = min(1000, -(-share.numerator * 10 // share.denominator))
-    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, left, f"{tenths / 10:g}")
+    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, remaining, f"{tenths / 10:g}")
 
 
 class Growth(NamedTuple):
@@ -64,12 +64,12 @@ class Growth(NamedTuple):
 
 def growth(account: dict[str, Any], balance: dict[str, Any]) -> Growth | None:
     """Return the growth of an account's figure; None where it is linear, or the two answers are of different states."""
-    more, counted = balance["equal_more"], balance["releases"]
+    more, releases = balance["equal_more"], balance["releases"]
     if more is None or account["head"] != balance["head"]:
         return None
     words = {0: "not one more", 1: "one more", _MOST_FITTING: "at least a million more"}
     used = usage(account)
-    evenly = counted * (Fraction(used.cap) / used.used - 1) if used.used else None
+    evenly = releases * (Fraction(used.cap) / used.used - 1) if used.used else None
     return Growth(words.get(more, f"{more} more"), more < 2, evenly is not None and more > evenly)
 
 
@@ -125,8 +125,8 @@ def relation_text(neighbouring: str) -> str:
 def best_epsilon(cost: dict[str, Any]) -> dict[str, Any] | None:
     """Return the least epsilon at the first delta of a guarantee, among all analyses."""
     for best in cost["best"]:
-        found: dict[str, Any] | None = best["fixed"] or best["adaptive"]
-        return found
+        statement: dict[str, Any] | None = best["fixed"] or best["adaptive"]
+        return statement
     return None
 
 

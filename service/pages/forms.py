@@ -115,10 +115,10 @@ async def _whole(request: Request) -> bytearray:
 
 
 async def _parsed(request: Request, body: bytearray, most_fields: int) -> Form:
-    given, kind = request.headers.get("content-type", ""), media_type(request.scope)
-    if len(given) > _LONGEST_TYPE:  # splitting takes time quadratic in its length
+    content_type, kind = request.headers.get("content-type", ""), media_type(request.scope)
+    if len(content_type) > _LONGEST_TYPE:  # splitting takes time quadratic in its length
         raise UnsupportedMediaType(f"expected a Content-Type of at most {_LONGEST_TYPE} characters")
-    options = parse_options_header(given)[1]
+    options = parse_options_header(content_type)[1]
     if options.get(b"charset", b"utf-8").lower() != b"utf-8":  # some charsets decode to text that is not valid Unicode
         raise UnsupportedMediaType("expected a form in UTF-8")
     if kind not in (URL_ENCODED, "multipart/form-data"):
@@ -181,19 +181,19 @@ def _places(body: bytearray, delimiter: bytes) -> Iterator[int]:
     """Yield the positions of a delimiter; the interpreter is released between two steps of the search."""
     begin = 0
     while begin < len(body):
-        found = body.find(delimiter, begin, begin + _STEP + len(delimiter))
-        if found >= 0:
-            yield found
-        begin = begin + _STEP if found < 0 else found + len(delimiter)
+        position = body.find(delimiter, begin, begin + _STEP + len(delimiter))
+        if position >= 0:
+            yield position
+        begin = begin + _STEP if position < 0 else position + len(delimiter)
 
 
 def _disposition(head: bytes) -> tuple[str, bool] | None:
     """Return the name of a part, and True where it is a file; None where its headers do not say."""
     first, *lines = head.split(b"\r\n")
-    found = [match for line in lines if (match := _DISPOSITION.match(line)) is not None]
-    if first or len(found) != 1:
+    matches = [match for line in lines if (match := _DISPOSITION.match(line)) is not None]
+    if first or len(matches) != 1:
         return None
-    quoted, token, is_file = found[0].groups()
+    quoted, token, is_file = matches[0].groups()
     return (token if quoted is None else quoted).decode(), is_file is not None
 
 

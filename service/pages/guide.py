@@ -43,10 +43,10 @@ def problem(request: Request, code: str) -> Response:
 
 
 def _chapter(request: Request, address: str) -> Response:
-    listed = chapters()
-    if address not in listed:
+    pages = chapters()
+    if address not in pages:
         raise NotFound("page of the guide", address.rpartition("/")[2])
-    return page(request, "guide.html", {"document": listed[address], "chapters": listed})
+    return page(request, "guide.html", {"document": pages[address], "chapters": pages})
 
 
 @cache

@@ -27,21 +27,21 @@ class _Named(NamedTuple):
 @router.get("/journal")
 async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
     """Render entries up to a number; with ``verify`` also the result of verification, with an optional head."""
-    path, asked = address("accounts", account), visit.request.query_params
+    path, parameters = address("accounts", account), visit.request.query_params
     head = await get(visit, f"{path}/head")
-    last = _number(asked.get("to")) or head["seq"]
-    found = await get(visit, path)
+    last = _number(parameters.get("to")) or head["seq"]
+    account_body = await get(visit, path)
     entries = await _entries(visit, path, last)
-    kept = asked.get("head", "").strip()
+    kept = parameters.get("head", "").strip()
     verdict, faults = None, {}
     try:
-        if "verify" in asked:
+        if "verify" in parameters:
             verdict = await get(visit, f"{path}/verify", {"head": kept or None})
     except Refused as refused:
         if not refused.faults:
             raise
         faults = refused.faults
-    shown = {"account": found, "head": head, "entries": entries, "last": last, "rows": _ROWS}
+    shown = {"account": account_body, "head": head, "entries": entries, "last": last, "rows": _ROWS}
     checked = {"named": _named(account, entries), "kept": kept, "verdict": verdict, "faults": faults}
     return page(visit.request, "journal.html", shown | checked, status=422 if faults else 200)
 
@@ -58,28 +58,28 @@ async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
     cursor: str | None = write_cursor(max(0, last - _ROWS))
     number = min(_ROWS, last)
     while cursor is not None and len(rows) < number:
-        listed = await get(visit, f"{path}/journal", {"limit": number - len(rows), "cursor": cursor})
-        rows += map(_shown, listed["items"])
-        cursor = listed["next_cursor"]
+        page = await get(visit, f"{path}/journal", {"limit": number - len(rows), "cursor": cursor})
+        rows += map(_shown, page["items"])
+        cursor = page["next_cursor"]
     return rows[::-1]
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     content = row["entry"]["content"]
-    said = {name: content[name] for name in _SAID if name in content} | {"is_release": "plan" in content}
-    return {**row, "entry": {**row["entry"], "content": said}}
+    fields = {name: content[name] for name in _SAID if name in content} | {"is_release": "plan" in content}
+    return {**row, "entry": {**row["entry"], "content": fields}}
 
 
 def _named(account: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, _Named]:
     """Return releases by their id, where a row has their name; draws belong to the account itself."""
-    named: dict[str, _Named] = {}
+    releases: dict[str, _Named] = {}
     for entry in (row["entry"] for row in entries):
         if entry["content"]["is_release"]:
             owner = (entry["content"].get("origin") or {"account": account})["account"]
-            named[entry["release"]] = _Named(entry["content"]["name"], owner)
+            releases[entry["release"]] = _Named(entry["content"]["name"], owner)
         elif entry["kind"] == "drawn":
-            named.setdefault(entry["release"], _Named("a release", account))
-    return named
+            releases.setdefault(entry["release"], _Named("a release", account))
+    return releases
 
 
 def _number(text: str | None) -> int | None:

@@ -75,14 +75,14 @@ def may(role: Role | None, least: Role) -> bool:
 
 
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(WEB / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "up": figures.up,
         "down": figures.down,
         "moment": figures.moment,
@@ -93,14 +93,14 @@ def _environment() -> Environment:
         "in_words": figures.in_words,
         "stacked": stacked,
     }
-    made.globals |= {
+    environment.globals |= {
         "may": may,
         "usage": figures.usage,
         "growth": figures.growth,
         "share_of": figures.share_of,
         "best_epsilon": figures.best_epsilon,
     }
-    return made
+    return environment
 
 
 _ENVIRONMENT = _environment()

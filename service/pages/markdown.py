@@ -102,10 +102,10 @@ def _mathml(latex: str, display: str) -> str:
     small space before an argument without parentheses. The bars of absolute values and norms, and infinity, are no
     operators, which would have space on either side.
     """
-    made = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
-    made = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', made)
-    made = _INFINITY.sub(r"<mi>\1</mi>", made)
-    return _NAMED.sub(r'\1<mspace width="0.17em" />', made)
+    mathml = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
+    mathml = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', mathml)
+    mathml = _INFINITY.sub(r"<mi>\1</mi>", mathml)
+    return _NAMED.sub(r'\1<mspace width="0.17em" />', mathml)
 
 
 def _classes(state: StateCore) -> None:
@@ -135,9 +135,9 @@ def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], st
     links = []
     for token in tokens:
         for child in token.children or ():
-            found = _FILE.fullmatch(str(child.attrs.get("href", "")))
-            if found:
-                link = address(normpath(f"{folder}/{found['path']}"))
-                child.attrs["href"] = link + (found["anchor"] or "")
+            match = _FILE.fullmatch(str(child.attrs.get("href", "")))
+            if match:
+                link = address(normpath(f"{folder}/{match['path']}"))
+                child.attrs["href"] = link + (match["anchor"] or "")
                 links.append(link)
     return links

@@ -47,8 +47,8 @@ async def open_account(visit: SignedIn, form: SentForm) -> Response:
     try:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))
     except Refused as refused:
-        found = refused_at(typed["definition"], typed, refused.faults)
-        return _shown(visit, typed, found | {"problem": refused.problem}, refused.status)
+        context = refused_at(typed["definition"], typed, refused.faults)
+        return _shown(visit, typed, context | {"problem": refused.problem}, refused.status)
     return RedirectResponse(f"/accounts/{typed['name']}?done=opened", 303)
 
 

@@ -138,13 +138,13 @@ async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Respon
     """Render the page with a plan of each mechanism."""
     account = desk.account()
     proposals = [await propose(desk.visit, desk.form, account, mechanism) for mechanism in MECHANISMS]
-    found: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(desk.form, account)}
+    context: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(desk.form, account)}
     if desk.form.kind == "tables":
-        found["noise"] = noise_rows(desk.form, proposals)
+        context["noise"] = noise_rows(desk.form, proposals)
     else:
-        found["levels"] = level_rows(proposals)
-        found["analyses"] = [proposal.answers[0]["analyses"] for proposal in proposals]
-    return await _show(desk, status=status, **found, **shown)
+        context["levels"] = level_rows(proposals)
+        context["analyses"] = [proposal.answers[0]["analyses"] for proposal in proposals]
+    return await _show(desk, status=status, **context, **shown)
 
 
 async def _widen(desk: _Desk, mechanism: Mechanism) -> _Desk:
@@ -154,9 +154,9 @@ async def _widen(desk: _Desk, mechanism: Mechanism) -> _Desk:
     return desk if factor is None else desk._replace(form=widened(desk.form, factor))
 
 
-async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) -> Response:
+async def _register(desk: _Desk, mechanism: Mechanism, idempotency_key: str, shown: str) -> Response:
     """Register the displayed plan, once however often the button is pressed, and show the release."""
-    if not once:
+    if not idempotency_key:
         raise InvalidInput.at("/once", _NO_BUTTON)
     visit, form, account = desk.visit, desk.form, desk.account()
     _, _, plan = await ask_plan(visit, form, account, mechanism)
@@ -165,7 +165,7 @@ async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) ->
         return await _show_plans(desk, notice=_CHANGED)
     path = address("accounts", name, "releases")
     try:
-        release = await send(visit, "POST", path, release_of(form, plan), once=f"{once}-{mechanism}")
+        release = await send(visit, "POST", path, release_of(form, plan), once=f"{idempotency_key}-{mechanism}")
     except Refused as refused:
         if refused.faults:
             faults = faults_of(refused, partial(field_of_release, form))

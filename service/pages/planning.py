@@ -183,14 +183,14 @@ def _whole(text: str) -> int | str:
     return int(text) if _WHOLE.fullmatch(text) else text
 
 
-def plan_of(form: Form, asked: Sequence[Question], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def plan_of(form: Form, requests: Sequence[Question], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the plan to register: SafeTab's, or the tables in the order of the form, each tagged by its geography."""
     if form.kind == "safetab":
         plan: dict[str, Any] = answers[0]["plan"]
         return plan
     parts = {
         row: query["mechanism"] | _tags(form.rows[row]["geography"])
-        for question, answer in zip(asked, answers, strict=True)
+        for question, answer in zip(requests, answers, strict=True)
         for row, query in zip(question.rows, answer["queries"], strict=True)
     }
     return {"type": "sequence", "parts": [parts[row] for row in sorted(parts)]}

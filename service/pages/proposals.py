@@ -36,11 +36,11 @@ async def open_accounts(visit: Visit) -> list[str]:
     names: list[str] = []
     query: dict[str, str | int] = {"limit": _MOST_LISTED}
     while True:
-        found = await get(visit, address("accounts"), query)
-        names += [account["name"] for account in found["items"] if account["state"] == "open"]
-        if found["next_cursor"] is None:
+        page = await get(visit, address("accounts"), query)
+        names += [account["name"] for account in page["items"] if account["state"] == "open"]
+        if page["next_cursor"] is None:
             return names
-        query["cursor"] = found["next_cursor"]
+        query["cursor"] = page["next_cursor"]
 
 
 async def choose(visit: Visit, name: str) -> Account | None:
@@ -67,14 +67,14 @@ async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechani
     Raises:
         Wrong: a field is invalid.
     """
-    asked, answers, plan = await ask_plan(visit, form, account, mechanism)
+    requests, answers, plan = await ask_plan(visit, form, account, mechanism)
     try:
         question = composition_of(plan, account, delta_of(form, account))
         cost = await send(visit, "POST", address("compositions"), question)
         rehearsal = await _rehearse(visit, account, {"name": "plan", "plan": plan})
     except Refused as refused:
         raise Wrong(faults_of(refused, partial(field_of_release, form))) from None
-    return Proposal(mechanism, plan, asked, answers, cost, rehearsal)
+    return Proposal(mechanism, plan, requests, answers, cost, rehearsal)
 
 
 async def ask_plan(
@@ -85,17 +85,17 @@ async def ask_plan(
     Raises:
         Wrong: fields are invalid; it has the faults of all requests together.
     """
-    asked = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
+    requests = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
     answers: list[Mapping[str, Any]] = []
     faults: dict[str, str] = {}
-    for question in asked:
+    for question in requests:
         try:
             answers.append(await send(visit, "POST", question.path, question.body))
         except Refused as refused:
             faults |= faults_of(refused, partial(field_of_question, form, question))
     if faults:
         raise Wrong(faults)
-    return asked, answers, plan_of(form, asked, answers)
+    return requests, answers, plan_of(form, requests, answers)
 
 
 async def _rehearse(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:

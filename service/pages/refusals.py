@@ -29,14 +29,14 @@ class ProblemPages:
             await self.app(scope, receive, send)
             return
         started, held, parts = False, False, bytearray()
-        kept: list[tuple[bytes, bytes]] = []
+        headers: list[tuple[bytes, bytes]] = []
 
         async def rendered(message: Message) -> None:
             nonlocal started, held
             if message["type"] == "http.response.start":
                 held = (b"content-type", MEDIA_TYPE.encode()) in message["headers"]
                 started = not held
-                kept.extend(header for header in message["headers"] if header[0] in _KEPT)
+                headers.extend(header for header in message["headers"] if header[0] in _KEPT)
             if not held:
                 await send(message)
                 return
@@ -44,7 +44,7 @@ class ProblemPages:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 started = True
                 response = _shown(scope, json.loads(parts))
-                response.raw_headers.extend(kept)
+                response.raw_headers.extend(headers)
                 await response(scope, receive, send)
 
         try:
@@ -98,8 +98,8 @@ def _form_kept(request: Request) -> Response:
 
 def _to_sign_in(request: Request) -> Response:
     """Redirect to the start, with the address to return to; a session that has ended is mentioned."""
-    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    onward = f"next={quote(asked, safe='')}" if request.method == "GET" and asked not in ("/", SIGN_OUT) else ""
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    onward = f"next={quote(target, safe='')}" if request.method == "GET" and target not in ("/", SIGN_OUT) else ""
     ended = "ended=1" if name_of_cookie(request) in request.cookies else ""
     query = "&".join(filter(None, (ended, onward)))
     response = RedirectResponse(f"/?{query}" if query else "/", 303)

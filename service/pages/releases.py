@@ -65,15 +65,15 @@ async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: Signed
 
 async def _settled(visit: Visit, account: str, release: str, what: str, form: Form) -> Response:
     body: dict[str, str | None] | None = None
-    given: dict[str, str] = {}
+    fields: dict[str, str] = {}
     if what == "void":
-        given = {name: text_of(form, name) for name in ("reason", "attestation")}
-        body = {"reason": given["reason"], "attestation": given["attestation"] or None}
+        fields = {name: text_of(form, name) for name in ("reason", "attestation")}
+        body = {"reason": fields["reason"], "attestation": fields["attestation"] or None}
     path = address("accounts", account, "releases", release, what)
     try:
         await send(visit, "POST", path, body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, account, release, given, refused)
+        return await _shown(visit, account, release, fields, refused)
     return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[what]}", 303)
 
 
@@ -81,17 +81,17 @@ async def _shown(
     visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
 ) -> Response:
     path = address("accounts", account, "releases", release)
-    found, stated, drawn, installation = await asyncio.gather(
+    account_body, release_body, drawn, installation = await asyncio.gather(
         get(visit, address("accounts", account)),
         get(visit, path),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, address("installation")),
     )
-    tree = tree_of(stated["plan"])
-    complete = await priced(visit, tree, found["neighbouring"])
+    tree = tree_of(release_body["plan"])
+    complete = await priced(visit, tree, account_body["neighbouring"])
     shown = {
-        "account": found,
-        "release": stated,
+        "account": account_body,
+        "release": release_body,
         "tree": tree,
         "all_priced": complete,
         "most_nodes": MOST_NODES,

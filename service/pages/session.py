@@ -57,8 +57,8 @@ def seal(secret: Secret, session: Session) -> str:
 def unseal(secret: Secret, sealed: str) -> Session | None:
     """Return the session of a cookie; None where it has expired, or was not sealed here."""
     try:
-        given = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
-        plain = _cipher(secret).decrypt(given[:_NONCE_BYTES], given[_NONCE_BYTES:], _VERSION)
+        decoded = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
+        plain = _cipher(secret).decrypt(decoded[:_NONCE_BYTES], decoded[_NONCE_BYTES:], _VERSION)
     except (ValueError, binascii.Error, InvalidTag):  # ValueError: too short to hold a nonce, or not ASCII
         return None
     session = Session(*json.loads(plain))

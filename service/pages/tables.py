@@ -26,30 +26,30 @@ def stacked_where_wide(html: str) -> Markup:
     return Markup(_TABLE.sub(lambda found: _table(found, least=_LINE), html))  # noqa: S704 - likewise
 
 
-def _table(found: re.Match[str], least: int) -> str:
-    rows = [list(_CELL.finditer(row["cells"])) for row in _ROW.finditer(found["content"])]
-    if "<thead" not in found["content"] or not rows:
-        return found[0]
+def _table(match: re.Match[str], least: int) -> str:
+    rows = [list(_CELL.finditer(row["cells"])) for row in _ROW.finditer(match["content"])]
+    if "<thead" not in match["content"] or not rows:
+        return match[0]
     if max(sum(len(_text(cell["content"])) + 2 for cell in row) for row in rows) <= least:
-        return found[0]
+        return match[0]
     labels = [_text(cell["content"]) for cell in rows[0]]
-    inside = _ROW.sub(lambda row: _row(row, labels), found["content"])
+    inside = _ROW.sub(lambda row: _row(row, labels), match["content"])
     inside = re.sub(r"<(thead|tbody)>", r'<\1 role="rowgroup">', inside)
-    return f'<table class="stack" role="table"{found["attributes"]}>{inside}</table>'
+    return f'<table class="stack" role="table"{match["attributes"]}>{inside}</table>'
 
 
-def _row(found: re.Match[str], labels: list[str]) -> str:
+def _row(match: re.Match[str], labels: list[str]) -> str:
     labelled = iter(labels)
-    cells = _CELL.sub(lambda cell: _cell(cell, next(labelled, "")), found["cells"])
+    cells = _CELL.sub(lambda cell: _cell(cell, next(labelled, "")), match["cells"])
     return f'<tr role="row">{cells}</tr>'
 
 
-def _cell(found: re.Match[str], label: str) -> str:
-    tag, attributes = found["tag"], found["attributes"]
+def _cell(match: re.Match[str], label: str) -> str:
+    tag, attributes = match["tag"], match["attributes"]
     if tag == "th":
         role = "rowheader" if 'scope="row"' in attributes else "columnheader"
-        return f'<th role="{role}"{attributes}>{found["content"]}</th>'
-    return f'<td role="cell" data-label="{escape(label)}"{attributes}>{found["content"]}</td>'
+        return f'<th role="{role}"{attributes}>{match["content"]}</th>'
+    return f'<td role="cell" data-label="{escape(label)}"{attributes}>{match["content"]}</td>'
 
 
 def _text(html: str) -> str:

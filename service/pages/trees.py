@@ -48,17 +48,17 @@ class Node:
 
 def tree_of(plan: dict[str, Any]) -> Node:
     """Return the first nodes of a plan, in its order; a plan may have a hundred thousand."""
-    left = MOST_NODES - 1
+    remaining = MOST_NODES - 1
 
-    def grown(stated: dict[str, Any]) -> Node:
-        nonlocal left
-        node = _node(stated)
-        below = stated.get("parts") or ([stated["part"]] if "part" in stated else [])
+    def grown(document: dict[str, Any]) -> Node:
+        nonlocal remaining
+        node = _node(document)
+        below = document.get("parts") or ([document["part"]] if "part" in document else [])
         for number, part in enumerate(below):
-            if left <= 0:
+            if remaining <= 0:
                 node.unseen = len(below) - number
                 break
-            left -= 1
+            remaining -= 1
             node.parts.append(grown(part))
         return node
 
@@ -70,13 +70,13 @@ async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
     unlike: dict[str, list[Node]] = {}
     sizes: dict[int, int] = {}
     _measure(root.stated, sizes)
-    left, whole = _MOST_ASKED, True
+    remaining, whole = _MOST_ASKED, True
     for node in _all(root):
         size = sizes[id(node.stated)]
-        if size > left:
+        if size > remaining:
             whole = False
             continue
-        left -= size
+        remaining -= size
         unlike.setdefault(json.dumps(_bare(node.stated), sort_keys=True), []).append(node)
     for text, nodes in list(unlike.items())[:MOST_PRICED]:
         body = {"plan": json.loads(text), "neighbouring": neighbouring}
@@ -91,32 +91,34 @@ async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
     return whole and len(unlike) <= MOST_PRICED
 
 
-def _node(stated: dict[str, Any]) -> Node:
-    kind = stated["type"]
+def _node(document: dict[str, Any]) -> Node:
+    kind = document["type"]
     if kind in _HEADINGS:
-        return Node(_HEADINGS[kind].format_map(stated), "", [], stated.get("tags") or [], stated, _declared(stated))
+        return Node(
+            _HEADINGS[kind].format_map(document), "", [], document.get("tags") or [], document, _declared(document)
+        )
     parameters = [
-        (name, _written(value)) for name, value in stated.items() if name not in _COMPOSITE and value is not None
+        (name, _written(value)) for name, value in document.items() if name not in _COMPOSITE and value is not None
     ]
-    return Node(kind, stated.get("name") or "", parameters, stated.get("tags") or [], stated, _declared(stated))
+    return Node(kind, document.get("name") or "", parameters, document.get("tags") or [], document, _declared(document))
 
 
-def _declared(stated: dict[str, Any]) -> str:
+def _declared(document: dict[str, Any]) -> str:
     """Return the partitions that a node declares, in words; empty where it declares none."""
-    partitions = stated.get("partitions")
+    partitions = document.get("partitions")
     if partitions is None:
         return ""
     if isinstance(partitions, int):
         return f"at most {partitions:,} partitions"
     more = len(partitions) - _NAMED
-    named = ", ".join(partitions[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-    return f"partitions {named}"
+    names = ", ".join(partitions[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return f"partitions {names}"
 
 
-def _measure(stated: dict[str, Any], sizes: dict[int, int]) -> int:
+def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
     """Return the number of nodes in a plan, and store that of every part by its identity."""
-    below = stated.get("parts") or ([stated["part"]] if "part" in stated else [])
-    sizes[id(stated)] = size = 1 + sum(_measure(part, sizes) for part in below)
+    below = document.get("parts") or ([document["part"]] if "part" in document else [])
+    sizes[id(document)] = size = 1 + sum(_measure(part, sizes) for part in below)
     return size
 
 
@@ -127,9 +129,9 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _bare(stated: dict[str, Any]) -> dict[str, Any]:
+def _bare(document: dict[str, Any]) -> dict[str, Any]:
     """Return a plan without names, tags and partitions, on which no loss depends."""
-    bare = {name: value for name, value in stated.items() if name not in ("name", "tags", "partitions")}
+    bare = {name: value for name, value in document.items() if name not in ("name", "tags", "partitions")}
     if "parts" in bare:
         bare["parts"] = [_bare(part) for part in bare["parts"]]
     if "part" in bare:
