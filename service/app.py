@@ -44,10 +44,10 @@ from service.api import (
 )
 from service.api.auth import Authentication
 from service.api.body_limits import Allowance, BodyLimits
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.helpers import Helpers
-from service.api.metrics import Metrics, Observed, Threads
-from service.api.middleware import Surroundings
+from service.api.metrics import Metrics, MetricSources, Threads
+from service.api.middleware import OuterMiddleware
 from service.api.oidc import Tokens
 from service.api.throttle import Throttle
 from service.errors import StartupRefused
@@ -129,11 +129,11 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     app = _application(settings, database, secret, mark, lifespan)
     places = _THREADS + settings.writer_threads
     alone = max(1, min(_ALONE, settings.writer_threads - 1))
-    app.state.turns = Fair(places, _TURNS, alone, settings.max_connections)
+    app.state.turns = FairPlaces(places, _TURNS, alone, settings.max_connections)
     own = settings.model_copy(update={"bootstrap_key": None})
     make = partial(helper_app, own, database.url, secret, mark)
     most = settings.max_connections
-    app.state.page_turns = Fair(most, _TURNS, most, most, beside=app.state.turns)
+    app.state.page_turns = FairPlaces(most, _TURNS, most, most, beside=app.state.turns)
     number, asking = settings.helper_processes, max(1, settings.writer_threads // 2)
     app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds, asking) if number else None
     app.state.workers = Workers(
@@ -161,7 +161,7 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
     database.secret = secret
     app = _application(settings, database, secret, mark)
-    app.state.turns, app.state.helpers = Fair(_THREADS, _THREADS, _THREADS, _THREADS), None
+    app.state.turns, app.state.helpers = FairPlaces(_THREADS, _THREADS, _THREADS, _THREADS), None
     helpers.install(app)
     return app
 
@@ -212,7 +212,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
     bodies = {"json": json, "arrow": streams}
     state, most = app.state, settings.max_connections
     state.metrics = Metrics(
-        Observed(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper)
+        MetricSources(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper)
     )
     app.add_middleware(
         BodyLimits,
@@ -222,7 +222,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
         otherwise=json,
         seconds=settings.body_seconds,
         rate=settings.body_bytes_per_second,
-        turns=Fair(most, _TURNS, most, most, beside=state.turns),
+        turns=FairPlaces(most, _TURNS, most, most, beside=state.turns),
         open_seconds=settings.header_seconds,
         shorter={forms.URL_ENCODED: forms.LARGEST_TEXT},
     )
@@ -235,7 +235,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
         throttle=Throttle(settings.key_rate, settings.failure_rate),
     )
     app.add_middleware(ProblemPages)
-    app.add_middleware(Surroundings, metrics=app.state.metrics, hsts_seconds=settings.hsts_seconds)
+    app.add_middleware(OuterMiddleware, metrics=app.state.metrics, hsts_seconds=settings.hsts_seconds)
 
 
 def _trace(app: FastAPI, database: Database) -> Callable[[], None]:

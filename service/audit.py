@@ -91,17 +91,17 @@ def _claims(plan: Plan, of_runs: bool) -> Iterator[tuple[str, float, Question]]:
     relation = Neighbouring.ADD_REMOVE
     pure = plan_epsilon(plan, relation)
     if pure.nats is not None:
-        yield "epsilon", _shown(pure), epsilon_at_least() if of_runs else pure_epsilon_of_shift
+        yield "epsilon", _bound_value(pure), epsilon_at_least() if of_runs else pure_epsilon_of_shift
     # Deltas and epsilons are rounded up: a bound against a larger one is weaker, and so stays valid.
     for delta in _DELTAS:
         claimed = least(one.epsilon for one in guarantee(plan, relation, deltas=[delta]).approximate)
-        yield f"epsilon at delta {float(delta)}", _shown(claimed), epsilon_at_least(double_up(delta))
+        yield f"epsilon at delta {float(delta)}", _bound_value(claimed), epsilon_at_least(double_up(delta))
     for epsilon in _EPSILONS:
         claimed = least(one.delta for one in deltas_at(plan, relation, epsilon))
-        yield f"delta at epsilon {float(epsilon)}", _shown(claimed), delta_at_least(double_up(epsilon))
+        yield f"delta at epsilon {float(epsilon)}", _bound_value(claimed), delta_at_least(double_up(epsilon))
 
 
-def _shown(loss: Loss) -> float:
+def _bound_value(loss: Loss) -> float:
     return np.inf if loss.nats is None else double_up(loss.nats)
 
 

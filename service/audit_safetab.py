@@ -71,10 +71,10 @@ def _losses(case: Case, plan: Plan, tabulating: Tabulate, more: int, runs: int) 
     total = np.zeros(runs)
     groups = case.groups or case.design.stability
     for level in levels_of(plan):
-        found = laws_of(level)
-        if found is None:
+        level_laws = laws_of(level)
+        if level_laws is None:
             raise ValueError("expected noise of whole counts")
-        laws, rest = Laws(*found), runs * groups
+        laws, rest = Laws(*level_laws), runs * groups
         parts = []
         while rest:
             parts.append(_tabulated(case, laws, tabulating, more, min(rest, _AT_ONCE)))

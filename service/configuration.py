@@ -30,12 +30,12 @@ def _row(name: str, schema: dict[str, Any]) -> str:
 
 def _kind(schema: dict[str, Any]) -> str:
     """Describe the accepted values of a setting."""
-    (given,) = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
-    if "enum" in given:
-        return ", ".join(f"`{value}`" for value in given["enum"])
-    least = f" from {given['minimum']}" if "minimum" in given else ""
-    most = f" to {given['maximum']}" if "maximum" in given else ""
-    above = f" above {given['exclusiveMinimum']}" if "exclusiveMinimum" in given else ""
+    (schema_part,) = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+    if "enum" in schema_part:
+        return ", ".join(f"`{value}`" for value in schema_part["enum"])
+    least = f" from {schema_part['minimum']}" if "minimum" in schema_part else ""
+    most = f" to {schema_part['maximum']}" if "maximum" in schema_part else ""
+    above = f" above {schema_part['exclusiveMinimum']}" if "exclusiveMinimum" in schema_part else ""
     names = {
         "integer": "whole number",
         "number": "number",
@@ -44,7 +44,7 @@ def _kind(schema: dict[str, Any]) -> str:
         "string": "text",
     }
     names |= {"path": "path", "password": "secret", "object": "JSON object"}
-    kind = names.get(given.get("format", "")) or names[given["type"]]
+    kind = names.get(schema_part.get("format", "")) or names[schema_part["type"]]
     return f"{kind}{least}{most}{above}"
 
 

@@ -71,16 +71,16 @@ class Listener(socket.socket):
         return True
 
 
-def limited(given: Limits) -> type[H11Protocol]:
+def limited_protocol(configured: Limits) -> type[H11Protocol]:
     """Return the protocol class for uvicorn's configuration."""
 
     class Limited(Connection):
-        limits, crowd = given, Crowd(given)
+        limits, crowd = configured, ConnectionTable(configured)
 
     return Limited
 
 
-class Crowd:
+class ConnectionTable:
     """All connections of a server. A new connection above the limit takes the place of an idle one."""
 
     def __init__(self, limits: Limits) -> None:
@@ -123,7 +123,7 @@ class Connection(H11Protocol):
     """HTTP/1.1 on one connection."""
 
     limits: Limits
-    crowd: Crowd
+    crowd: ConnectionTable
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

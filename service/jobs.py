@@ -134,7 +134,7 @@ class Workers:
     ) -> dict[str, Any]:
         """Return the last line of the process; empty where the server stops, or the job was cancelled or reassigned."""
         progress = 0.0
-        for looks, lines in enumerate(_said(process), 1):
+        for looks, lines in enumerate(_output_lines(process), 1):
             for line in lines:
                 if "progress" not in line:
                     return line
@@ -170,7 +170,7 @@ def _start(job: JobRecord) -> subprocess.Popen[bytes]:
     return process
 
 
-def _said(process: subprocess.Popen[bytes]) -> Iterator[list[dict[str, Any]]]:
+def _output_lines(process: subprocess.Popen[bytes]) -> Iterator[list[dict[str, Any]]]:
     """Yield the lines of a process as they come, and an empty list after each pause without any."""
     if process.stdout is None:
         return

@@ -53,7 +53,7 @@ def create(
                 connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
             )
 
-        _show(*database.write(work, landed=_landed))
+        _show(*database.write(work, landed=_is_committed))
 
 
 @app.command("rotate")
@@ -70,7 +70,7 @@ def rotate(
         _show(
             *database.write(
                 lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
-                landed=_landed,
+                landed=_is_committed,
             )
         )
 
@@ -134,7 +134,7 @@ def _show(record: KeyRecord, token: str) -> None:
     typer.echo(f"{record.id}\n{token}")
 
 
-def _landed(connection: Connection, created: tuple[KeyRecord, str]) -> bool:
+def _is_committed(connection: Connection, created: tuple[KeyRecord, str]) -> bool:
     return keys.has_key(connection, created[0].id)
 
 

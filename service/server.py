@@ -20,12 +20,12 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service import __version__
 from service.app import create_app
-from service.connections import Limits, Listener, limited
+from service.connections import Limits, Listener, limited_protocol
 from service.errors import StartupRefused
 from service.installation import high_water_file, open_installation
 from service.ledger.keys import ensure_first_key
 from service.ledger.mark_keeper import MarkKeeper
-from service.settings import Settings, memory_there, shown, unknown_variables
+from service.settings import Settings, available_memory, shown, unknown_variables
 
 _SWITCH = 0.0005  # seconds after which a computing thread yields to another one, which may answer a charge
 _READERS = 60  # threads that may have a connection to the database, beside those that write
@@ -55,7 +55,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     lifetime = None if sys.stdout.isatty() else _LOGGED_KEY
     first = ensure_first_key(database, secret, bootstrap, lifetime)
     if first is not None:
-        print(f"The first key, a steward's, {_shown(lifetime)}:\n\n    {first}\n", flush=True)
+        print(f"The first key, a steward's, {_key_validity(lifetime)}:\n\n    {first}\n", flush=True)
     print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)
     # Objects that exist by now live as long as the process, so the collector need not visit them again. A request makes
     # thousands of short-lived objects, so the collector looks for cycles every few requests and not during each.
@@ -67,7 +67,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     if app.state.helpers is not None:
         threading.Thread(target=app.state.helpers.warm, name="helpers", daemon=True).start()
     _log.info("start", version=__version__, settings=shown(settings))
-    if settings.most_memory > (there := memory_there()):
+    if settings.most_memory > (there := available_memory()):
         _log.warning(
             "bodies may take more memory than the machine or container has",
             most_bytes=settings.most_memory,
@@ -82,7 +82,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
         _log.info("stop")
 
 
-def _shown(lifetime: timedelta | None) -> str:
+def _key_validity(lifetime: timedelta | None) -> str:
     """Describe the validity of the first key, which goes to a log where standard output is no terminal."""
     if lifetime is None:
         return "shown this once"
@@ -188,7 +188,7 @@ def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvi
         app,
         host=host,
         port=port,
-        http=limited(limits_of(settings, app)),
+        http=limited_protocol(limits_of(settings, app)),
         ws="none",
         log_config=None,
         access_log=False,

@@ -318,10 +318,10 @@ class Settings(BaseSettings):
 
 def _default_room(largest: int, times: int) -> int:
     """Return the default memory limit of bodies: so many of the largest, within a quarter of the memory."""
-    return max(largest, _LEAST_ROOM, min(times * largest, memory_there() // 4))
+    return max(largest, _LEAST_ROOM, min(times * largest, available_memory() // 4))
 
 
-def memory_there() -> int:
+def available_memory() -> int:
     """Return the bytes of memory of this process's machine, or of its container where that has fewer."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")

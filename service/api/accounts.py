@@ -13,7 +13,7 @@ from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, Elsewhere, in_helpers, in_writers, ok, respond
+from service.api.context import AnswerInHelper, Changing, CurrentDatabase, in_helpers, in_writers, ok, respond
 from service.api.courses import history_body
 from service.api.exact import Exact, Label, Short, Text, number_up, short_exact
 from service.api.guarantees import (
@@ -226,7 +226,7 @@ def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
     return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
 
 
-def _rendered(account: AccountRecord) -> str:
+def _account_text(account: AccountRecord) -> str:
     return json.dumps(account_body(account))
 
 
@@ -245,7 +245,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     budget = read_budget(document_of(body.budget), "/budget")
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
     new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold)
-    return respond(opening.open_account(change.database, change.request, new, _rendered))
+    return respond(opening.open_account(change.database, change.request, new, _account_text))
 
 
 def _threshold(text: str) -> Fraction:
@@ -311,7 +311,7 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     require(change.principal, "steward", account)
     if body.metadata is not None:
         patch = patch_of(body.metadata)
-        return respond(descriptions.describe_account(change.database, change.request, account, patch, _rendered))
+        return respond(descriptions.describe_account(change.database, change.request, account, patch, _account_text))
     what: Budget | str | Fraction | None = body.state
     if body.budget is not None:
         what = read_budget(document_of(body.budget), "/budget")
@@ -319,7 +319,7 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         what = _threshold(body.approval_above)
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above and metadata")
-    return respond(opening.change_account(change.database, change.request, account, what, _rendered, "/budget"))
+    return respond(opening.change_account(change.database, change.request, account, what, _account_text, "/budget"))
 
 
 @router.get(
@@ -358,12 +358,12 @@ def read_balance(
     request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
     """
     require(principal, "auditor", account)
-    asked, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
+    shown_deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
     with database.read() as connection:
         record = accounts.read_account(connection, account)
         if as_of is not None and as_of > record.head.seq:
             raise InvalidInput.at("/query/as_of", f"expected at most {record.head.seq}, the number of the last entry")
-        _where(request, connection, record, quick=kind is None and as_of is None, deltas=max(1, len(asked)))
+        _leave_slow(request, connection, record, quick=kind is None and as_of is None, deltas=max(1, len(shown_deltas)))
         if kind is not None and picture == "spending":
             seen = record if as_of is None else history.replay(connection, record, as_of).account
             return spending_picture(history_body(connection, seen), kind)
@@ -372,17 +372,17 @@ def read_balance(
             now = present(connection, record, clock.now())
             record, expired = now.account, now.expired
             drawn: dict[str, int] | None = partitions.total(connection, record.id)._asdict()
-            deltas = asked or (usual_delta(record.budget),)
+            deltas = shown_deltas or (usual_delta(record.budget),)
             question = Question(request, record, tag, sorted(expired.items()), *deltas)
             stored = question.known(connection)
             spent, reserved = (Counter[str](),) * 2 if stored and kind is None else spending.counts(connection, record)
         else:
             then = history.replay(connection, record, as_of)
             record, spent, reserved, drawn = then.account, then.committed, then.reserved, None
-            deltas = asked or (usual_delta(record.budget),)
+            deltas = shown_deltas or (usual_delta(record.budget),)
             question = Question(request, record, tag, "", *deltas)
     if kind is not None and picture != "spending":
-        lost = guarantee_body(_history(spent, record.neighbouring, drawn_at(picture, deltas), tag))
+        lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag))
         return guarantee_picture(lost, picture, f"what {record.name} has spent", kind)
     figures = stored or _figures(spent, reserved - expired, record.neighbouring, deltas, tag)
     if stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
@@ -391,12 +391,12 @@ def read_balance(
         {"account": record.name, "budget": budget_body(record)}
         | {name: figures[name] for name in ("spent", "reserved")}
         | {"remaining": remaining_body(record), "releases": record.releases}
-        | {"equal_more": _equal_more(record), "partitions": drawn}
+        | {"equal_more": _mean_releases_left(record), "partitions": drawn}
         | {"tags": figures["tags"], "head": head_body(record.head)}
     )
 
 
-def _equal_more(account: AccountRecord) -> int | None:
+def _mean_releases_left(account: AccountRecord) -> int | None:
     """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
     if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
         return None
@@ -407,26 +407,26 @@ def _figures(
     spent: Subplans, reserved: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
 ) -> dict[str, Any]:
     return {
-        "spent": guarantee_body(_history(spent, neighbouring, deltas, tag)),
-        "reserved": guarantee_body(_history(reserved, neighbouring, deltas, tag)),
+        "spent": guarantee_body(_composed(spent, neighbouring, deltas, tag)),
+        "reserved": guarantee_body(_composed(reserved, neighbouring, deltas, tag)),
         "tags": first_of(spending.tags_of([*spent, *reserved])),
     }
 
 
-def _where(request: Request, connection: Connection, account: AccountRecord, *, quick: bool, deltas: int) -> None:
+def _leave_slow(request: Request, connection: Connection, account: AccountRecord, *, quick: bool, deltas: int) -> None:
     """Leave the computation of a long balance to a helper process.
 
     Raises:
-        Elsewhere: the balance takes long, and there are helper processes.
+        AnswerInHelper: the balance takes long, and there are helper processes.
     """
     if request.app.state.helpers is None:
         return
     few = spending.few(connection, account) if quick else None
     if few is None or effort.of_guarantee(condense(spending.composed(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
-        raise Elsewhere
+        raise AnswerInHelper
 
 
-def _history(
+def _composed(
     subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
 ) -> Guarantee:
     plan = spending.composed(subplans, tag)

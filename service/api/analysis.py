@@ -162,9 +162,9 @@ def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], delt
     check_work(most, effort.of_guarantee(condense(plan), len(orders), len(deltas)), "/plan")
 
 
-def _delta_figure(found: AtEpsilon) -> dict[str, Any]:
-    figure = {"delta": None if found.delta.nats is None else number_up(found.delta.nats), "via": found.via}
-    return figure if found.method is None else figure | {"method": found.method}
+def _delta_figure(statement: AtEpsilon) -> dict[str, Any]:
+    figure = {"delta": None if statement.delta.nats is None else number_up(statement.delta.nats), "via": statement.via}
+    return figure if statement.method is None else figure | {"method": statement.method}
 
 
 def _rhos(epsilon: Fraction, delta: Fraction) -> dict[str, Any]:

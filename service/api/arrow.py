@@ -150,7 +150,7 @@ def _column(data: memoryview, end: int, schema: pa.Schema) -> tuple[int, Place]:
 def _batch(data: memoryview, start: int, end: int, place: Place, most_bytes: int) -> CountBatch:
     if integer(data, "<I", start) != MARK:
         raise struct.error("the message has the format from before version 0.15")
-    batch = _described(data[start:end], start, place)
+    batch = _parsed_batch(data[start:end], start, place)
     if batch.body + Table.root(data, start + 8).integer(3, "<q") != end:
         raise struct.error("the frame of the message disagrees with its metadata")
     if 8 * batch.rows > most_bytes:
@@ -162,7 +162,7 @@ def _batch(data: memoryview, start: int, end: int, place: Place, most_bytes: int
     return batch
 
 
-def _described(data: memoryview, start: int, place: Place) -> CountBatch:
+def _parsed_batch(data: memoryview, start: int, place: Place) -> CountBatch:
     """Parse a record batch from its metadata, at the beginning of ``data``; ``start`` is its offset in the stream."""
     message = Table.root(data, 8)
     header, body_length = message.required_table(2), message.place(3) or 0  # an absent length means an empty body
@@ -221,25 +221,25 @@ def _check_answer(data: memoryview, batch: CountBatch, place: Place) -> None:
         batch.buffers - batch.start,
         16 * len(batch.listed),
     )
-    fixed = _said(message)
+    fixed = _fixed_parts(message)
     if length_at - table_bytes < buffers < length_at + 8:
         raise struct.error("the lengths share bytes with each other")
     for filled in (b"\0", b"\xa5", b"\xff"):
         changed = bytearray(message)
         changed[length_at : length_at + 8] = filled * 8
         changed[buffers : buffers + table_bytes] = filled * table_bytes
-        new = _described(memoryview(changed), batch.start, place)
-        if _said(memoryview(changed)) != fixed or _where(new) != _where(batch):
+        new = _parsed_batch(memoryview(changed), batch.start, place)
+        if _fixed_parts(memoryview(changed)) != fixed or _used_parts(new) != _used_parts(batch):
             raise struct.error("the lengths share bytes with other metadata")
 
 
-def _where(batch: CountBatch) -> tuple[object, ...]:
+def _used_parts(batch: CountBatch) -> tuple[object, ...]:
     """Return the parts of a batch's metadata that are used here, beside the lengths."""
     lengths = (batch.body_length, batch.buffers, len(batch.listed))
     return (batch.body, batch.place, batch.codec, batch.rows, *lengths)
 
 
-def _said(head: memoryview) -> tuple[object, ...]:
+def _fixed_parts(head: memoryview) -> tuple[object, ...]:
     """Return the parts of a batch's metadata that a rewrite must not change."""
     message = Table.root(head, 8)
     header = message.required_table(2)
@@ -277,10 +277,10 @@ def _check_range(stream: CountStream) -> None:
 
 def with_noisy(stream: CountStream, noisy: NDArray[np.int64]) -> Iterator[bytes]:
     """Yield the stream with ``noisy`` in place of its counts, batch by batch, with the compression of the original."""
-    return _blocks(_changed(stream, noisy.astype("<i8", copy=False)))
+    return _blocks(_rewritten(stream, noisy.astype("<i8", copy=False)))
 
 
-def _changed(stream: CountStream, noisy: NDArray[np.int64]) -> Iterator[memoryview]:
+def _rewritten(stream: CountStream, noisy: NDArray[np.int64]) -> Iterator[memoryview]:
     data, done, first = stream.data, stream.name + len(NOISY), 0
     yield data[: stream.name]
     yield memoryview(NOISY.encode())
@@ -309,7 +309,7 @@ def _recompressed(data: memoryview, batch: CountBatch, values: memoryview) -> It
     whole, packed = values.nbytes, buffer.data
     if packed.nbytes > values.nbytes:
         whole, packed = _RAW, values
-    after, moved = _moves(batch, packed.nbytes + 8)
+    after, moved = _shift(batch, packed.nbytes + 8)
     yield memoryview(_head(data, batch, packed.nbytes + 8))
     yield data[batch.body : batch.body + offset]
     yield memoryview(struct.pack("<q", whole))
@@ -318,7 +318,7 @@ def _recompressed(data: memoryview, batch: CountBatch, values: memoryview) -> It
     yield data[batch.body + after : batch.end]
 
 
-def _moves(batch: CountBatch, packed: int) -> tuple[int, int]:
+def _shift(batch: CountBatch, packed: int) -> tuple[int, int]:
     """Return the offset at which the buffers after the counts begin, and their shift for counts of ``packed`` bytes."""
     offset, length = batch.listed[batch.place].tolist()
     behind = batch.listed[(batch.listed[:, 1] > 0) & (batch.listed[:, 0] >= offset + length), 0]
@@ -328,7 +328,7 @@ def _moves(batch: CountBatch, packed: int) -> tuple[int, int]:
 
 def _head(data: memoryview, batch: CountBatch, packed: int) -> bytearray:
     """Return the metadata of a batch whose counts take ``packed`` bytes."""
-    after, moved = _moves(batch, packed)
+    after, moved = _shift(batch, packed)
     places = batch.listed.copy()
     places[places[:, 0] >= after, 0] += moved
     places[places[:, 1] == 0, 0] = 0
@@ -342,21 +342,21 @@ def _head(data: memoryview, batch: CountBatch, packed: int) -> bytearray:
 def only_noisy(noisy: NDArray[np.int64]) -> Iterator[bytes]:
     """Yield a stream of one column ``noisy``."""
     schema = pa.schema([pa.field(NOISY, pa.int64(), nullable=False)])
-    yield from _framed(schema.serialize())
+    yield from _message_bytes(schema.serialize())
     for first in range(0, noisy.size, _ROWS):
-        yield from _framed(pa.record_batch([pa.array(noisy[first : first + _ROWS])], schema=schema).serialize())
+        yield from _message_bytes(pa.record_batch([pa.array(noisy[first : first + _ROWS])], schema=schema).serialize())
     yield _END
 
 
 def of_table(table: pa.Table) -> Iterator[bytes]:
     """Yield a table as a stream."""
-    yield from _framed(table.schema.serialize())
+    yield from _message_bytes(table.schema.serialize())
     for batch in table.to_batches(max_chunksize=_ROWS):
-        yield from _framed(batch.serialize())
+        yield from _message_bytes(batch.serialize())
     yield _END
 
 
-def _framed(message: pa.Buffer) -> Iterator[bytes]:
+def _message_bytes(message: pa.Buffer) -> Iterator[bytes]:
     """Yield the bytes of a message, which pyarrow serialises with its frame, in pieces."""
     return _blocks([memoryview(message)])
 

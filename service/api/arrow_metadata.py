@@ -42,7 +42,7 @@ def check_metadata(data: memoryview) -> None:
             raise struct.error("the frame of a message breaks the format")
         if number > MOST_MESSAGES:
             raise TooLarge(f"expected at most {MOST_MESSAGES} record batches and dictionaries")
-        body, held = _checked(data[at + 8 : at + 8 + size])
+        body, held = _check_message(data[at + 8 : at + 8 + size])
         if held is not None:
             batches, rows = batches + 1, rows + held
         at, number = at + 8 + size + body, number + 1
@@ -51,10 +51,10 @@ def check_metadata(data: memoryview) -> None:
         raise InvalidInput.at("", f"{detail}: {most}, got {batches}")
 
 
-def _checked(metadata: memoryview) -> tuple[int, int | None]:
+def _check_message(metadata: memoryview) -> tuple[int, int | None]:
     """Return the length of a message's body and the rows of a record batch; raise where metadata exceed their bytes."""
     message = Table.root(metadata, 0)
-    bytes_left = len(metadata) - _noted(message, 4)
+    bytes_left = len(metadata) - _custom_metadata_bytes(message, 4)
     kind, rows = message.integer(1, "<B"), None
     if kind == _RECORD_BATCH:
         rows = max(0, message.required_table(2).integer(0, "<q"))
@@ -62,14 +62,14 @@ def _checked(metadata: memoryview) -> tuple[int, int | None]:
         if len(metadata) > MOST_SCHEMA:
             raise TooLarge(f"expected a schema of at most {MOST_SCHEMA} bytes")
         schema = message.required_table(2)
-        bytes_left -= _noted(schema, 2) + _named(schema)
+        bytes_left -= _custom_metadata_bytes(schema, 2) + _text_bytes(schema)
     body = message.integer(3, "<q")
     if bytes_left < 0 or body < 0:
         raise struct.error("metadata refer to a text more than once")
     return body, rows
 
 
-def _named(schema: Table) -> int:
+def _text_bytes(schema: Table) -> int:
     """Return the total bytes of the texts of a schema's fields."""
     pending = list(islice(schema.tables(1), MOST_FIELDS + 1))
     fields = total = 0
@@ -77,7 +77,7 @@ def _named(schema: Table) -> int:
         if (fields := fields + 1) > MOST_FIELDS:
             raise TooLarge(f"expected a schema of at most {MOST_FIELDS} columns, nested ones included")
         field = pending.pop()
-        total += field.vector(0)[1] + _noted(field, 6)
+        total += field.vector(0)[1] + _custom_metadata_bytes(field, 6)
         kind = field.table(3)
         if kind is not None and field.integer(2, "<B") == _TIMESTAMP:
             total += kind.vector(1)[1]
@@ -85,6 +85,6 @@ def _named(schema: Table) -> int:
     return total
 
 
-def _noted(table: Table, number: int) -> int:
+def _custom_metadata_bytes(table: Table, number: int) -> int:
     """Return the bytes of the names and values of some custom metadata."""
     return sum(pair.vector(0)[1] + pair.vector(1)[1] + 8 for pair in table.tables(number))

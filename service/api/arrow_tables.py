@@ -57,7 +57,7 @@ def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], No
             raise InvalidInput.at("", "expected record batches and no dictionaries")
         start, end = end, source.tell()
         header = Table.root(data, start + 8).required_table(2)
-        total += _unfolded(data, header, start, end)
+        total += _decompressed_bytes(data, header, start, end)
         rows += max(0, header.integer(0, "<q"))
         if max(total, rows // 8) > most_bytes:  # a row takes at least one bit
             raise TooLarge("expected a table that takes at most the stream limit when it is decompressed")
@@ -70,7 +70,7 @@ def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], No
     return _A_BYTE * total + _A_ROW * rows
 
 
-def _unfolded(data: memoryview, header: Table, start: int, end: int) -> int:
+def _decompressed_bytes(data: memoryview, header: Table, start: int, end: int) -> int:
     """Return the decompressed bytes of a record batch's buffers, as the batch states them."""
     descriptors = header.pairs(2)
     if header.table(3) is None:

@@ -56,7 +56,7 @@ class Authentication:
         """Find the principal of a request and apply the rate limits."""
         address, token = (scope.get("client") or ("",))[0], _token(scope)
         try:
-            self.throttle.check_patience(token)
+            self.throttle.check_abandoned(token)
         except TooManyRequests:
             await asyncio.sleep(_PAUSE)  # an earlier answer would only bring the next attempt sooner
             raise
@@ -67,7 +67,7 @@ class Authentication:
             self.throttle.failed(address)
             raise
         state = scope.setdefault("state", {})
-        state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.gave_up, token)
+        state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.count_abandoned, token)
         visit = state.get(PAGE, state)
         if not visit.get("counted"):  # a page counts as one request, with all its calls
             self.throttle.passed(token, principal.key_id or principal.name)
@@ -79,10 +79,10 @@ class Authentication:
         if self.tokens is not None and is_token(token):
             return await self.tokens.principal(token)
         if self.inline:
-            return self._keeper(token)
-        return await asyncio.get_running_loop().run_in_executor(threads, self._keeper, token)
+            return self._key_principal(token)
+        return await asyncio.get_running_loop().run_in_executor(threads, self._key_principal, token)
 
-    def _keeper(self, key: str) -> Principal:
+    def _key_principal(self, key: str) -> Principal:
         now = clock.now()
         principal = authenticate(self.database, self.secret, key, now)
         if principal is None:

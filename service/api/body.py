@@ -20,7 +20,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
-from service.api.context import FINISH, IN_HELPERS, PRICES_ONLY, Elsewhere, change_of
+from service.api.context import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
 from service.api.exact import LARGEST_SHORT, Short
 from service.api.helpers import Helped
 from service.api.json_size import HELD, check_items, check_size, items_in
@@ -89,12 +89,12 @@ class StrictRoute(APIRoute):
                 return await helped(request, body)
             if finish is not None and len(body) > _LONG and state.helpers is not None:
                 await check_kept(request)
-                return await _read_elsewhere(request, body, finish)
+                return await _read_in_helper(request, body, finish)
             async with state.turns.place(request.state.principal.name):
                 if reads_body:  # FastAPI takes a model as it is; it would parse anything else on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
                 await check_kept(request)
-                with suppress(Elsewhere):
+                with suppress(AnswerInHelper):
                     return await handle(request)
             return await helped(request, body)
 
@@ -137,7 +137,7 @@ class StreamRoute(StrictRoute):
                 async for part in request.stream():
                     body += part
             except ClientDisconnect:
-                raise _hung_up() from None
+                raise _incomplete_body() from None
             request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
             return await handle(request)
 
@@ -164,7 +164,7 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
         raise InvalidInput(faults)
 
 
-async def _read_elsewhere(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
+async def _read_in_helper(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
     change, state = await change_of(request, request.headers.get("Idempotency-Key")), request.app.state
     result = await state.helpers.read(request, body)
     if isinstance(result, Response):
@@ -193,7 +193,7 @@ async def _whole_body(request: Request, largest: int, most_items: int) -> bytes:
                 check_items(items, most_items)
     except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
         request.scope["state"].get(GIVEN_UP, lambda: None)()
-        raise _hung_up() from None
+        raise _incomplete_body() from None
     request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
     return body  # type: ignore[return-value] # a copy would hold the interpreter while it is made
 
@@ -216,7 +216,7 @@ def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:
         raise InvalidInput(problems.faults_of(error, parsed)) from None
 
 
-def _hung_up() -> InvalidInput:
+def _incomplete_body() -> InvalidInput:
     return InvalidInput.at("", "expected the whole body")
 
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import problems
 from service.api.body import media_type
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.problems import Problem
 from service.api.room import ROOM
 from service.api.throttle import PAGE
@@ -92,7 +92,7 @@ class BodyLimits:
         otherwise: Allowance,
         seconds: float,
         rate: int,
-        turns: Fair,
+        turns: FairPlaces,
         open_seconds: float = math.inf,
         shorter: Mapping[str, int] | None = None,
     ) -> None:
@@ -115,7 +115,7 @@ class BodyLimits:
         try:
             body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
             await self.app(scope, body.received, body.sent)
-        except _Refused as refused:
+        except _RefusedBody as refused:
             if not body.answered:
                 refused.answer.headers["Connection"] = "close"  # the rest of the body is not read
                 await refused.answer(scope, receive, send)
@@ -137,7 +137,7 @@ class _Body:
         send: Send,
         seconds: float,
         rate: int,
-        turns: Fair,
+        turns: FairPlaces,
     ) -> None:
         self.allowance, self.largest, self.path, self.scope = allowance, largest, scope["path"], scope
         self.receive, self.send = receive, send
@@ -171,7 +171,7 @@ class _Body:
                 message = await self.receive()
         except TimeoutError:
             detail = f"expected the body within {self.seconds:g} s plus one second for every {self.rate} bytes"
-            raise _Refused(problems.problem("too_slow", detail, self.path)) from None
+            raise _RefusedBody(problems.problem("too_slow", detail, self.path)) from None
         self.size += len(message.get("body", b""))
         self._check(self.size)
         await self._wait_for_turn()
@@ -195,7 +195,7 @@ class _Body:
         if whole > self.allowance.most:
             raise TooLarge(f"expected a request whose content takes at most {self.allowance.most} bytes of memory")
         if not self._takes(whole):
-            raise _full()
+            raise _memory_in_use()
 
     async def _wait_for_turn(self) -> None:
         """Wait until a large body may be read on; the wait does not count as the client's time."""
@@ -206,7 +206,7 @@ class _Body:
         try:
             await self.turns.enter(self.sender)
         except TooManyRequests as error:
-            raise _Refused(problems.of_error(error, self.path)) from None
+            raise _RefusedBody(problems.of_error(error, self.path)) from None
         self.has_turn = True
         self.started = (self.started or began) + clock() - began
 
@@ -225,11 +225,11 @@ class _Body:
     def _check(self, size: int) -> None:
         if size > self.largest:
             detail = f"expected a body of at most {self.largest} bytes"
-            raise _Refused(problems.problem("too_large", detail, self.path))
+            raise _RefusedBody(problems.problem("too_large", detail, self.path))
 
     def _take(self, size: int) -> None:
         if not self._takes(size):
-            raise _Refused(problems.of_error(_full(), self.path))
+            raise _RefusedBody(problems.of_error(_memory_in_use(), self.path))
 
     def _takes(self, size: int) -> bool:
         if size <= max(self.taken, self.allowance.small):
@@ -240,7 +240,7 @@ class _Body:
         return fits
 
 
-def _full() -> Unavailable:
+def _memory_in_use() -> Unavailable:
     return Unavailable("the memory for request bodies is in use by other requests", _RETRY)
 
 
@@ -251,7 +251,7 @@ def sender_of(scope: Scope) -> str:
     return str(state.get(SENDER, "") if principal is None else principal.name)
 
 
-class _Refused(Exception):
+class _RefusedBody(Exception):
     def __init__(self, answer: Problem) -> None:
         super().__init__()
         self.answer = answer

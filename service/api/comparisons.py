@@ -122,7 +122,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         raise InvalidInput.at("/mechanism", str(error)) from None
     epsilons = [_round(losses[0] * k / (_PLACES * 4 // 5)) for k in range(1, _PLACES + 1)]
     distances = [_round(Fraction(float(variance) ** 0.5) * k / 4) for k in range(1, _PLACES + 1)]
-    found = {
+    answer = {
         "variance": number_up(variance),
         "sub_gaussian": {
             "holds": comparison.is_sub_gaussian(mechanism),
@@ -134,7 +134,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         "tails": _tails(mechanism, distances),
     }
     kind = pictures.wanted(request)
-    return ok(found) if kind is None else charts.picture(_panels(found), kind, _caption(found))
+    return ok(answer) if kind is None else charts.picture(_panels(answer), kind, _caption(answer))
 
 
 def _mechanism(body: ComparisonQuestion) -> OffsetTails:

@@ -16,7 +16,7 @@ from fastapi import Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.errors import InvalidInput
 from service.ledger import idempotency
 from service.ledger.database import Database
@@ -183,7 +183,7 @@ def read_by_helpers(finish: Callable[[Change, Any], Response]) -> Callable[..., 
     return marked
 
 
-class Found(Exception):
+class HelperResult(Exception):
     """Result of a request to a helper that only computes something; pickled, and never sent to clients."""
 
     def __init__(self, found: Any) -> None:
@@ -191,7 +191,7 @@ class Found(Exception):
         self.found = found
 
 
-class Elsewhere(Exception):
+class AnswerInHelper(Exception):
     """Signal of a handler that a helper should answer, raised before it has any effect."""
 
 
@@ -221,7 +221,7 @@ class Streamed(StreamingResponse):
         finally:
             self._content.close()
 
-    async def _in_turns(self, turns: Fair, principal: str) -> AsyncIterator[bytes | str]:
+    async def _in_turns(self, turns: FairPlaces, principal: str) -> AsyncIterator[bytes | str]:
         part: bytes | str | None = b""
         while part is not None:
             async with turns.place(principal, begun=True):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from service.api import arrow, tabulated
 from service.api.guarantees import HeadBody, head_body
-from service.api.lattice import shown, shown_list, unit_of
+from service.api.lattice import json_counts, shown, unit_of
 from service.api.plans import DeclaredPartitions, Mechanism, declared_partitions, law_of
 from service.api.tabulated import TabulationBody
 from service.ledger.drawn import DrawOutline, DrawRecord
@@ -145,5 +145,7 @@ def json_of(record: DrawRecord) -> Iterator[str]:
     }
     yield json.dumps(around)[:-1] + ', "noisy": ['
     for start in range(0, record.noisy.size, _PART):
-        yield (", " if start else "") + json.dumps(shown_list(record.noisy[start : start + _PART].tolist(), unit))[1:-1]
+        yield (", " if start else "") + json.dumps(json_counts(record.noisy[start : start + _PART].tolist(), unit))[
+            1:-1
+        ]
     yield "]}"

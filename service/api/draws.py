@@ -16,11 +16,11 @@ from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import (
+    AnswerInHelper,
     Change,
     Changing,
     CurrentDatabase,
-    Elsewhere,
-    Found,
+    HelperResult,
     Streamed,
     heavy_in_helpers,
     in_writers,
@@ -162,17 +162,17 @@ def register(account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, b
         below: the pointer under which faults of the fields are reported.
     """
     require(change.principal, "pipeline", account)
-    model, mechanism = stated_mechanism(new_draw, below)
+    model, mechanism = drawn_mechanism(new_draw, below)
     delta = read_delta(new_draw.delta, f"{below}/delta")
     new = NewRelease(new_draw.name, mechanism, document_of(model), tuple(new_draw.tags), delta, f"{below}/mechanism")
     with change.keystream() as keystream:
         # The counts come first: an error in them is reported before the account is read.
-        drawn = _drawn(mechanism, noisy, keystream, below)
+        drawn = _noise_units(mechanism, noisy, keystream, below)
         (ready,), _ = prepared(change, account, [new], costs=False)
         return change.write(draws.register_and_draw, ready, drawn)
 
 
-def stated_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
+def drawn_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
     """Return a mechanism to register, with the granularity beside it: as it was sent, and as a value."""
     model = on_lattice(new_draw.mechanism, new_draw.granularity, below)
     return model, mechanism_of(model, f"{below}/mechanism")
@@ -191,7 +191,7 @@ def draw_of(
     at, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
     with change.keystream() as keystream:
-        drawn = draws.seal(place, _drawn(mechanism, noisy, keystream, below))
+        drawn = draws.seal(place, _noise_units(mechanism, noisy, keystream, below))
         return change.write(draws.draw, account, release, drawn, refusal)
 
 
@@ -211,7 +211,7 @@ def _place(account: str, release: str, selection: DrawSelection, change: Change,
         mechanism = next((one for one in mechanisms_of(plan) if one.name == selection.mechanism), None)
         place = None if mechanism is None else draws.place_of(plan, mechanism, turn)
     if change.prices_only:
-        raise Found([place])
+        raise HelperResult([place])
     if place is None:
         raise draws.no_mechanism(f"{below}/mechanism")
     return cast("draws.Place", place)
@@ -295,20 +295,20 @@ def _leave_large(request: Request, size: int) -> None:
     """Leave many counts to a helper, after reserving their memory here: as JSON they would hold the interpreter.
 
     Raises:
-        Elsewhere: there are many counts, and there are helper processes.
+        AnswerInHelper: there are many counts, and there are helper processes.
     """
     if size > _MANY and request.app.state.helpers is not None:
-        raise Elsewhere
+        raise AnswerInHelper
 
 
 def _plan_text(request: Request, connection: Connection, release: str) -> str:
     """Return a release's plan as text, to be parsed after the transaction.
 
     Raises:
-        Elsewhere: the plan is long, and there are helper processes.
+        AnswerInHelper: the plan is long, and there are helper processes.
     """
     if request.app.state.helpers is not None and releases.plan_size(connection, release) > releases.LONG:
-        raise Elsewhere
+        raise AnswerInHelper
     return drawn.plan_text(connection, release)
 
 
@@ -317,7 +317,7 @@ def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
     return lambda law, unit, keystream: add_noise(units_of(counts, unit, "/counts"), law, keystream)
 
 
-def _drawn(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystream, below: str) -> NDArray[np.int64]:
+def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystream, below: str) -> NDArray[np.int64]:
     pointer = f"{below}/mechanism"
     law = law_of(mechanism, pointer)
     try:

@@ -16,7 +16,7 @@ _RETRY = 5  # seconds after which a refused request should be repeated
 _Place = asyncio.Future[None]
 
 
-class Fair:
+class FairPlaces:
     """A number of places, of which one principal has only a share while others are present.
 
     Principals take turns at free places. Each principal's requests keep their order.
@@ -37,7 +37,7 @@ class Fair:
         alone: int,
         waiting: int,
         clock: Callable[[], float] = time.monotonic,
-        beside: "Fair | None" = None,
+        beside: "FairPlaces | None" = None,
     ) -> None:
         self._free, self._share, self._alone, self._most = places, share, alone, waiting
         self._clock = clock
@@ -91,7 +91,7 @@ class Fair:
             TooManyRequests: too many of the principal's requests wait already.
         """
         with self._mutex:
-            self._note(principal)
+            self._mark_present(principal)
             if principal not in self._queues and self._has_room(principal):
                 self._take(principal)
                 return
@@ -113,7 +113,7 @@ class Fair:
                     self._leave(principal)
             raise
 
-    def _note(self, principal: str) -> None:
+    def _mark_present(self, principal: str) -> None:
         self._seen[principal] = self._clock()
         self._seen.move_to_end(principal)
         if len(self._seen) > _MOST_NAMES:

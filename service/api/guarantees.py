@@ -189,7 +189,7 @@ def guarantee_body(cost: Guarantee) -> dict[str, Any]:
         "approximate": [_statement(s) for s in cost.approximate if _up(s.epsilon) is not None],
         "best": [
             {
-                "delta": _as_asked(best.delta),
+                "delta": _delta_number(best.delta),
                 "adaptive": _statement(best.adaptive) if best.adaptive else None,
                 "fixed": _statement(best.fixed) if best.fixed else None,
             }
@@ -198,7 +198,7 @@ def guarantee_body(cost: Guarantee) -> dict[str, Any]:
     }
 
 
-def _as_asked(delta: Fraction) -> float | None:
+def _delta_number(delta: Fraction) -> float | None:
     return stated(delta, number_up)
 
 
@@ -221,7 +221,7 @@ def _figure(name: str, loss: Loss) -> dict[str, Any] | None:
 
 def _statement(statement: Approximate) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "delta": _as_asked(statement.delta),
+        "delta": _delta_number(statement.delta),
         "epsilon": _up(statement.epsilon),
         "via": statement.via,
     }
@@ -239,7 +239,7 @@ def remaining_body(account: AccountRecord) -> dict[str, Any]:
         body["alpha"] = _order(budget.alpha)
     body[budget.cap_on] = number_down(remaining(budget, account.weights, account.totals))
     if budget.definition is Definition.APPROXIMATE:
-        body["delta"] = _as_asked(budget.delta)
+        body["delta"] = _delta_number(budget.delta)
     if budget.declared_delta:
         declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
         body["declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"] = declared

@@ -26,8 +26,8 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.context import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, WRITES, Change, Found
-from service.api.fair import Fair
+from service.api.context import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, WRITES, Change, HelperResult
+from service.api.fair import FairPlaces
 from service.api.kept import TO_KEEP
 from service.api.problems import KINDS, problem
 from service.api.rollback import HEADER
@@ -69,7 +69,7 @@ class Helpers:
         self, number: int, application: Callable[[], FastAPI], preload: str, seconds: float, asking: int
     ) -> None:
         share = max(1, number - 1)
-        self.queue = Fair(number, share, share, _WAITING)
+        self.queue = FairPlaces(number, share, share, _WAITING)
         self.overran = self.hung_up = 0
         self._most_asking, self._asking, self._counting = asking, Counter[str](), threading.Condition()
         self._application, self._seconds = application, seconds
@@ -102,12 +102,12 @@ class Helpers:
             InvalidInput: the client has hung up.
             ServiceError: the ledger refuses the write.
         """
-        messages, scope = _Kept(request, send), asked_of(request.scope)
+        messages, scope = _BufferedAnswer(request, send), helper_scope(request.scope)
         if change is not None:  # idempotency stays in this process: helpers do not share it
             scope["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
-        last = await self._while_heard(request, self._work(request, scope, body, change, messages.send))
+        last = await self._until_disconnect(request, self._work(request, scope, body, change, messages.send))
         if last is None:
-            raise _nobody_hears()
+            raise _client_gone()
         await messages.pass_on()  # the helper is free by now, however slowly the client reads
         await send(last)
         if to_keep := request.scope["state"].get(TO_KEEP):
@@ -156,11 +156,11 @@ class Helpers:
             Unavailable: the helper takes too long, or was ended.
             InvalidInput: the client has hung up.
         """
-        scope = asked_of(request.scope)
+        scope = helper_scope(request.scope)
         scope |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
         scope["headers"] = [(b"content-type", b"application/json")]
         scope["state"][PRICES_ONLY] = True
-        figures = await self._found(request, scope, body)
+        figures = await self._helper_result(request, scope, body)
         if isinstance(figures, list):
             return figures
         raise RuntimeError("a helper refused to price what had been read")
@@ -174,19 +174,19 @@ class Helpers:
         Raises:
             TooManyRequests, Unavailable, InvalidInput: as ``answer``.
         """
-        scope = asked_of(request.scope)
+        scope = helper_scope(request.scope)
         scope["state"][READ_ONLY] = True
-        return await self._found(request, scope, body)
+        return await self._helper_result(request, scope, body)
 
-    async def _found(self, request: Request, scope: dict[str, Any], body: bytes) -> Any:
+    async def _helper_result(self, request: Request, scope: dict[str, Any], body: bytes) -> Any:
         messages: list[Message] = []
 
         async def keep(message: Message) -> None:
             messages.append(message)
 
-        last = await self._while_heard(request, self._work(request, scope, body, None, keep))
+        last = await self._until_disconnect(request, self._work(request, scope, body, None, keep))
         if last is None:
-            raise _nobody_hears()
+            raise _client_gone()
         start, *parts = messages
         headers = dict(start["headers"])
         if headers[b"content-type"] == _PICKLED:
@@ -196,9 +196,9 @@ class Helpers:
         answer.raw_headers = start["headers"]
         return answer
 
-    async def _while_heard(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
+    async def _until_disconnect(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
         """Return the result of some work, which is cancelled when the client hangs up; None where it was."""
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request.receive))
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request.receive))
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -223,7 +223,7 @@ class Helpers:
             try:
                 message = await self._in_time(partial(helper.begin, database, scope, bytes(body)))
                 if change is not None and message["type"] == _WRITE:
-                    message = await self._written(helper, change, message)
+                    message = await self._write(helper, change, message)
                 last = await self._relay(helper, request.scope, message, send)
                 if reason := request.scope["state"].pop(_STOPPED, None):
                     database.stop(reason)
@@ -234,7 +234,7 @@ class Helpers:
                 else:
                     helper.end()
 
-    async def _written(self, helper: "_Helper", change: Change, message: Message) -> Message:
+    async def _write(self, helper: "_Helper", change: Change, message: Message) -> Message:
         """Write on a helper's behalf, and return the first message of its answer.
 
         Raises:
@@ -279,7 +279,7 @@ class Helpers:
         return _Helper(process, ours)
 
 
-class _Refused(Exception):
+class _RefusedWrite(Exception):
     """Refusal of a write by the serving process, which answers it."""
 
 
@@ -329,7 +329,7 @@ class _Helper:
             self._process.kill()
 
 
-class _Kept:
+class _BufferedAnswer:
     """The messages of an answer, kept so that a slow client does not hold the helper.
 
     A long export is passed on as it is made, and so is an answer that finds no memory.
@@ -378,17 +378,17 @@ def install(app: FastAPI) -> None:
     """Let an application in a helper return the values that it computes for the serving process."""
 
     def tell(_: Request, error: Exception) -> Response:
-        return Response(pickle.dumps(cast(Found, error).found), media_type=_PICKLED.decode())
+        return Response(pickle.dumps(cast(HelperResult, error).found), media_type=_PICKLED.decode())
 
-    app.add_exception_handler(Found, tell)
+    app.add_exception_handler(HelperResult, tell)
 
 
-def _nobody_hears() -> InvalidInput:
+def _client_gone() -> InvalidInput:
     """Return an answer for a client that is gone; it only prevents a log line about a failure of the service."""
     return InvalidInput.at("", "expected the client to wait for its answer")
 
 
-def asked_of(scope: Scope) -> dict[str, Any]:
+def helper_scope(scope: Scope) -> dict[str, Any]:
     """Return the parts of a request that a helper receives: no key and no cookies, and the principal from its state."""
     passed_on = {name: scope[name] for name in _PASSED_ON if name in scope}
     state = {name: scope["state"][name] for name in ("principal", "request_id") if name in scope["state"]}
@@ -396,12 +396,12 @@ def asked_of(scope: Scope) -> dict[str, Any]:
     return passed_on | {"headers": headers, "state": state, "root_path": "", "client": None}
 
 
-async def _hung_up(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _leave(_: Request, __: Exception) -> Response:
+def _empty_answer(_: Request, __: Exception) -> Response:
     return Response()  # not passed on
 
 
@@ -416,7 +416,7 @@ def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     forbid_dumps()
     os.nice(_NICENESS)
     app = application()
-    app.add_exception_handler(_Refused, _leave)
+    app.add_exception_handler(_RefusedWrite, _empty_answer)
     app.add_exception_handler(Exception, _failure)
     with asyncio.Runner() as runner:
         while True:
@@ -453,7 +453,7 @@ async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> 
         pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         answered = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
         if answered is None:
-            raise _Refused
+            raise _RefusedWrite
         return answered[0]
 
     scope["state"][WRITES] = write

@@ -16,12 +16,12 @@ from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.body import StrictRoute
-from service.api.context import Changing, Elsewhere, heavy_in_helpers, in_writers, respond
+from service.api.context import AnswerInHelper, Changing, heavy_in_helpers, in_writers, respond
 from service.api.drawn import CONFIDENCE
-from service.api.draws import NewDraw, noisy_counts, register, stated_mechanism
+from service.api.draws import NewDraw, drawn_mechanism, noisy_counts, register
 from service.api.exact import Label, Strict
 from service.api.guarantees import HeadBody, head_body
-from service.api.lattice import Count, Counts, in_units, shown, shown_list, unit_of
+from service.api.lattice import Count, Counts, in_units, json_counts, shown, unit_of
 from service.api.plans import Mechanism, law_of
 from service.errors import Fault, InvalidInput
 from service.ledger.drawn import DrawRecord
@@ -151,7 +151,7 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     # However few the cells are, a search for whole ones may take long, and any margin may have as many counts as cells.
     long = body.adjust != "none" or len(body.margins) * len(body.counts) > _MANY
     if long and change.elsewhere is not None:
-        raise Elsewhere
+        raise AnswerInHelper
     table = _table(body)
     drawn = register(account, body, change, noisy_counts(body.counts))
     return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))
@@ -188,7 +188,7 @@ def _table(body: Histogram) -> Table:
         faults.append(Fault("/adjust", "expected rake or least_squares, since there are published totals to meet"))
     if faults:
         raise InvalidInput(faults)
-    _, mechanism = stated_mechanism(body)
+    _, mechanism = drawn_mechanism(body)
     law = law_of(mechanism, "/mechanism")
     blocks = None if body.adjust == "none" else blocks_of(shape, _published(body, unit_of(mechanism)))
     table = Table(shape, [tuple(map(names.index, margin)) for margin in body.margins], {}, blocks)
@@ -240,7 +240,7 @@ def _body(record: DrawRecord, body: Histogram, table: Table) -> dict[str, Any]:
         adjusted = adjust(record.noisy, table.blocks).reshape(table.shape)
 
     def sums(cells: NDArray[np.int64] | None, axes: Sequence[int]) -> Sequence[int | str] | None:
-        return None if cells is None else shown_list(added_up(cells, axes), unit)
+        return None if cells is None else json_counts(added_up(cells, axes), unit)
 
     every = range(len(table.shape))
     return {

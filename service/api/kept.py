@@ -34,7 +34,7 @@ def costs_of(
         plan = condense(release.plan)
         costs.append(cost_of(plan, owner.neighbouring, (release.delta,)))
         if plan.size > MEMOISED_SIZE:
-            _leave(request, Known(subject, known.FOUND_BY, json.dumps(costs[-1])))
+            _store_later(request, Known(subject, known.FOUND_BY, json.dumps(costs[-1])))
     return costs
 
 
@@ -61,9 +61,9 @@ class Question:
 
     def answered(self, answer: dict[str, Any]) -> None:
         """Leave an answer to be stored."""
-        _leave(self._request, Known(self._subject, self._state, json.dumps(answer)))
+        _store_later(self._request, Known(self._subject, self._state, json.dumps(answer)))
 
 
-def _leave(request: Request, figures: Known) -> None:
+def _store_later(request: Request, figures: Known) -> None:
     if len(figures.cost) <= _LARGEST:
         request.scope["state"].setdefault(TO_KEEP, []).append(figures)

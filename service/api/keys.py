@@ -32,7 +32,7 @@ router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
-def _written(value: Any) -> Any:
+def _require_text(value: Any) -> Any:
     """Refuse numbers, which pydantic would take for seconds or milliseconds since 1970, by their size."""
     if value is not None and not (isinstance(value, str) and _MOMENT.fullmatch(value)):
         raise ValueError("expected a moment as in RFC 3339, such as 2031-12-31T23:59:59Z")
@@ -46,7 +46,7 @@ def _in_utc(value: datetime) -> datetime:
         raise ValueError("expected a moment in the years 1 to 9999 of UTC") from None
 
 
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_written)]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_require_text)]
 
 
 class CreateKey(Short):
@@ -105,7 +105,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
 
     Only this answer contains the key; the service stores its hash.
     """
-    _require_keeper(change.principal)
+    _require_unlimited(change.principal)
 
     def work(connection: Connection, at: str) -> KeyRecord:
         new = keys.create_key(
@@ -120,7 +120,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
         )
         return new[0]
 
-    return _made(change, work)
+    return _created(change, work)
 
 
 @router.post("/{key}/rotate", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.ROTATE))
@@ -132,14 +132,14 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
     overlap, or until its own expiry where that is earlier. Where the old key expires, the new one has a lifetime of the
     same length. A key can be rotated once, while it is valid. Revoke a leaked key, instead of rotating it or as well.
     """
-    _require_keeper(change.principal)
+    _require_unlimited(change.principal)
 
     def work(connection: Connection, at: str) -> KeyRecord:
         overlap = duration_of(body.overlap)
         new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=change.request.actor)
         return new[0]
 
-    return _made(change, work)
+    return _created(change, work)
 
 
 @router.get("", response_model=KeyPage)
@@ -155,7 +155,7 @@ def list_keys(
 
     Expired and revoked keys are included.
     """
-    _require_keeper(principal)
+    _require_unlimited(principal)
     with database.read() as connection:
         known = sound_keys(connection, secret)
         records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
@@ -169,7 +169,7 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
 
     The key is refused from now on; the ledger keeps all that was done with it.
     """
-    _require_keeper(change.principal)
+    _require_unlimited(change.principal)
 
     def work(connection: Connection) -> None:
         keys.revoke_key(connection, change.secret, key, at=clock.now(), by=change.request.actor)
@@ -178,13 +178,13 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
     return Response(status_code=204)
 
 
-def _require_keeper(principal: Principal) -> None:
+def _require_unlimited(principal: Principal) -> None:
     require(principal, "steward")
     if principal.accounts is not None:
         raise Forbidden("the key is limited to accounts: it could create a key that is not; use an unlimited one")
 
 
-def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
+def _created(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
     """Return a new key with its token; the token is never stored, and a replay derives it again."""
 
     def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
@@ -197,7 +197,7 @@ def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Respo
         return record
 
     reload = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), load)
-    answer = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=reload)
+    answer = once_reloaded(change.database, change.request, work, status=201, landed=_is_committed, reload=reload)
     shown = _body(answer.result) | {"key": keys.token_of(change.secret, answer.result.id)}
     return respond(Answer(answer.status, json.dumps(shown), answer.replayed))
 
@@ -218,7 +218,7 @@ def _body(record: KeyRecord) -> dict[str, Any]:
     }
 
 
-def _landed(connection: Connection, record: KeyRecord) -> bool:
+def _is_committed(connection: Connection, record: KeyRecord) -> bool:
     return keys.has_key(connection, record.id)
 
 

@@ -127,10 +127,10 @@ def in_units(count: int | Fraction, unit: Fraction, pointer: str, *place: int) -
 
 def shown(units: int, unit: Fraction) -> int | str:
     """Return a count as JSON shows it: an integer, or with a granularity the text of an exact number."""
-    return shown_list([units], unit)[0]
+    return json_counts([units], unit)[0]
 
 
-def shown_list(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
+def json_counts(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
     """Return many counts as JSON shows them."""
     if unit == 1:
         return units

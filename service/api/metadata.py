@@ -33,80 +33,98 @@ ProductType = Literal[
 Slug = Annotated[str, StringConstraints(max_length=200, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 
 
-def _said(description: str) -> Any:
+def _metadata_field(description: str) -> Any:
     return Field(None, description=description)
 
 
 class BasicFields(Strict):
     """Metadata of the data product."""
 
-    name: Label | None = _said("The name of the data product; by default the release's or the account's name.")
-    data_curators: Names | None = _said("The publishers.")
-    intended_use: Prose | None = _said("The purpose.")
-    data_product_type: ProductType | None = _said("The kind of the published product.")
-    data_product_region: Prose | None = _said("The place of residence of the persons, or the applicable law.")
-    description: Prose | None = _said("The description of the data product; by default the account's description.")
-    publication_date: Day | None = _said("YYYY-MM-DD; of several publications the first.")
+    name: Label | None = _metadata_field(
+        "The name of the data product; by default the release's or the account's name."
+    )
+    data_curators: Names | None = _metadata_field("The publishers.")
+    intended_use: Prose | None = _metadata_field("The purpose.")
+    data_product_type: ProductType | None = _metadata_field("The kind of the published product.")
+    data_product_region: Prose | None = _metadata_field("The place of residence of the persons, or the applicable law.")
+    description: Prose | None = _metadata_field(
+        "The description of the data product; by default the account's description."
+    )
+    publication_date: Day | None = _metadata_field("YYYY-MM-DD; of several publications the first.")
     data_product_sector: Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None = (
-        _said("The domain that the data describe.")
+        _metadata_field("The domain that the data describe.")
     )
 
 
 class VariantFields(Strict):
     """Metadata of the object of the protection."""
 
-    data_domain: Prose | None = _said("The set of possible datasets.")
-    unprotected_quantities: Prose | None = _said("The quantities that are published without noise: invariants.")
+    data_domain: Prose | None = _metadata_field("The set of possible datasets.")
+    unprotected_quantities: Prose | None = _metadata_field(
+        "The quantities that are published without noise: invariants."
+    )
 
 
 class LossFields(Strict):
     """Metadata of the unit and the parameters, beside the ledger's statements."""
 
-    privacy_unit_details: Prose | None = _said("Added to the ledger's statement of neighbouring datasets.")
-    privacy_parameters_details: Prose | None = _said("Added to the ledger's statement of the parameters.")
+    privacy_unit_details: Prose | None = _metadata_field("Added to the ledger's statement of neighbouring datasets.")
+    privacy_parameters_details: Prose | None = _metadata_field("Added to the ledger's statement of the parameters.")
 
 
 class ModelFields(Strict):
     """Metadata of the release model and its recipients."""
 
-    model_name: Literal["Local", "Central", "Shuffle", "Federated", "Varies"] | None = _said(
+    model_name: Literal["Local", "Central", "Shuffle", "Federated", "Varies"] | None = _metadata_field(
         "The party that adds the noise."
     )
-    model_name_details: Prose | None = _said("Details of the model.")
-    actors: Prose | None = _said("The parties, the data that each of them sees, and the assumptions about them.")
-    release_type: Literal["One release", "Many releases"] | None = _said("By default derived from the ledger.")
-    release_type_details: Prose | None = _said("Planned further releases, and the times at which budgets begin anew.")
-    data_source_type: Literal["Static", "Dynamic"] | None = _said("Dynamic: new data arrive over time.")
-    data_source_type_details: Prose | None = _said("Details of the data source.")
-    access_type: Literal["Interactive", "Non-interactive"] | None = _said("Interactive: analysts send queries.")
-    access_type_details: Prose | None = _said("The division of the budget among analysts, and if they may collude.")
+    model_name_details: Prose | None = _metadata_field("Details of the model.")
+    actors: Prose | None = _metadata_field(
+        "The parties, the data that each of them sees, and the assumptions about them."
+    )
+    release_type: Literal["One release", "Many releases"] | None = _metadata_field(
+        "By default derived from the ledger."
+    )
+    release_type_details: Prose | None = _metadata_field(
+        "Planned further releases, and the times at which budgets begin anew."
+    )
+    data_source_type: Literal["Static", "Dynamic"] | None = _metadata_field("Dynamic: new data arrive over time.")
+    data_source_type_details: Prose | None = _metadata_field("Details of the data source.")
+    access_type: Literal["Interactive", "Non-interactive"] | None = _metadata_field(
+        "Interactive: analysts send queries."
+    )
+    access_type_details: Prose | None = _metadata_field(
+        "The division of the budget among analysts, and if they may collude."
+    )
 
 
 class AccountingFields(Strict):
     """Metadata of post-processing and composition."""
 
-    post_processing: Prose | None = _said("The processing of the noisy counts before publication.")
-    composition: Prose | None = _said("Added to the ledger's statement of the plan.")
+    post_processing: Prose | None = _metadata_field("The processing of the noisy counts before publication.")
+    composition: Prose | None = _metadata_field("Added to the ledger's statement of the plan.")
 
 
 class ImplementationFields(Strict):
     """Metadata of the implementation and its reasons."""
 
-    preprocessing_and_hyperparameter_tuning: Prose | None = _said(
+    preprocessing_and_hyperparameter_tuning: Prose | None = _metadata_field(
         "Inspections of the data before the release, and their cost."
     )
-    mechanisms: Prose | None = _said(
+    mechanisms: Prose | None = _metadata_field(
         "Added to the ledger's statement of the mechanisms: the security of the data, the code."
     )
-    justification: Prose | None = _said("The reasons for the parameters.")
+    justification: Prose | None = _metadata_field("The reasons for the parameters.")
 
 
 class AdministrativeFields(Strict):
     """Metadata of the entry itself."""
 
-    sources: Prose | None = _said("Links to papers, and to the data product.")
-    notes: Prose | None = _said("Other remarks.")
-    registry_authors: Names | None = _said("The authors of the entry; needed where sources or notes are given.")
+    sources: Prose | None = _metadata_field("Links to papers, and to the data product.")
+    notes: Prose | None = _metadata_field("Other remarks.")
+    registry_authors: Names | None = _metadata_field(
+        "The authors of the entry; needed where sources or notes are given."
+    )
 
 
 class Metadata(
@@ -123,7 +141,7 @@ class Metadata(
     In a change, null removes a field, and an omitted field stays as it is.
     """
 
-    url_slug: Slug | None = _said("The slug of the registry's page; by default made from the names.")
+    url_slug: Slug | None = _metadata_field("The slug of the registry's page; by default made from the names.")
 
 
 class DescribeRelease(Short):

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from service import __version__
 from service.api.body_limits import Allowance
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.helpers import Helpers
 from service.api.problems import KINDS
 from service.errors import ServiceError
@@ -50,14 +50,14 @@ class Threads(ThreadPoolExecutor):
 
 
 @dataclass(frozen=True)
-class Observed:
+class MetricSources:
     """The sources of figures that are read at each scrape."""
 
     database: Database
     writers: Threads
     bodies: dict[str, Allowance]  # by kind
     accounts: tuple[str, ...]  # with published budgets
-    turns: Fair  # of requests that this process works on
+    turns: FairPlaces  # of requests that this process works on
     helpers: Helpers | None
     keeper: MarkKeeper | None
 
@@ -66,7 +66,7 @@ class Observed:
 class Metrics:
     """The metrics of one application."""
 
-    observed: Observed
+    observed: MetricSources
     in_progress: int = 0  # requests, changed only on the event loop
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     scrapes: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
@@ -121,11 +121,11 @@ class _States(Collector):
         observed = self._metrics.observed
         progress = self._metrics.in_progress
         yield _gauge("ledger_http_requests_in_progress", "Requests that are being answered.", [], [([], progress)])
-        yield from _counted(observed.database)
+        yield from _commits(observed.database)
         yield from _bodies(observed.bodies)
         yield from _waiting(observed)
-        yield from _kept(observed)
-        yield from _stored(observed)
+        yield from _high_water(observed)
+        yield from _database_figures(observed)
 
 
 def _gauge(name: str, text: str, labels: list[str], values: Iterable[tuple[list[str], float]]) -> Metric:
@@ -135,7 +135,7 @@ def _gauge(name: str, text: str, labels: list[str], values: Iterable[tuple[list[
     return family
 
 
-def _counted(database: Database) -> Iterator[Metric]:
+def _commits(database: Database) -> Iterator[Metric]:
     """Yield the commits of this process, by the database's own counters."""
     counters = database.counted()
     entries = CounterMetricFamily(
@@ -160,7 +160,7 @@ def _bodies(bodies: dict[str, Allowance]) -> Iterator[Metric]:
     yield _gauge("ledger_body_bytes_limit", "The limit on the bytes of such bodies.", ["media"], limits)
 
 
-def _waiting(observed: Observed) -> Iterator[Metric]:
+def _waiting(observed: MetricSources) -> Iterator[Metric]:
     database = observed.database
     connections = [
         ([name, state], float(number))
@@ -180,7 +180,7 @@ def _waiting(observed: Observed) -> Iterator[Metric]:
     yield from _work(observed)
 
 
-def _work(observed: Observed) -> Iterator[Metric]:
+def _work(observed: MetricSources) -> Iterator[Metric]:
     """Yield the running requests and those that ended early, by reason; without names."""
     turns, helpers = observed.turns, observed.helpers
     busy = [(["turns"], float(turns.busy)), (["helpers"], float(helpers.queue.busy if helpers else 0))]
@@ -194,7 +194,7 @@ def _work(observed: Observed) -> Iterator[Metric]:
     yield ended
 
 
-def _kept(observed: Observed) -> Iterator[Metric]:
+def _high_water(observed: MetricSources) -> Iterator[Metric]:
     """Yield the age of the high-water mark, and if the ledger is older than it or the clock was set back."""
     now = clock.now()
     written_at = now if observed.keeper is None else observed.keeper.written_at
@@ -207,7 +207,7 @@ def _kept(observed: Observed) -> Iterator[Metric]:
     yield _gauge("ledger_clock_behind_seconds", "Seconds by which the system's clock was set back.", [], [([], behind)])
 
 
-def _stored(observed: Observed) -> Iterator[Metric]:
+def _database_figures(observed: MetricSources) -> Iterator[Metric]:
     """Yield the figures that only the database has; the others appear even where it does not answer."""
     migrated, jobs_by_state = False, dict[str, int]()
     shown: list[AccountRecord] = []
@@ -221,14 +221,14 @@ def _stored(observed: Observed) -> Iterator[Metric]:
     labels = ["account", "definition"]
     caps = [([one.name, one.budget.definition.value], double_down(one.budget.cap)) for one in shown]
     yield _gauge("ledger_budget", "The cap on an account's loss, in nats.", labels, caps)
-    left = [
+    remainders = [
         (of, double_down(remaining(one.budget, one.weights, one.totals)))
         for one, (of, _) in zip(shown, caps, strict=True)
     ]
-    yield _gauge("ledger_budget_remaining", "The remaining budget, rounded down, in nats.", labels, left)
+    yield _gauge("ledger_budget_remaining", "The remaining budget, rounded down, in nats.", labels, remainders)
 
 
-def _accounts(observed: Observed) -> list[AccountRecord]:
+def _accounts(observed: MetricSources) -> list[AccountRecord]:
     """Return those accounts with published budgets that exist."""
     if not observed.accounts:
         return []

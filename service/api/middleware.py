@@ -35,7 +35,7 @@ _OTHER_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors
 _OTHER_HEADERS = ((b"content-security-policy", _OTHER_POLICY), (b"referrer-policy", b"no-referrer"))
 
 
-class Surroundings:
+class OuterMiddleware:
     """ASGI middleware for request ids, security headers, and one log line per request without body or query string.
 
     It also answers unexpected errors, so that their answers have all of that too.
@@ -83,7 +83,7 @@ class Surroundings:
             raise
         finally:
             self.metrics.in_progress -= 1
-            self._tell(scope, status or 500, time.perf_counter() - started)
+            self._log_request(scope, status or 500, time.perf_counter() - started)
 
     def _headers(self, path: str, request_id: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         present = dict(headers)
@@ -95,7 +95,7 @@ class Surroundings:
         )
         return [*headers, *(header for header in own if header[0] not in present)]
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
         state, method = scope["state"], scope["method"]
         route, problem = template_of(scope), state.get("problem")
         self.metrics.observe(method if method in _METHODS else "other", route or "none", status, seconds, problem)

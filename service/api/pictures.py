@@ -76,10 +76,10 @@ def respond(figure: "Figure", kind: str, caption: Caption) -> Response:
         else:
             figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     content = buffer.getvalue()
-    return Response(_named(content, caption) if kind == SVG else content, media_type=kind)
+    return Response(_with_labels(content, caption) if kind == SVG else content, media_type=kind)
 
 
-def _named(svg: bytes, caption: Caption) -> bytes:
+def _with_labels(svg: bytes, caption: Caption) -> bytes:
     """Return an SVG picture with a title and description for screen readers."""
     before, opening, rest = svg.partition(b"<svg ")
     attributes, end, drawing = rest.partition(b">")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
-from service.api.context import Change, Found
+from service.api.context import Change, HelperResult
 from service.api.guarantees import cost_text
 from service.api.kept import subject_of
 from service.errors import InvalidInput, ServiceError
@@ -30,7 +30,7 @@ Figures = tuple[tuple[Price, ...], str]
 """A price for each account of the line, and the guarantee as JSON text."""
 
 
-class _Kept:
+class _FigureCache:
     """Cache of the figures that helpers computed last, by a digest of all their inputs."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _Kept:
                 self._found.popitem(last=False)
 
 
-_kept = _Kept()
+_kept = _FigureCache()
 
 
 def prepared(
@@ -76,7 +76,7 @@ def prepared(
     requests = []
     for one, delta in unlike.values():
         check_relation(one.plan, line.neighbouring, one.pointer)
-        requests.append(_Asked.of(one, delta, line, costs))
+        requests.append(_PricingRequest.of(one, delta, line, costs))
     if not change.prices_only:
         check_work(change.most_work, sum(one.work for one in requests), releases[0].pointer)
     figures = dict(zip(unlike, _figures(change, line, requests), strict=True))
@@ -111,7 +111,7 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
             known.keep(change.database, change.secret, [known.Known(subject, known.FOUND_BY, cost)])
         return cost
     request = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
-    ((_, cost),) = _figures(change, line, [_Asked.of(request, release.delta, line, costs=True)])
+    ((_, cost),) = _figures(change, line, [_PricingRequest.of(request, release.delta, line, costs=True)])
     return cost
 
 
@@ -130,7 +130,7 @@ def check_work(most: int, work: float, pointer: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PricingRequest:
     """A release whose figures are needed; ``costs``: the guarantee is one of them."""
 
     release: NewRelease
@@ -140,7 +140,7 @@ class _Asked:
     costs: bool
 
     @classmethod
-    def of(cls, release: NewRelease, delta: Fraction, line: Line, costs: bool) -> "_Asked":
+    def of(cls, release: NewRelease, delta: Fraction, line: Line, costs: bool) -> "_PricingRequest":
         plan = condense(release.plan)
         work = sum(effort.of_price(plan, len(orders)) for orders in line.orders)
         return cls(release, delta, plan, work + costs * effort.of_guarantee(plan, len(USUAL_ORDERS), 1), costs)
@@ -150,10 +150,10 @@ class _Asked:
         return prices, cost_text(self.plan, line.neighbouring, self.delta) if self.costs else ""
 
 
-def _figures(change: Change, line: Line, requests: Sequence[_Asked]) -> list[Figures]:
+def _figures(change: Change, line: Line, requests: Sequence[_PricingRequest]) -> list[Figures]:
     """Compute figures here where that is fast or they are cached; else by a helper."""
     if change.prices_only:
-        raise Found([one.figures(line) for one in requests])
+        raise HelperResult([one.figures(line) for one in requests])
     elsewhere = change.elsewhere
     keys = [_key(one, line) if one.work > effort.LIGHT else None for one in requests]
     known = [one.figures(line) if key is None else _kept.get(key) for one, key in zip(requests, keys, strict=True)]
@@ -161,17 +161,19 @@ def _figures(change: Change, line: Line, requests: Sequence[_Asked]) -> list[Fig
     if missing:
         lacking = [requests[place] for place in missing]
         if elsewhere is None:
-            found = [one.figures(line) for one in lacking]
+            computed = [one.figures(line) for one in lacking]
         else:
             documents = [{"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)} for one in lacking]
-            found = elsewhere(f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": documents}).encode())
-        for place, figures in zip(missing, found, strict=True):
+            computed = elsewhere(
+                f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": documents}).encode()
+            )
+        for place, figures in zip(missing, computed, strict=True):
             known[place] = figures
             _kept.put(keys[place] or "", figures)
     return [figures for figures in known if figures is not None]
 
 
-def _key(request: _Asked, line: Line) -> str:
+def _key(request: _PricingRequest, line: Line) -> str:
     parts: tuple[str, ...] = (
         json.dumps(request.release.document), exact_text(request.delta), line.neighbouring.value, str(request.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),

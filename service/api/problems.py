@@ -174,7 +174,7 @@ def of_error(error: ServiceError, instance: str) -> Problem:
         case errors.InvalidInput(faults=faults):
             return validation(faults, instance)
         case errors.BudgetExceeded(failures=failures):
-            overruns = [_overrun(failure) for failure in failures]
+            overruns = [_overrun_body(failure) for failure in failures]
             first: dict[str, Any] = overruns[0]
             multiplier = error.noise_multiplier()
             return problem(
@@ -194,7 +194,7 @@ def of_error(error: ServiceError, instance: str) -> Problem:
             return problem(code, str(error), instance)
 
 
-def _overrun(failure: Overrun) -> dict[str, Any]:
+def _overrun_body(failure: Overrun) -> dict[str, Any]:
     return {
         "account": failure.account,
         "definition": failure.definition,

@@ -249,13 +249,13 @@ def entry_of(known: dict[str, Any], metadata: Metadata, unit: str, adjacency: st
     Raises:
         Incomplete: a field that every entry needs is missing.
     """
-    stated = known | {"privacy_unit": unit, "privacy_unit_details": adjacency}
+    known_fields = known | {"privacy_unit": unit, "privacy_unit_details": adjacency}
     # an import may contain more
     metadata = {name: value for name, value in metadata.items() if name in MetadataModel.model_fields}
-    fields: dict[str, Any] = {name: value for name, value in stated.items() if value} | metadata
+    fields: dict[str, Any] = {name: value for name, value in known_fields.items() if value} | metadata
     for name in ("privacy_unit_details", "privacy_parameters_details", "composition", "mechanisms"):
         if name in metadata:
-            fields[name] = f"{stated[name]}\n\n{metadata[name]}"
+            fields[name] = f"{known_fields[name]}\n\n{metadata[name]}"
     missing = [name for name, field in Basic.model_fields.items() if field.is_required() and name not in fields]
     if fields.keys() & {"sources", "notes"} and "registry_authors" not in fields:
         missing.append("registry_authors")

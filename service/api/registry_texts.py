@@ -76,7 +76,7 @@ def parameters(account: AccountRecord, plan: Plan, delta: Fraction) -> dict[str,
     alpha = account.budget.alpha
     cost = cost_of(plan, account.neighbouring, (delta,), () if alpha is None else (alpha,))
     if isinstance(plan, Declared):  # its fixed plan gives no better bound
-        cost = cost | {"approximate": [said for said in cost["approximate"] if said["adaptive"]]}
+        cost = cost | {"approximate": [figure for figure in cost["approximate"] if figure["adaptive"]]}
     best = cost["best"][0]
     statement = best["adaptive"] or best["fixed"]
     approximate = {} if statement is None else {name: statement[name] for name in ("epsilon", "delta")}
@@ -121,12 +121,12 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
     else:
         plan = Declared(guarantee=_declaration(largest), reference="the budget")
         shown = parameters(account, plan, _room_at(delta, largest))
-    stated = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
+    budget_text = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
     remaining = ", ".join(
         f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition"
     )
     sentences = (
-        f"The parameters are the account's budget, the largest that it has had: {stated}. At journal entry"
+        f"The parameters are the account's budget, the largest that it has had: {budget_text}. At journal entry"
         f" {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {remaining}."
     )
     details = shown["privacy_parameters_details"]

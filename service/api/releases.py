@@ -11,11 +11,11 @@ from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import OnlyRoute, StrictRoute
 from service.api.context import (
+    AnswerInHelper,
     Change,
     Changing,
     CurrentDatabase,
-    Elsewhere,
-    Found,
+    HelperResult,
     in_helpers,
     in_writers,
     ok,
@@ -36,7 +36,7 @@ from service.api.paging import Cursor, Limit, page, read_seq, with_room
 from service.api.plans import BoundedPlan, DeclaredPartitions, Plan, StatedPartitions, document_of, plan_of_document
 from service.api.priced import prepared
 from service.api.room import Room
-from service.api.settled import answered, around_plan, body_of, rendering
+from service.api.settled import answer_renderer, answered, around_plan, body_of
 from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.charges import NewRelease, Prepared, Registered
@@ -57,7 +57,7 @@ class _Ready(NamedTuple):
 
 def _register(change: Change, ready: _Ready) -> Response:
     if change.read_only:
-        raise Found(ready)
+        raise HelperResult(ready)
 
     def render(done: list[Registered]) -> str:
         texts = [_registered_text(one, cost) for one, cost in zip(done, ready.costs, strict=True)]
@@ -166,7 +166,7 @@ def register_release(
     """
     require(change.principal, "pipeline", account)
     if dry_run and change.elsewhere is not None:
-        raise Elsewhere
+        raise AnswerInHelper
     new, costs = prepared(change, account, [_new(body, "", {})])
     if dry_run:
         (rehearsed,) = charges.dry_run(change.database, new)
@@ -268,7 +268,7 @@ def describe_release(account: AccountPath, release: ReleasePath, body: DescribeR
     account's.
     """
     require(change.principal, "pipeline", account)
-    render, patch = rendering(change, account, release), patch_of(body.metadata)
+    render, patch = answer_renderer(change, account, release), patch_of(body.metadata)
     done = descriptions.describe_release(change.database, change.request, account, release, patch, render)
     return answered(change, account, release, done)
 
@@ -293,7 +293,7 @@ def commit_release(account: AccountPath, release: ReleasePath, change: Changing)
     effect. head is the account's.
     """
     require(change.principal, "pipeline", account)
-    render = rendering(change, account, release)
+    render = answer_renderer(change, account, release)
     done = holds.commit(change.database, change.request, account, release, render)
     return answered(change, account, release, done)
 
@@ -307,7 +307,7 @@ def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, 
     request has no further effect. head is the account's.
     """
     require(change.principal, "steward", account)
-    render = rendering(change, account, release)
+    render = answer_renderer(change, account, release)
     by = change.request, account, release, body.reason, body.attestation
     return answered(change, account, release, holds.void(change.database, *by, render))
 
@@ -327,7 +327,7 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     for asking in line:
         if asking.approval_above is not None:
             require(change.principal, "steward", asking.name)
-    render = rendering(change, account, release)
+    render = answer_renderer(change, account, release)
     done = holds.approve(change.database, change.request, account, release, render)
     return answered(change, account, release, done)
 
@@ -353,10 +353,12 @@ def _plan(document: dict[str, Any], pointer: str, *, by_default: bool) -> PlanVa
     except InvalidInput as refused:
         if not by_default:
             raise
-        raise InvalidInput([_moved(fault, f"{pointer}/plan/partitions", pointer) for fault in refused.faults]) from None
+        raise InvalidInput(
+            [_relocated(fault, f"{pointer}/plan/partitions", pointer) for fault in refused.faults]
+        ) from None
 
 
-def _moved(fault: Fault, below: str, pointer: str) -> Fault:
+def _relocated(fault: Fault, below: str, pointer: str) -> Fault:
     at = fault.pointer.removeprefix(below)
     return fault if at == fault.pointer else Fault(f"{pointer}/partitions{at}", fault.detail)
 

@@ -34,10 +34,10 @@ async def check_kept(request: Request) -> None:
         raise InvalidInput.at(_POINTER, str(error)) from None
     if not request.state.principal.may_use(account):
         return  # the handler refuses it; this key may not read the journal
-    await to_thread.run_sync(_look, request.app.state.database, reference)
+    await to_thread.run_sync(_check_journal, request.app.state.database, reference)
     request.state.kept = reference
 
 
-def _look(database: Database, reference: Kept) -> None:
+def _check_journal(database: Database, reference: Kept) -> None:
     with database.read() as connection:
         require_kept(connection, reference)

@@ -14,11 +14,11 @@ Take = Callable[[int], None]
 
 def room_of(scope: Scope) -> Take:
     """Return the function that reserves memory for a request; in a helper it does nothing, as the server does."""
-    take: Take = scope["state"].get(ROOM, _taken)
+    take: Take = scope["state"].get(ROOM, _reserve_nothing)
     return take
 
 
-def _taken(_: int) -> None:
+def _reserve_nothing(_: int) -> None:
     pass
 
 

@@ -54,7 +54,7 @@ def around_plan(body: dict[str, Any], cost: str) -> tuple[str, str]:
     return f'{json.dumps(body)[:-1]}, "plan": ', f', "cost": {cost}}}'
 
 
-def rendering(change: Change, account: str, release: str) -> Callable[[Settled], str]:
+def answer_renderer(change: Change, account: str, release: str) -> Callable[[Settled], str]:
     """Return a function that renders an answer for storage; the cost, which takes long, is computed before any lock."""
     cost = cost_of_stored(change, account, release)
 

@@ -105,16 +105,16 @@ def tabulate_stream(
 
 
 def _tabulate(
-    account: str, release: str, asked: TabulationTerms, groups: NamedGroups, change: Change, below: str
+    account: str, release: str, tabulation: TabulationTerms, groups: NamedGroups, change: Change, below: str
 ) -> Outcome[DrawRecord]:
     """Draw and store the noisy counts of groups; ``below`` is the pointer under which faults are reported."""
     require(change.principal, "pipeline", account)
-    rules = _rules(asked, below)
+    rules = _rules(tabulation, below)
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
         record = releases.read_release(connection, owner.id, release)
     plan = record.plan  # after the transaction: reading a long plan takes seconds
-    level = find_level(plan, asked.level)
+    level = find_level(plan, tabulation.level)
     laws = None if level is None else laws_of(level)
     if level is None or laws is None:
         raise InvalidInput.at(

@@ -80,11 +80,11 @@ class Throttle:
         """
         return self._failures is not None and self._failures.wait(address) > 0 and hash(token) not in self._known
 
-    def gave_up(self, token: str) -> None:
+    def count_abandoned(self, token: str) -> None:
         """Count an abandoned request with this token."""
         self._hang_ups.count(_name(token))
 
-    def check_patience(self, token: str) -> None:
+    def check_abandoned(self, token: str) -> None:
         """Refuse a key whose clients hang up over and over, before it is looked up.
 
         Raises:

@@ -39,7 +39,7 @@ async def show_account(account: AccountStep, visit: SignedIn) -> Response:
 async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Close or reopen the account."""
     body = {"state": text_of(form, "state")}
-    return await _changed(visit, account, {}, body, text_of(form, "once"), body["state"])
+    return await _change(visit, account, {}, body, text_of(form, "once"), body["state"])
 
 
 @router.post("/budget")
@@ -49,17 +49,17 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
     typed = fields_of(account_body["budget"]) | {
         name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
     }
-    return await _changed(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
+    return await _change(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
 
 
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Set the loss above which a release needs a second steward's approval."""
     typed = {"approval_above": text_of(form, "approval_above")}
-    return await _changed(visit, account, typed, typed, text_of(form, "once"))
+    return await _change(visit, account, typed, typed, text_of(form, "once"))
 
 
-async def _changed(
+async def _change(
     visit: Visit, account: str, typed: dict[str, str], body: dict[str, Any], idempotency_key: str, done: str = "changed"
 ) -> Response:
     try:

@@ -20,7 +20,7 @@ def budget_of(typed: Mapping[str, str]) -> dict[str, str]:
     return body
 
 
-def spare(typed: Mapping[str, str]) -> dict[str, str]:
+def unused_figures(typed: Mapping[str, str]) -> dict[str, str]:
     """Return texts in fields that the definition does not have: they must not be dropped silently."""
     return {name: _ELSEWHERE for name in _SPARE.get(typed["definition"], ()) if typed[name]}
 

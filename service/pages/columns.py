@@ -41,7 +41,7 @@ def read_column(content: bytes, pointer: str) -> list[int | float]:
         if number is not None:
             numbers.append(number)
         elif numbers or not _is_heading(line, place):
-            raise InvalidInput.at(pointer, f"line {place}: {_wanted(line)}")
+            raise InvalidInput.at(pointer, f"line {place}: {_expected(line)}")
     if len(numbers) > MOST_NUMBERS:
         raise InvalidInput.at(pointer, f"expected at most {MOST_NUMBERS:,} numbers")
     return numbers
@@ -60,6 +60,6 @@ def _is_heading(line: str, place: int) -> bool:
     return place == 1 and len(line) <= _LONGEST and is_name
 
 
-def _wanted(line: str) -> str:
+def _expected(line: str) -> str:
     several = any(mark in line for mark in ",;\t")
     return "expected one number" + ("; got several columns, or a decimal comma" if several else "")

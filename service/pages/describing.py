@@ -28,7 +28,7 @@ Kind = Literal["line", "lines", "prose", "day", "choice"]
 _LONG = 1000  # characters from which a field gets a text area
 
 
-class Asked(NamedTuple):
+class MetadataField(NamedTuple):
     """A field of the form; ``needed``: a registry entry requires it."""
 
     name: str
@@ -48,7 +48,7 @@ class Section(NamedTuple):
     """A group of fields."""
 
     title: str
-    fields: Sequence[Asked]
+    fields: Sequence[MetadataField]
 
 
 def _sections() -> list[Section]:
@@ -65,21 +65,24 @@ def _sections() -> list[Section]:
     sections = {title: list(model.model_fields) for title, model in groups.items()}
     rest = [name for name in properties if not any(name in names for names in sections.values())]
     sections["The entry"] += rest
-    return [Section(title, [_asked(name, properties[name]) for name in names]) for title, names in sections.items()]
+    return [
+        Section(title, [_field_of_schema(name, properties[name]) for name in names])
+        for title, names in sections.items()
+    ]
 
 
-def _asked(name: str, schema: Mapping[str, Any]) -> Asked:
-    (given,) = [one for one in schema["anyOf"] if one["type"] != "null"]
-    kind: Kind = "prose" if given.get("maxLength", 0) >= _LONG else "line"
-    if "enum" in given:
+def _field_of_schema(name: str, schema: Mapping[str, Any]) -> MetadataField:
+    (value_schema,) = [one for one in schema["anyOf"] if one["type"] != "null"]
+    kind: Kind = "prose" if value_schema.get("maxLength", 0) >= _LONG else "line"
+    if "enum" in value_schema:
         kind = "choice"
-    elif given["type"] == "array":
+    elif value_schema["type"] == "array":
         kind = "lines"
-    elif given.get("format") == "date":
+    elif value_schema.get("format") == "date":
         kind = "day"
     own = Basic.model_fields.get(name)
     needed = own is not None and own.is_required()
-    return Asked(name, in_words(name), schema["description"], kind, given.get("enum", ()), needed)
+    return MetadataField(name, in_words(name), schema["description"], kind, value_schema.get("enum", ()), needed)
 
 
 SECTIONS = _sections()
@@ -128,9 +131,9 @@ class Edit(NamedTuple):
 
     def patch(self) -> dict[str, str | list[str] | None]:
         """Return the merge patch for ``/v1``: an emptied field becomes null."""
-        return {name: _stated(_FIELDS[name], self.texts[name]) for name in self.changed()}
+        return {name: _patch_value(_FIELDS[name], self.texts[name]) for name in self.changed()}
 
-    def overtaken(self, present: Mapping[str, str]) -> list[str]:
+    def conflicting(self, present: Mapping[str, str]) -> list[str]:
         """Return the names of fields that another user has changed meanwhile, to another text than this edit does."""
         there = digests(present)
         return [
@@ -143,7 +146,7 @@ def edit_of(text: Callable[[str], str]) -> Edit:
     return Edit({name: _typed(text(name)) for name in _FIELDS}, {name: text(f"was-{name}") for name in _FIELDS})
 
 
-def _stated(field: Asked, text: str) -> str | list[str] | None:
+def _patch_value(field: MetadataField, text: str) -> str | list[str] | None:
     if not text:
         return None
     return [line.strip() for line in text.split("\n") if line.strip()] if field.kind == "lines" else text

@@ -28,47 +28,47 @@ _EMPTIED = "(nothing)"
 @router.get("/description")
 async def show_of_account(account: AccountStep, visit: SignedIn) -> Response:
     """Render the metadata of an account."""
-    return await _shown(visit, account, None)
+    return await _render(visit, account, None)
 
 
 @router.post("/description")
 async def describe_account(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Change the metadata of an account."""
-    return await _described(visit, account, None, form)
+    return await _describe(visit, account, None, form)
 
 
 @router.get("/releases/{release}/description")
 async def show_of_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
     """Render the metadata of a release."""
-    return await _shown(visit, account, release)
+    return await _render(visit, account, release)
 
 
 @router.post("/releases/{release}/description")
 async def describe_release(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Change the metadata of a release."""
-    return await _described(visit, account, release, form)
+    return await _describe(visit, account, release, form)
 
 
 def _path(account: str, release: str | None) -> str:
     return address("accounts", account, *(() if release is None else ("releases", release)))
 
 
-async def _described(visit: Visit, account: str, release: str | None, form: Form) -> Response:
+async def _describe(visit: Visit, account: str, release: str | None, form: Form) -> Response:
     edit, path = edit_of(lambda name: text_of(form, name)), _path(account, release)
     present = typed((await get(visit, path))["metadata"])
-    overtaken = edit.overtaken(present)
-    if overtaken:
-        faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in overtaken}
-        return await _shown(visit, account, release, edit.over(present), faults, status=409)
+    conflicting = edit.conflicting(present)
+    if conflicting:
+        faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in conflicting}
+        return await _render(visit, account, release, edit.over(present), faults, status=409)
     try:
         await send(visit, "PATCH", path, {"metadata": edit.patch()}, once=text_of(form, "once"))
     except Refused as refused:
         faults = {field_of(pointer): detail for pointer, detail in refused.faults.items()}
-        return await _shown(visit, account, release, edit, faults, refused.problem, status=refused.status)
+        return await _render(visit, account, release, edit, faults, refused.problem, status=refused.status)
     return RedirectResponse(f"{visit.request.url.path}?done=described", 303)
 
 
-async def _shown(
+async def _render(
     visit: Visit,
     account: str,
     release: str | None,

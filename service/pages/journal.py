@@ -17,7 +17,7 @@ _ROWS = 25
 _SAID = ("name", "account", "reason", "origin")
 
 
-class _Named(NamedTuple):
+class _NamedRelease(NamedTuple):
     """The name of a release in a row, and the account that owns it."""
 
     name: str
@@ -32,17 +32,17 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
     last = _number(parameters.get("to")) or head["seq"]
     account_body = await get(visit, path)
     entries = await _entries(visit, path, last)
-    kept = parameters.get("head", "").strip()
+    kept_head = parameters.get("head", "").strip()
     verdict, faults = None, {}
     try:
         if "verify" in parameters:
-            verdict = await get(visit, f"{path}/verify", {"head": kept or None})
+            verdict = await get(visit, f"{path}/verify", {"head": kept_head or None})
     except Refused as refused:
         if not refused.faults:
             raise
         faults = refused.faults
     shown = {"account": account_body, "head": head, "entries": entries, "last": last, "rows": _ROWS}
-    checked = {"named": _named(account, entries), "kept": kept, "verdict": verdict, "faults": faults}
+    checked = {"named": _release_names(account, entries), "kept": kept_head, "verdict": verdict, "faults": faults}
     return page(visit.request, "journal.html", shown | checked, status=422 if faults else 200)
 
 
@@ -59,26 +59,26 @@ async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
     number = min(_ROWS, last)
     while cursor is not None and len(rows) < number:
         page = await get(visit, f"{path}/journal", {"limit": number - len(rows), "cursor": cursor})
-        rows += map(_shown, page["items"])
+        rows += map(_render, page["items"])
         cursor = page["next_cursor"]
     return rows[::-1]
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _render(row: Mapping[str, Any]) -> dict[str, Any]:
     content = row["entry"]["content"]
     fields = {name: content[name] for name in _SAID if name in content} | {"is_release": "plan" in content}
     return {**row, "entry": {**row["entry"], "content": fields}}
 
 
-def _named(account: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, _Named]:
+def _release_names(account: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, _NamedRelease]:
     """Return releases by their id, where a row has their name; draws belong to the account itself."""
-    releases: dict[str, _Named] = {}
+    releases: dict[str, _NamedRelease] = {}
     for entry in (row["entry"] for row in entries):
         if entry["content"]["is_release"]:
             owner = (entry["content"].get("origin") or {"account": account})["account"]
-            releases[entry["release"]] = _Named(entry["content"]["name"], owner)
+            releases[entry["release"]] = _NamedRelease(entry["content"]["name"], owner)
         elif entry["kind"] == "drawn":
-            releases.setdefault(entry["release"], _Named("a release", account))
+            releases.setdefault(entry["release"], _NamedRelease("a release", account))
     return releases
 
 

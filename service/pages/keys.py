@@ -21,7 +21,7 @@ _NOTHING = {"name": "", "role": "pipeline", "accounts": "", "expires": ""}
 @router.get("")
 async def show_keys(visit: SignedIn) -> Response:
     """Render the keys, oldest first."""
-    return await _shown(visit)
+    return await _render(visit)
 
 
 @router.post("")
@@ -37,8 +37,8 @@ async def make_key(visit: SignedIn, form: SentForm) -> Response:
     try:
         created = await send(visit, "POST", address("keys"), body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, fields, refused=refused)
-    return await _shown(visit, made=created)
+        return await _render(visit, fields, refused=refused)
+    return await _render(visit, made=created)
 
 
 @router.post("/{key}/rotate")
@@ -48,8 +48,8 @@ async def rotate_key(key: Annotated[str, Path()], visit: SignedIn, form: SentFor
     try:
         created = await send(visit, "POST", address("keys", key, "rotate"), body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, refused=refused)
-    return await _shown(visit, made=created)
+        return await _render(visit, refused=refused)
+    return await _render(visit, made=created)
 
 
 @router.post("/{key}/revoke")
@@ -59,7 +59,7 @@ async def revoke_key(key: Annotated[str, Path()], visit: SignedIn, form: SentFor
     return RedirectResponse("/keys?done=revoked", 303)
 
 
-async def _shown(
+async def _render(
     visit: Visit, given: dict[str, str] | None = None, *, made: Any = None, refused: Refused | None = None
 ) -> Response:
     parameters = visit.request.query_params

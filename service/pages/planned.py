@@ -104,11 +104,11 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
 
     Shares are relative to the tables of one request, so they are shown only where one request has all tables.
     """
-    found = [_by_row(proposal) for proposal in proposals]
+    by_row = [_by_row(proposal) for proposal in proposals]
     whole = all(len(proposal.asked) == 1 for proposal in proposals)
     rows = []
-    for row in sorted(found[0]):
-        queries = [one[row] for one in found]
+    for row in sorted(by_row[0]):
+        queries = [one[row] for one in by_row]
         rows.append(
             {
                 "name": queries[0]["name"],

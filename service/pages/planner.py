@@ -30,11 +30,11 @@ from service.pages.planning import (
 )
 from service.pages.proposals import (
     Account,
-    Wrong,
+    FormFaults,
     ask_plan,
-    choose,
     delta_of,
     faults_of,
+    open_account_named,
     open_accounts,
     propose,
 )
@@ -46,7 +46,7 @@ _NO_ACCOUNT = "expected one of the accounts in the list"
 _NO_BUTTON = "expected the value of a button of the page"
 
 
-class _Desk(NamedTuple):
+class _PlannerVisit(NamedTuple):
     """A visitor's form, and the account that it names, if any."""
 
     visit: Visit
@@ -55,7 +55,7 @@ class _Desk(NamedTuple):
 
     def account(self) -> Account:
         if self.chosen is None:
-            raise Wrong({"account": _NO_ACCOUNT})
+            raise FormFaults({"account": _NO_ACCOUNT})
         return self.chosen
 
 
@@ -64,14 +64,14 @@ async def start(visit: SignedIn) -> Response:
     """Render an empty form."""
     query = visit.request.query_params
     form = empty_form(_kind(query.get("kind", "tables")), query.get("account", ""))
-    chosen = await choose(visit, form["account"])
-    return await _show(_Desk(visit, form, chosen))
+    chosen = await open_account_named(visit, form["account"])
+    return await _show(_PlannerVisit(visit, form, chosen))
 
 
 @router.get("/plan/account")
 async def show_account(visit: SignedIn) -> Response:
     """Render an account's definition and remaining budget: a fragment for the page's script."""
-    chosen = await choose(visit, visit.request.query_params.get("account", ""))
+    chosen = await open_account_named(visit, visit.request.query_params.get("account", ""))
     return page(visit.request, "plan-account.html", {"chosen": chosen})
 
 
@@ -79,8 +79,8 @@ async def show_account(visit: SignedIn) -> Response:
 async def act(visit: SignedIn, sent: SentForm) -> Response:
     """Carry out the action of the pressed button."""
     form = form_of(_kind(text_of(sent, "kind")), lambda name: sent.texts.get(name, []))
-    chosen = await choose(visit, form["account"])
-    desk = _Desk(visit, form, chosen)
+    chosen = await open_account_named(visit, form["account"])
+    desk = _PlannerVisit(visit, form, chosen)
     action, _, which = text_of(sent, "do").partition("-")
     try:
         match action:
@@ -98,7 +98,7 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
                 return await _register(desk, _mechanism(which), text_of(sent, "once"), text_of(sent, f"shown-{which}"))
             case _:
                 raise InvalidInput.at("/do", _NO_BUTTON)
-    except Wrong as wrong:
+    except FormFaults as wrong:
         return await _show(desk, status=422, faults=wrong.faults)
 
 
@@ -114,7 +114,7 @@ def _mechanism(text: str) -> Mechanism:
     return text
 
 
-async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
+async def _show(desk: _PlannerVisit, *, status: int = 200, **shown: Any) -> Response:
     """Render the page with the results so far."""
     context: dict[str, Any] = {
         "form": desk.form,
@@ -134,7 +134,7 @@ async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
     return page(desk.visit.request, "plan.html", context, status=status)
 
 
-async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
+async def _show_plans(desk: _PlannerVisit, *, status: int = 200, **shown: Any) -> Response:
     """Render the page with a plan of each mechanism."""
     account = desk.account()
     proposals = [await propose(desk.visit, desk.form, account, mechanism) for mechanism in MECHANISMS]
@@ -147,14 +147,14 @@ async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Respon
     return await _show(desk, status=status, **context, **shown)
 
 
-async def _widen(desk: _Desk, mechanism: Mechanism) -> _Desk:
+async def _widen(desk: _PlannerVisit, mechanism: Mechanism) -> _PlannerVisit:
     """Return the form with margins of error with which the plan fits, where there are any."""
     rehearsal = (await propose(desk.visit, desk.form, desk.account(), mechanism)).rehearsal or {}
     factor = rehearsal.get("noise_multiplier_that_fits")
     return desk if factor is None else desk._replace(form=widened(desk.form, factor))
 
 
-async def _register(desk: _Desk, mechanism: Mechanism, idempotency_key: str, shown: str) -> Response:
+async def _register(desk: _PlannerVisit, mechanism: Mechanism, idempotency_key: str, shown: str) -> Response:
     """Register the displayed plan, once however often the button is pressed, and show the release."""
     if not idempotency_key:
         raise InvalidInput.at("/once", _NO_BUTTON)

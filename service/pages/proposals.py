@@ -23,7 +23,7 @@ Account = Mapping[str, Any]
 _MOST_LISTED = 1000
 
 
-class Wrong(Exception):
+class FormFaults(Exception):
     """The faults of a form that ``/v1`` refused, by field; those of the whole form have an empty name."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
@@ -43,7 +43,7 @@ async def open_accounts(visit: Visit) -> list[str]:
         query["cursor"] = page["next_cursor"]
 
 
-async def choose(visit: Visit, name: str) -> Account | None:
+async def open_account_named(visit: Visit, name: str) -> Account | None:
     """Return an account by its name; None where the key reaches no such account."""
     if not name:
         return None
@@ -65,15 +65,15 @@ async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechani
     """Return a plan of one mechanism with all its shown figures.
 
     Raises:
-        Wrong: a field is invalid.
+        FormFaults: a field is invalid.
     """
     requests, answers, plan = await ask_plan(visit, form, account, mechanism)
     try:
         question = composition_of(plan, account, delta_of(form, account))
         cost = await send(visit, "POST", address("compositions"), question)
-        rehearsal = await _rehearse(visit, account, {"name": "plan", "plan": plan})
+        rehearsal = await _dry_run(visit, account, {"name": "plan", "plan": plan})
     except Refused as refused:
-        raise Wrong(faults_of(refused, partial(field_of_release, form))) from None
+        raise FormFaults(faults_of(refused, partial(field_of_release, form))) from None
     return Proposal(mechanism, plan, requests, answers, cost, rehearsal)
 
 
@@ -83,7 +83,7 @@ async def ask_plan(
     """Return the plan that meets the targets, with the requests and answers that it is made of.
 
     Raises:
-        Wrong: fields are invalid; it has the faults of all requests together.
+        FormFaults: fields are invalid; it has the faults of all requests together.
     """
     requests = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
     answers: list[Mapping[str, Any]] = []
@@ -94,11 +94,11 @@ async def ask_plan(
         except Refused as refused:
             faults |= faults_of(refused, partial(field_of_question, form, question))
     if faults:
-        raise Wrong(faults)
+        raise FormFaults(faults)
     return requests, answers, plan_of(form, requests, answers)
 
 
-async def _rehearse(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the dry run's answer or problem; None where the key may not register."""
     if not may(visit.session.role, "pipeline"):
         return None

@@ -43,7 +43,7 @@ class ProblemPages:
             parts.extend(message.get("body", b""))
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 started = True
-                response = _shown(scope, json.loads(parts))
+                response = _render(scope, json.loads(parts))
                 response.raw_headers.extend(headers)
                 await response(scope, receive, send)
 
@@ -52,7 +52,7 @@ class ProblemPages:
         except Exception:
             if not started:
                 failure = json.loads(bytes(problem("internal", _FAILED, scope["path"]).body))
-                response = _shown(scope, failure)
+                response = _render(scope, failure)
                 response.headers["Connection"] = "close"  # the server closes it after an error
                 await response(scope, receive, send)
             raise  # an outer middleware logs it
@@ -78,7 +78,7 @@ def _wants_page(scope: Scope) -> bool:
     return prefers(",".join(accepted), "text/html")
 
 
-def _shown(scope: Scope, body: dict[str, object]) -> Response:
+def _render(scope: Scope, body: dict[str, object]) -> Response:
     request = Request(scope)
     if body["status"] == 401 and (request.method in ("GET", "HEAD") or request.url.path == SIGN_OUT):
         return _to_sign_in(request)

@@ -10,7 +10,7 @@ from service.pages.account import AccountStep, refusal
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.forms import Form, SentForm, text_of
 from service.pages.layout import page
-from service.pages.trees import MOST_NODES, MOST_PRICED, priced, tree_of
+from service.pages.trees import MOST_NODES, MOST_PRICED, price_nodes, tree_of
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
@@ -22,25 +22,25 @@ _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 @router.get("/releases/{release}")
 async def show_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
     """Render the release."""
-    return await _shown(visit, account, release)
+    return await _render(visit, account, release)
 
 
 @router.post("/releases/{release}/commit")
 async def commit(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Commit a reservation."""
-    return await _settled(visit, account, release, "commit", form)
+    return await _settle(visit, account, release, "commit", form)
 
 
 @router.post("/releases/{release}/approve")
 async def approve(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Approve a proposal."""
-    return await _settled(visit, account, release, "approve", form)
+    return await _settle(visit, account, release, "approve", form)
 
 
 @router.post("/releases/{release}/void")
 async def void(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Void a proposal or reservation."""
-    return await _settled(visit, account, release, "void", form)
+    return await _settle(visit, account, release, "void", form)
 
 
 @router.get("/releases/{release}/receipt")
@@ -63,7 +63,7 @@ async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: Signed
     return Relayed(visit, address("accounts", account, "draws", draw), download=f"draw-{draw}.json")
 
 
-async def _settled(visit: Visit, account: str, release: str, what: str, form: Form) -> Response:
+async def _settle(visit: Visit, account: str, release: str, what: str, form: Form) -> Response:
     body: dict[str, str | None] | None = None
     fields: dict[str, str] = {}
     if what == "void":
@@ -73,11 +73,11 @@ async def _settled(visit: Visit, account: str, release: str, what: str, form: Fo
     try:
         await send(visit, "POST", path, body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, account, release, fields, refused)
+        return await _render(visit, account, release, fields, refused)
     return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[what]}", 303)
 
 
-async def _shown(
+async def _render(
     visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
 ) -> Response:
     path = address("accounts", account, "releases", release)
@@ -88,7 +88,7 @@ async def _shown(
         get(visit, address("installation")),
     )
     tree = tree_of(release_body["plan"])
-    complete = await priced(visit, tree, account_body["neighbouring"])
+    complete = await price_nodes(visit, tree, account_body["neighbouring"])
     shown = {
         "account": account_body,
         "release": release_body,

@@ -51,7 +51,7 @@ async def sign_in(request: Request) -> Response:
         if malformed is not None:
             raise malformed from None
         return _sign_in(request, onward, fault=_NOT_A_KEY)
-    response = RedirectResponse(_own(onward), 303)
+    response = RedirectResponse(_local_address(onward), 303)
     remember(request, response, new_session(key, caller["name"], caller["role"], hours))
     return response
 
@@ -65,11 +65,11 @@ async def sign_out(visit: SignedIn, _: SentForm) -> Response:
 
 
 def _sign_in(request: Request, onward: str, fault: str = "") -> Response:
-    shown = {"next": _own(onward), "fault": fault, "ended": "ended" in request.query_params}
+    shown = {"next": _local_address(onward), "fault": fault, "ended": "ended" in request.query_params}
     return page(request, "sign-in.html", shown, status=401 if fault else 200)
 
 
-def _own(onward: str) -> str:
+def _local_address(onward: str) -> str:
     """Return the address to go on to: always an address of this service, whatever the query says."""
     ours = onward.startswith("/") and not onward.startswith("//") and "\\" not in onward and onward.isprintable()
     return onward if ours and len(quote_plus(onward)) <= _LONGEST_ADDRESS else "/"

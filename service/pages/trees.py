@@ -65,19 +65,19 @@ def tree_of(plan: dict[str, Any]) -> Node:
     return grown(plan)
 
 
-async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
+async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:
     """Compute each node's own cost, equal nodes once; return False where the plan is too large for that."""
     unlike: dict[str, list[Node]] = {}
     sizes: dict[int, int] = {}
     _measure(root.stated, sizes)
     remaining, whole = _MOST_ASKED, True
-    for node in _all(root):
+    for node in _walk(root):
         size = sizes[id(node.stated)]
         if size > remaining:
             whole = False
             continue
         remaining -= size
-        unlike.setdefault(json.dumps(_bare(node.stated), sort_keys=True), []).append(node)
+        unlike.setdefault(json.dumps(_cost_document(node.stated), sort_keys=True), []).append(node)
     for text, nodes in list(unlike.items())[:MOST_PRICED]:
         body = {"plan": json.loads(text), "neighbouring": neighbouring}
         try:
@@ -98,7 +98,9 @@ def _node(document: dict[str, Any]) -> Node:
             _HEADINGS[kind].format_map(document), "", [], document.get("tags") or [], document, _declared(document)
         )
     parameters = [
-        (name, _written(value)) for name, value in document.items() if name not in _COMPOSITE and value is not None
+        (name, _parameter_text(value))
+        for name, value in document.items()
+        if name not in _COMPOSITE and value is not None
     ]
     return Node(kind, document.get("name") or "", parameters, document.get("tags") or [], document, _declared(document))
 
@@ -122,24 +124,24 @@ def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
     return size
 
 
-def _written(value: Any) -> str:
+def _parameter_text(value: Any) -> str:
     """Return a parameter as text; long fractions are approximated."""
     if isinstance(value, str) and _LONG_FRACTION.fullmatch(value):
         return f"≈ {float(Fraction(value)):.6g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _bare(document: dict[str, Any]) -> dict[str, Any]:
+def _cost_document(document: dict[str, Any]) -> dict[str, Any]:
     """Return a plan without names, tags and partitions, on which no loss depends."""
     bare = {name: value for name, value in document.items() if name not in ("name", "tags", "partitions")}
     if "parts" in bare:
-        bare["parts"] = [_bare(part) for part in bare["parts"]]
+        bare["parts"] = [_cost_document(part) for part in bare["parts"]]
     if "part" in bare:
-        bare["part"] = _bare(bare["part"])
+        bare["part"] = _cost_document(bare["part"])
     return bare
 
 
-def _all(node: Node) -> Iterator[Node]:
+def _walk(node: Node) -> Iterator[Node]:
     yield node
     for part in node.parts:
-        yield from _all(part)
+        yield from _walk(part)

@@ -18,7 +18,7 @@ from starlette.types import Message
 
 from service.api import arrow
 from service.api.context import Streamed, prefers
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.ledger.database import open_database
 from service.ledger.keys import Principal
 from service.ledger.secret import Secret
@@ -305,7 +305,7 @@ def test_a_stream_of_another_media_type_is_told_which_are_read(client: Client) -
     assert MEDIA_TYPE in answer.json()["detail"]
 
 
-def _scope(turns: Fair, name: str) -> dict[str, Any]:
+def _scope(turns: FairPlaces, name: str) -> dict[str, Any]:
     app = SimpleNamespace(state=SimpleNamespace(turns=turns))
     state = {"principal": Principal(None, name, "auditor", None)}
     return {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET", "app": app, "state": state}
@@ -313,7 +313,7 @@ def _scope(turns: Fair, name: str) -> dict[str, Any]:
 
 def test_an_answer_is_made_in_turns_and_taken_outside_of_them() -> None:
     """Many readers at once delay others no more than few do, and a slow reader delays no other."""
-    turns, made, busy = Fair(1, 1, 1, 1), list[int](), list[int]()
+    turns, made, busy = FairPlaces(1, 1, 1, 1), list[int](), list[int]()
     parts = [b"1, ", b"2, ", b"3"]
 
     def counts_of() -> Iterator[bytes]:
@@ -372,7 +372,7 @@ def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
             raise OSError
 
     let_go: list[bool] = []
-    answer, turns = Streamed(counts_of()), Fair(1, 1, 1, 0)
+    answer, turns = Streamed(counts_of()), FairPlaces(1, 1, 1, 0)
     with pytest.raises(ClientDisconnect) as held:
         asyncio.run(answer(_scope(turns, "a"), receive, send))
     assert let_go

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.errors import TooManyRequests
 
 Worked = list[str]
@@ -22,15 +22,15 @@ class _Clock:
         return self.now
 
 
-def _fair(places: int = 2, share: int = 1, alone: int = 2, waiting: int = 10) -> tuple[Fair, _Clock]:
+def _fair(places: int = 2, share: int = 1, alone: int = 2, waiting: int = 10) -> tuple[FairPlaces, _Clock]:
     clock = _Clock()
-    return Fair(places, share, alone, waiting, clock), clock
+    return FairPlaces(places, share, alone, waiting, clock), clock
 
 
 class _Asking:
     """Requests that hold their place until the test ends them."""
 
-    def __init__(self, fair: Fair) -> None:
+    def __init__(self, fair: FairPlaces) -> None:
         self.fair = fair
         self.working: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -64,7 +64,7 @@ class _Asking:
             await asyncio.sleep(0)
 
 
-def _run(story: Callable[[_Asking], Coroutine[Any, Any, None]], fair: Fair) -> None:
+def _run(story: Callable[[_Asking], Coroutine[Any, Any, None]], fair: FairPlaces) -> None:
     asyncio.run(story(_Asking(fair)))
     assert (fair.busy, fair.waiting) == (0, 0)
 
@@ -109,7 +109,7 @@ def test_one_has_only_a_share_while_others_are_there_and_more_when_alone() -> No
 
 def test_who_asks_for_other_places_is_there_too() -> None:
     others, clock = _fair()
-    fair = Fair(3, 1, 3, 10, clock, beside=others)
+    fair = FairPlaces(3, 1, 3, 10, clock, beside=others)
 
     async def story(asking: _Asking) -> None:
         async with others.place("bob"):

@@ -27,7 +27,7 @@ from service.api import (
     tabulated,
     tabulations as api_tabulations,
 )
-from service.api.helpers import Helpers, _Kept
+from service.api.helpers import Helpers, _BufferedAnswer
 from service.api.priced import check_work
 from service.api.room import ROOM
 from service.errors import InvalidInput, TooManyRequests, Unavailable
@@ -384,7 +384,7 @@ def elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient
         (api_draws, "add_noise"),
         (api_tabulations, "tabulate"),
         (api_histograms, "added_up"),
-        (drawn, "shown_list"),
+        (drawn, "json_counts"),
         (tabulated, "ends_of"),
     ):
         monkeypatch.setattr(module, name, refuse)
@@ -551,7 +551,7 @@ def test_an_answer_for_which_there_is_no_room_is_passed_on() -> None:
         sent.append(message["body"])
 
     async def answer() -> None:
-        kept = _Kept(Request({"type": "http", "state": {ROOM: take}}), send)
+        kept = _BufferedAnswer(Request({"type": "http", "state": {ROOM: take}}), send)
         for number, passed in enumerate((0, 0, 3, 4)):
             await kept.send({"type": "http.response.body", "body": b"%d" % number})
             assert len(sent) == passed

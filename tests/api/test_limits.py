@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 import service.api.body
 from service.api import arrow
 from service.api.body_limits import SENDER, Allowance, BodyLimits
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.throttle import PAGE, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
@@ -465,7 +465,7 @@ def test_an_announced_body_takes_its_room_when_it_is_read() -> None:
         raise AssertionError("nothing was to be refused")
 
     scope = {"type": "http", "path": "/", "headers": [(b"content-length", b"100")]}
-    limits = BodyLimits(app, {}, {}, allowance, seconds=30, rate=1, turns=Fair(1, 1, 1, 1))
+    limits = BodyLimits(app, {}, {}, allowance, seconds=30, rate=1, turns=FairPlaces(1, 1, 1, 1))
     asyncio.run(limits(scope, receive, send))
     assert [*taken, allowance.taken] == [0, 100, 0]
 
@@ -485,7 +485,7 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
     async def send(_message: Message) -> None:
         raise AssertionError("nothing was to be refused")
 
-    limits = BodyLimits(app, {}, {}, Allowance(size, 10 * size), seconds=30, rate=1, turns=Fair(10, 1, 1, 10))
+    limits = BodyLimits(app, {}, {}, Allowance(size, 10 * size), seconds=30, rate=1, turns=FairPlaces(10, 1, 1, 10))
 
     async def ask(path: str, name: str, length: int) -> None:
         async def receive() -> Message:
@@ -513,7 +513,7 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
 
 def test_what_a_page_asks_waits_for_no_turn_of_its_own_body() -> None:
     """Otherwise it would wait for ever: the page holds the turn and waits for its answer."""
-    size, turns = 1 << 20, Fair(10, 1, 1, 10)
+    size, turns = 1 << 20, FairPlaces(10, 1, 1, 10)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         assert len((await receive())["body"]) == size
@@ -548,7 +548,7 @@ def test_bodies_of_some_types_are_shorter() -> None:
 
     sent: list[Message] = []
     limits = BodyLimits(
-        app, {}, {}, Allowance(100, 1000), seconds=30, rate=1, turns=Fair(1, 1, 1, 1), shorter={"text/x": 10}
+        app, {}, {}, Allowance(100, 1000), seconds=30, rate=1, turns=FairPlaces(1, 1, 1, 1), shorter={"text/x": 10}
     )
     headers = [(b"content-type", b"text/x; charset=utf-8"), (b"content-length", b"11")]
     asyncio.run(limits({"type": "http", "path": "/", "headers": headers}, receive, send))

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.ledger.database import open_database
 from service.ledger.secret import Secret
 from service.pages import forms
@@ -117,7 +117,7 @@ def test_what_is_not_small_is_parsed_in_a_thread_and_in_a_turn(
 
 def test_a_form_is_worked_on_in_a_turn_of_who_is_signed_in(app: FastAPI, steward: TestClient) -> None:
     form = form_of(steward.get("/plan"), "/plan").with_texts({"do": "show"})
-    turns = app.state.page_turns = Fair(2, 1, 1, 0)
+    turns = app.state.page_turns = FairPlaces(2, 1, 1, 0)
     name = json_of(client_of(app).get("/v1/principal"))["name"]
     assert steward.portal is not None
     steward.portal.call(turns.enter, name)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.pages.caps import budget_of, field_of, fields_of, spare
+from service.pages.caps import budget_of, field_of, fields_of, unused_figures
 from tests.api.calls import Answer, Client, json_of, make_key, open_account, pure, release
 from tests.pages.forms import Form, form_of, signed_in
 from tests.pages.visits import submit
@@ -27,7 +27,7 @@ def _opened(client: Client, **typed: str) -> Answer:
 @pytest.mark.parametrize("budget", _BUDGETS)
 def test_a_budget_goes_through_the_form_and_back(steward: Client, api: Client, budget: dict[str, str]) -> None:
     typed = fields_of(budget)
-    assert (budget_of(typed), spare(typed)) == (budget, {})
+    assert (budget_of(typed), unused_figures(typed)) == (budget, {})
     answer = _opened(steward, **typed)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/accounts/fresh?done=opened")
     stored = json_of(api.get("/v1/accounts/fresh"))["budget"]
