@@ -76,7 +76,7 @@ class AccountClosed(ServiceError):
         super().__init__("an account above this one is closed" if account is None else f"account {account!r} is closed")
         self.account = account
 
-    def told(self, may_read: Callable[[str], bool]) -> "AccountClosed":
+    def redacted(self, may_read: Callable[[str], bool]) -> "AccountClosed":
         """Return the error for a caller who may read only some accounts."""
         return self if self.account is None or may_read(self.account) else AccountClosed(None)
 
@@ -123,7 +123,7 @@ class BudgetExceeded(ServiceError):
         self.noise_multiplier = noise_multiplier
         self.entry = entry
 
-    def told(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
+    def redacted(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
         """Return the error for a caller who may read only some accounts: others are only said to have no room.
 
         The fitting noise is left out too, since it would reveal how much room there is.

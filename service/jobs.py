@@ -99,7 +99,7 @@ class Workers:
         now = clock.now()
         forgotten = jobs.forget(self._database, clock.later(now, -self._kept))
         if forgotten:
-            _log.info("jobs forgotten", number=forgotten)
+            _log.info("jobs deleted", number=forgotten)
         while self._noisy_kept is not None and not stopping.is_set():
             removed = remove_noisy(self._database, clock.later(now, -self._noisy_kept), now)
             if not removed:

@@ -27,7 +27,7 @@ from service.api.guarantees import (
     read_deltas,
     remaining_body,
 )
-from service.api.kept import Question
+from service.api.kept import BalanceCache
 from service.api.metadata import Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq, with_room
 from service.api.pictures import wanted
@@ -373,20 +373,20 @@ def read_balance(
             record, expired = now.account, now.expired
             drawn: dict[str, int] | None = partitions.total(connection, record.id)._asdict()
             deltas = shown_deltas or (usual_delta(record.budget),)
-            question = Question(request, record, tag, sorted(expired.items()), *deltas)
-            stored = question.known(connection)
+            cached = BalanceCache(request, record, tag, sorted(expired.items()), *deltas)
+            stored = cached.look_up(connection)
             spent, reserved = (Counter[str](),) * 2 if stored and kind is None else spending.counts(connection, record)
         else:
             then = history.replay(connection, record, as_of)
             record, spent, reserved, drawn = then.account, then.committed, then.reserved, None
             deltas = shown_deltas or (usual_delta(record.budget),)
-            question = Question(request, record, tag, "", *deltas)
+            cached = BalanceCache(request, record, tag, "", *deltas)
     if kind is not None and picture != "spending":
         lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag))
-        return guarantee_picture(lost, picture, f"what {record.name} has spent", kind)
+        return guarantee_picture(lost, picture, f"the spending of {record.name}", kind)
     figures = stored or _figures(spent, reserved - expired, record.neighbouring, deltas, tag)
     if stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
-        question.answered(figures)
+        cached.store(figures)
     return ok(
         {"account": record.name, "budget": budget_body(record)}
         | {name: figures[name] for name in ("spent", "reserved")}

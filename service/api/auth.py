@@ -64,13 +64,13 @@ class Authentication:
         try:
             principal = await self._principal(token, threads)
         except Unauthenticated:
-            self.throttle.failed(address)
+            self.throttle.count_invalid(address)
             raise
         state = scope.setdefault("state", {})
         state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.count_abandoned, token)
         visit = state.get(PAGE, state)
         if not visit.get("counted"):  # a page counts as one request, with all its calls
-            self.throttle.passed(token, principal.key_id or principal.name)
+            self.throttle.count_valid(token, principal.key_id or principal.name)
             visit["counted"] = True
 
     async def _principal(self, token: str, threads: ThreadPoolExecutor) -> Principal:

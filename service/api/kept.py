@@ -43,7 +43,7 @@ def subject_of(release_id: str) -> str:
     return f"release {release_id}"
 
 
-class Question:
+class BalanceCache:
     """A stored answer about an account's balance at its present head."""
 
     def __init__(self, request: Request, account: AccountRecord, *asked: object) -> None:
@@ -53,13 +53,13 @@ class Question:
         self._subject = f"balance {account.id} {digest[0]}"
         self._state = f"{known.FOUND_BY} {account.head.hash} {account.spending_sum} {digest}"
 
-    def known(self, connection: Connection) -> dict[str, Any] | None:
+    def look_up(self, connection: Connection) -> dict[str, Any] | None:
         """Return the answer; None where it is not stored."""
         stored = known.look(connection, self._request.app.state.secret, self._state, [self._subject])
         answer: dict[str, Any] | None = json.loads(stored[self._subject]) if stored else None
         return answer
 
-    def answered(self, answer: dict[str, Any]) -> None:
+    def store(self, answer: dict[str, Any]) -> None:
         """Leave an answer to be stored."""
         _store_later(self._request, Known(self._subject, self._state, json.dumps(answer)))
 

@@ -35,7 +35,7 @@ _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]
 def _require_text(value: Any) -> Any:
     """Refuse numbers, which pydantic would take for seconds or milliseconds since 1970, by their size."""
     if value is not None and not (isinstance(value, str) and _MOMENT.fullmatch(value)):
-        raise ValueError("expected a moment as in RFC 3339, such as 2031-12-31T23:59:59Z")
+        raise ValueError("expected a time as in RFC 3339, such as 2031-12-31T23:59:59Z")
     return value
 
 

@@ -223,7 +223,7 @@ def install(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> Response:
         principal: Principal | None = getattr(request.state, "principal", None)
         if principal is not None and isinstance(error, errors.BudgetExceeded | errors.AccountClosed):
-            error = error.told(principal.may_use)
+            error = error.redacted(principal.may_use)
         asked = cast(ServiceError, error), request.scope["path"]
         if principal is None or not isinstance(error, errors.BudgetExceeded):
             return of_error(*asked)
@@ -234,10 +234,10 @@ def install(app: FastAPI) -> None:
     async def meaningless(request: Request, error: Exception) -> Response:
         invalid = cast(RequestValidationError, error)
 
-        def told() -> Problem:
+        def render() -> Problem:
             return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
 
-        return await to_thread.run_sync(told, limiter=wording)
+        return await to_thread.run_sync(render, limiter=wording)
 
     async def http(request: Request, error: Exception) -> Response:
         code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")

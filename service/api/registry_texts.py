@@ -156,10 +156,10 @@ def of_account(account: AccountRecord) -> str:
     """Describe the composition of an account's releases."""
     return (
         f"Releases are charged to the ledger account {_code(account.name)} before anything is published, and"
-        f" {_FILTERS[account.budget.definition]}. What would go beyond the budget is refused: a privacy filter, which"
-        " holds although releases and their parameters are chosen after seeing earlier answers."
+        f" {_FILTERS[account.budget.definition]}. A release that would exceed the budget is refused: a privacy filter,"
+        " which holds although releases and their parameters are chosen after seeing earlier answers."
         f" {account.releases} {'release is' if account.releases == 1 else 'releases are'} counted at journal entry"
-        f" {account.head.seq} (SHA-256 {account.head.hash}), those of accounts under it included."
+        f" {account.head.seq} (SHA-256 {account.head.hash}), including those of accounts under it."
     )
 
 
@@ -168,8 +168,8 @@ def of_release(account: AccountRecord, release: ReleaseRecord, plan: Plan) -> st
     lines = list(_outline(plan, 0))
     more = [f"- ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
     recorded = (
-        f"On record in the ledger account {_code(account.name)}, journal entry {release.head.seq} (SHA-256"
-        f" {release.head.hash}), where it is {release.state}."
+        f"The release is recorded in the ledger account {_code(account.name)}, journal entry {release.head.seq}"
+        f" (SHA-256 {release.head.hash}). Its state is {release.state}."
     )
     return "\n".join([*lines[:_MOST_LINES], *more, "", recorded])
 
@@ -212,7 +212,7 @@ def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
     table += [
         f"| {' | '.join(row)} | {times} | {', '.join(names)} |" for row, times, names in [*rows.values()][:_MOST_ROWS]
     ]
-    more = [f"\n... and {len(rows) - _MOST_ROWS} more that are unlike these."] if len(rows) > _MOST_ROWS else []
+    more = [f"\n... and {len(rows) - _MOST_ROWS} more different mechanisms."] if len(rows) > _MOST_ROWS else []
     return "\n".join([*table, *more, "", _implementation(draws, drawable)])
 
 
@@ -251,15 +251,15 @@ def _figure(value: Any) -> str:
 def _implementation(draws: int, drawable: bool) -> str:
     if not draws:
         return (
-            "No noise of these was drawn by the ledger service"
-            f"{', which could draw some of it' if drawable else ''}; it accounts for it as stated."
+            "The ledger service drew no noise of these mechanisms"
+            f"{', although it could draw some of it' if drawable else ''}; it accounts for the stated parameters."
         )
     return (
-        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. Integer noise of exactly"
-        " the stated law, never formed in floating point, from an AES-256-CTR keystream under fresh 256-bit keys of"
-        " the operating system. A mechanism is drawn once for each partition; the noisy counts are stored and"
-        " answered again, so that nobody sees the same count under fresh noise. True counts are not stored. Single"
-        " draws do not take the same time for every value."
+        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. The noise is an integer of"
+        " exactly the stated law. It is never formed in floating point, and comes from an AES-256-CTR keystream under"
+        " fresh 256-bit keys of the operating system. A mechanism is drawn once for each partition. The noisy counts"
+        " are stored and answered again, so no count is released twice with fresh noise. True counts are not stored."
+        " The time of a single draw depends on its value."
     )
 
 

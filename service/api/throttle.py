@@ -94,7 +94,7 @@ class Throttle:
         if wait:
             raise _refusal("requests with this key were abandoned before their answers", wait)
 
-    def failed(self, address: str) -> None:
+    def count_invalid(self, address: str) -> None:
         """Count an invalid key.
 
         Raises:
@@ -106,7 +106,7 @@ class Throttle:
                 raise _refusal("invalid keys came from this address", wait)
             self._failures.count(address)
 
-    def passed(self, token: str, key: str) -> None:
+    def count_valid(self, token: str, key: str) -> None:
         """Count a request with a valid key.
 
         Raises:

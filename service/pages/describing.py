@@ -41,7 +41,7 @@ class MetadataField(NamedTuple):
     def pairs(self, text: str) -> list[tuple[str, str]]:
         """Return the choices, and the present value although it may no longer be one of them."""
         texts = [*self.options, *({text} - {"", *self.options})]
-        return [("", "not said"), *((one, one) for one in texts)]
+        return [("", "not specified"), *((one, one) for one in texts)]
 
 
 class Section(NamedTuple):

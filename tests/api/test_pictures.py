@@ -106,7 +106,7 @@ def test_a_profile_and_a_renyi_curve_show_the_figures_of_the_balance(spending: C
     at = "&".join(f"delta={delta}" for delta in ("1e-9", "1e-6", "1e-3"))
     balance = json_of(spending.get(f"/v1/accounts/people/balance?{at}"))["spent"]
     title, description, texts = _drawn(_get(spending, f"people/balance?picture=profile&{at}", _SVG))
-    assert "what people has spent" in title
+    assert "the spending of people" in title
     assert {"epsilon", "delta", "zCDP", "RDP", "tight"} <= set(texts.replace(",", "").split())
     said = re.findall(r"epsilon (\S+) at delta ([0-9.e-]+[0-9])", description)
     assert [float(delta) for _, delta in said] == [1e-9, 1e-6, 1e-3]

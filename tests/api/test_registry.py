@@ -141,7 +141,7 @@ def test_the_redistricting_release_goes_there_and_back(client: TestClient) -> No
     assert made["head"]["hash"] in said["accounting"]["composition"]
     rows = [line.split(" | ") for line in said["implementation"]["mechanisms"].splitlines() if "gaussian" in line]
     assert sum(int(row[4]) for row in rows) == 65
-    assert "No noise of these was drawn by the ledger service" in said["implementation"]["mechanisms"]
+    assert "The ledger service drew no noise of these mechanisms" in said["implementation"]["mechanisms"]
     assert json_of(client.get(f"{account}/verify"))["valid"]
 
 
@@ -277,7 +277,7 @@ def test_of_a_large_plan_not_all_is_listed(embedded: Client) -> None:
     said = _entry(embedded, f"{account}/releases/{release(embedded, {'type': 'sequence', 'parts': parts})['id']}")
     composition, mechanisms = (said["deployment"][s] for s in ("accounting", "implementation"))
     assert "- ... and 541 more" in composition["composition"]
-    assert "... and 200 more that are unlike these." in mechanisms["mechanisms"]
+    assert "... and 200 more different mechanisms." in mechanisms["mechanisms"]
 
 
 # Accounts
