@@ -156,7 +156,14 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
 
 
 def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile | None) -> FastAPI:
-    """Return the application of a helper process: the caller is authenticated already, and no request is passed on."""
+    """Return the application of a helper process: the caller is authenticated already, and no request is passed on.
+
+    Args:
+        settings: the configuration, without the bootstrap key.
+        url: the database's URL, which the helper opens for reading.
+        secret: the installation's secret.
+        mark: the file of the high-water mark; None where there is none.
+    """
     logs.configure(settings.log_level)
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
     database.secret = secret

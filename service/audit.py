@@ -76,7 +76,16 @@ class Finding:
 
 
 def audit(subjects: Sequence[Subject], size: int, generator: np.random.Generator) -> Iterator[Finding]:
-    """Test every claim about every subject, each with its own choice of events; ``size`` values for each subject."""
+    """Test every claim about every subject.
+
+    Args:
+        subjects: the subjects.
+        size: the number of values that are drawn for each subject.
+        generator: splits each sample into a part that chooses an event and a part that tests it.
+
+    Returns:
+        The findings, one for each claim.
+    """
     for subject in subjects:
         drawn = subject.draw(size)
         for statement, claim, question in _claims(subject.plan, isinstance(drawn, tuple)):

@@ -63,7 +63,14 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
 
 
 def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kind: str) -> Response:
-    """Draw the guarantee of ``what``: its profile, with a line for each analysis, or its Rényi curve."""
+    """Draw a guarantee: its profile, with a line for each analysis, or its Rényi curve.
+
+    Args:
+        guarantee: the fields of GUARANTEE.
+        of: the picture to draw.
+        what: the subject, for the title.
+        kind: the media type.
+    """
     if of == "rdp":
         panel, description = _rdp(guarantee, what)
     else:

@@ -32,7 +32,13 @@ class Panel(NamedTuple):
 
 
 def picture(panels: Sequence[Panel], kind: str, caption: Caption) -> Response:
-    """Draw the panels side by side, at most two in a row, as an answer of this media type."""
+    """Draw the panels side by side, at most two in a row.
+
+    Args:
+        panels: the panels, from left to right.
+        kind: the media type of the answer.
+        caption: texts for screen readers.
+    """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     width = 5.2 * columns if columns > 1 else 7.0

@@ -73,6 +73,11 @@ class Table:
 def integer(data: memoryview, form: str, at: int) -> int:
     """Return the number at a position.
 
+    Args:
+        data: the bytes.
+        form: the number's format, as in ``struct``.
+        at: the position.
+
     Raises:
         struct.error: the position is outside the data.
     """

@@ -22,6 +22,11 @@ _LIST, _OBJECT, _TEXT = 400, 2500, 500
 def check_size(body: bytes, most_items: int, take: Callable[[int], None]) -> None:
     """Reserve the memory that a body's content takes when it is parsed.
 
+    Args:
+        body: JSON text.
+        most_items: the limit on arrays, objects and texts together.
+        take: reserves so many bytes of the shared memory limit.
+
     Raises:
         TooLarge: the body has too many arrays, objects and texts, or takes too much memory by itself.
         Unavailable: the memory is in use by other requests.

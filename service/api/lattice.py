@@ -58,6 +58,11 @@ Granularity = Annotated[
 def on_lattice(mechanism: Strict, granularity: str | None, below: str) -> Strict:
     """Return the model of a mechanism, with the granularity that was sent beside it.
 
+    Args:
+        mechanism: the model, with or without a granularity of its own.
+        granularity: the one that was sent beside it; None where none was.
+        below: the pointer under which a fault is reported.
+
     Raises:
         InvalidInput: the mechanism has another granularity; the fault is at ``granularity``.
     """
@@ -96,10 +101,18 @@ def _require_same(own: Fraction, granularity: str, below: str) -> None:
 
 
 def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> NDArray[np.int64]:
-    """Return counts in units, as int64.
+    """Return counts in units.
+
+    Args:
+        counts: exact numbers.
+        unit: the granularity.
+        pointer: the place of the counts in the request.
+
+    Returns:
+        The exact quotients, as int64.
 
     Raises:
-        InvalidInput: a count is not a multiple of the unit, or is too large. The fault names its place, never its
+        InvalidInput: a count is not a multiple of the unit, or is too large; the fault names its place, never its
             value.
     """
     if unit == 1:
@@ -112,7 +125,13 @@ def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> 
 
 
 def in_units(count: int | Fraction, unit: Fraction, pointer: str, *place: int) -> int:
-    """Return one count in units; a fault is at its place below the pointer.
+    """Return one count in units.
+
+    Args:
+        count: an exact number.
+        unit: the granularity.
+        pointer: the place of the counts in the request.
+        place: the indices of the count below the pointer.
 
     Raises:
         InvalidInput: the count is not a multiple of the unit, or is too large.

@@ -118,6 +118,11 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
 def check_work(most: int, work: float, pointer: str) -> None:
     """Refuse work that would take too long, before it begins.
 
+    Args:
+        most: the limit, in units of about a millisecond.
+        work: the estimated work, in the same units.
+        pointer: the place that the fault names.
+
     Raises:
         InvalidInput: the work is above the limit.
     """

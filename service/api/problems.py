@@ -157,7 +157,14 @@ class Problem(Response):
 
 
 def problem(code: str, detail: str, instance: str, **fields: Any) -> Problem:
-    """Return an answer of the given code; ``instance`` is the path after percent-decoding."""
+    """Return an answer of a code.
+
+    Args:
+        code: a key of KINDS.
+        detail: the reason, in a sentence without values of the input.
+        instance: the path after percent-decoding.
+        fields: further members of the problem.
+    """
     kind = KINDS[code]
     body = {"type": f"/problems/{code}", "title": kind.title, "status": kind.status, "detail": detail}
     body |= {"instance": quote(instance, safe="/:@!$&'()*+,;=~"), **fields}

@@ -246,6 +246,12 @@ def read_account_entry(
 def entry_of(known: dict[str, Any], metadata: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
     """Build the entry: metadata take precedence over the ledger's names, and follow its statements.
 
+    Args:
+        known: the fields that the ledger fills in.
+        metadata: the fields that people fill in.
+        unit: the protected unit.
+        adjacency: the definition of neighbouring datasets.
+
     Raises:
         Incomplete: a field that every entry needs is missing.
     """

@@ -198,7 +198,16 @@ def _outline(plan: Plan, depth: int) -> Iterator[str]:
 
 
 def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
-    """Describe each different mechanism of a plan with its parameters, and the generation of its noise."""
+    """Describe each different mechanism of a plan with its parameters, and the generation of its noise.
+
+    Args:
+        plan: the plan.
+        neighbouring: the relation of its account, which sets the default number of cells.
+        draws: the number of draws by this service.
+
+    Returns:
+        A table in Markdown, followed by a paragraph.
+    """
     rows: dict[str, tuple[list[str], int, list[str]]] = {}
     drawable = False
     for mechanism, times in _mechanisms(plan, 1):

@@ -55,7 +55,14 @@ def around_plan(body: dict[str, Any], cost: str) -> tuple[str, str]:
 
 
 def answer_renderer(change: Change, account: str, release: str) -> Callable[[Settled], str]:
-    """Return a function that renders an answer for storage; the cost, which takes long, is computed before any lock."""
+    """Return a function that renders an answer for storage.
+
+    The cost, which may take seconds, is computed at once, before any lock.
+
+    Raises:
+        NotFound: the account does not exist, or has no such release.
+        TooManyRequests, Unavailable: no helper can compute the cost now.
+    """
     cost = cost_of_stored(change, account, release)
 
     def render(settled: Settled) -> str:
@@ -67,7 +74,7 @@ def answer_renderer(change: Change, account: str, release: str) -> Callable[[Set
 
 
 def answered(change: Change, account: str, release: str, answer: Answer) -> Response:
-    """Return an answer, rendered from its stored parts."""
+    """Return an answer that is rendered from its stored parts; a long plan is streamed in pieces."""
     if not answer.body.startswith(_BEGIN):
         return respond(answer)
     stored, database = json.loads(answer.body), change.database

@@ -82,7 +82,15 @@ async def get(visit: Visit, path: str, query: Query | None = None) -> Any:
 async def send(
     visit: Visit, method: str, path: str, body: Any = None, *, query: Query | None = None, once: str | None = None
 ) -> Any:
-    """Send a request and return its JSON; ``once`` is its Idempotency-Key, by which repetitions have no effect.
+    """Send a request and return its JSON.
+
+    Args:
+        visit: the request of the signed-in user.
+        method: the HTTP method.
+        path: a path below ``/v1``.
+        body: JSON; None for no body.
+        query: parameters; those that are None are left out.
+        once: the Idempotency-Key, by which repetitions have no further effect; None for none.
 
     Raises:
         Refused: the answer is a problem.

@@ -49,7 +49,16 @@ def field_of(definition: str, pointer: str) -> str:
 
 
 def refused_at(definition: str, typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:
-    """Return the context of faults: each at its form field, and the pointers that have a field."""
+    """Return the context of a refused form.
+
+    Args:
+        definition: the definition of the budget.
+        typed: the form's texts.
+        faults: the reasons by JSON pointer.
+
+    Returns:
+        The reason of each form field, and the pointers that have a field.
+    """
     fields = {pointer: field_of(definition, pointer) for pointer in faults}
     placed = {pointer: name for pointer, name in fields.items() if name in typed}
     return {"faults": {name: faults[pointer] for pointer, name in placed.items()}, "shown_at": list(placed)}

@@ -51,7 +51,15 @@ def page(
     status: int = 200,
     policy: str = POLICY,
 ) -> HTMLResponse:
-    """Render a template as a page. It is never cached, since the next visitor may be another user."""
+    """Render a template as a page. It is never cached, since the next visitor may be another user.
+
+    Args:
+        request: the request.
+        template: the name of the template.
+        context: its variables.
+        status: the HTTP status.
+        policy: the Content-Security-Policy.
+    """
     session = session_of(request)
     role = None if session is None else session.role
     surroundings = {

@@ -43,7 +43,14 @@ class Session:
 
 
 def new_session(key: str, name: str, role: Role, hours: int) -> Session:
-    """Return a session that begins now."""
+    """Return a session that begins now.
+
+    Args:
+        key: the bearer key.
+        name: the principal.
+        role: its role.
+        hours: the lifetime.
+    """
     return Session(key, name, role, int(clock.seconds()) + 3600 * hours)
 
 

@@ -66,7 +66,16 @@ def tree_of(plan: dict[str, Any]) -> Node:
 
 
 async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:
-    """Compute each node's own cost, equal nodes once; return False where the plan is too large for that."""
+    """Compute each node's own cost, by requests to ``/v1``; equal nodes are priced once.
+
+    Args:
+        visit: the request of the signed-in user.
+        root: the tree, whose nodes get their costs.
+        neighbouring: the relation of the account.
+
+    Returns:
+        False where the plan is too large to price every node.
+    """
     unlike: dict[str, list[Node]] = {}
     sizes: dict[int, int] = {}
     _measure(root.stated, sizes)
