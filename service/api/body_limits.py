@@ -111,10 +111,10 @@ class BodyLimits:
         seconds = self.open_seconds if scope["path"] in self.paths else self.seconds
         state = scope.setdefault("state", {})
         body = _Body(allowance, largest, scope, receive, send, seconds, self.rate, self.turns)
-        state[ROOM] = body.unfolds
+        state[ROOM] = body.reserve
         try:
-            body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
-            await self.app(scope, body.received, body.sent)
+            body.check_length(dict(scope["headers"]).get(b"content-length", b"0"))
+            await self.app(scope, body.receive_part, body.send_answer)
         except _RefusedBody as refused:
             if not body.answered:
                 refused.answer.headers["Connection"] = "close"  # the rest of the body is not read
@@ -150,13 +150,13 @@ class _Body:
         # a page sent it; the page may hold a turn while it waits for this request
         self.of_page = PAGE in scope["state"]
 
-    def announced(self, length: bytes) -> None:
+    def check_length(self, length: bytes) -> None:
         """Refuse a Content-Length that is too large."""
         if length.isdigit():
             self.length = int(length)
             self._check(self.length)
 
-    async def received(self) -> Message:
+    async def receive_part(self) -> Message:
         """Return the next part, in time and within the allowance."""
         if self.whole:  # later calls wait for the end of the connection
             return await self.receive()
@@ -179,7 +179,7 @@ class _Body:
         self.whole = not message.get("more_body", False)
         return message
 
-    def unfolds(self, more: int) -> None:
+    def reserve(self, more: int) -> None:
         """Reserve memory for what the request makes the service hold beside its body, before it does.
 
         Args:
@@ -210,7 +210,7 @@ class _Body:
         self.has_turn = True
         self.started = (self.started or began) + clock() - began
 
-    async def sent(self, message: Message) -> None:
+    async def send_answer(self, message: Message) -> None:
         """Pass the answer on, a large one in parts; release the memory when the client has all but the last part."""
         self.answered = True
         if message["type"] == "http.response.start" and self.started is not None and not self.whole:

@@ -54,7 +54,7 @@ def embedded(_sqlite_template: Path, tmp_path: Path, secret: Secret, helper_proc
 
 
 @pytest.fixture(scope="module")
-def still(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def shared_client(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """Return a client that a module's tests share, for behaviour that does not depend on stored data.
 
     It has a helper, so that all requests of these tests go through one.

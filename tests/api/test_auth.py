@@ -33,10 +33,10 @@ _OPEN = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/problems/valida
 
 
 @pytest.fixture
-def keyless(still: Client) -> Iterator[Client]:
-    kept = still.headers.pop("Authorization")
-    yield still
-    still.headers["Authorization"] = kept
+def keyless(shared_client: Client) -> Iterator[Client]:
+    kept = shared_client.headers.pop("Authorization")
+    yield shared_client
+    shared_client.headers["Authorization"] = kept
 
 
 def _refused(answer: Answer) -> None:
@@ -183,28 +183,30 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
 }
 
 
-def test_every_operation_is_in_the_table(still: TestClient) -> None:
+def test_every_operation_is_in_the_table(shared_client: TestClient) -> None:
     """The table has the operations of the contract and those that the contract leaves out."""
-    application: Any = still.app
+    application: Any = shared_client.app
     found = [route for route in iter_route_contexts(application.routes) if str(route.path).startswith("/v1")]
     answered = {(method, str(route.path)) for route in found for method in route.methods or ()}
     assert sorted(_ALLOWED) == _OPERATIONS == sorted(answered)
 
 
 @pytest.fixture(scope="module")
-def roles(still: Client) -> dict[str, dict[str, str]]:
-    return {role: operators_key(still, role, "somebody") for role in ROLES}
+def roles(shared_client: Client) -> dict[str, dict[str, str]]:
+    return {role: operators_key(shared_client, role, "somebody") for role in ROLES}
 
 
 @pytest.fixture(scope="module")
-def names(still: Client) -> dict[str, str]:
-    open_account(still, approval_above="0.001", description="persons")
-    json_of(still.patch("/v1/accounts/people", json=examples.RELEASE_CHANGE))
-    of = release(still, pure("1e-9"))
-    void = release(still, pure("1e-9"), reserve_for="P1D")
-    approve = release(still, pure("0.1"))
-    draw = json_of(still.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
-    key, rotated = (json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"] for _ in "kr")
+def names(shared_client: Client) -> dict[str, str]:
+    open_account(shared_client, approval_above="0.001", description="persons")
+    json_of(shared_client.patch("/v1/accounts/people", json=examples.RELEASE_CHANGE))
+    of = release(shared_client, pure("1e-9"))
+    void = release(shared_client, pure("1e-9"), reserve_for="P1D")
+    approve = release(shared_client, pure("0.1"))
+    draw = json_of(shared_client.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
+    key, rotated = (
+        json_of(shared_client.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"] for _ in "kr"
+    )
     return {
         "account": "people",
         "release": of["id"],
@@ -213,16 +215,18 @@ def names(still: Client) -> dict[str, str]:
         "rotate": rotated,
         "void": void["id"],
         "approve": approve["id"],
-        "tabulations": release(still, _LEVEL)["id"],
+        "tabulations": release(shared_client, _LEVEL)["id"],
     }
 
 
 @pytest.fixture
-def placed(still: Client, names: dict[str, str], path: str) -> dict[str, str]:
+def placed(shared_client: Client, names: dict[str, str], path: str) -> dict[str, str]:
     """Return a table with a new job for each operation on one, since a job that has ended can be deleted."""
     if "{job}" not in path:
         return names
-    return names | {"job": json_of(still.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]}
+    return names | {
+        "job": json_of(shared_client.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]
+    }
 
 
 def _at(path: str, names: dict[str, str]) -> str:
@@ -234,10 +238,10 @@ def _at(path: str, names: dict[str, str]) -> str:
 @pytest.mark.parametrize("role", ["auditor", "pipeline", "steward"])
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_each_role_may_what_the_contract_says(
-    still: Client, roles: dict[str, dict[str, str]], placed: dict[str, str], method: str, path: str, role: str
+    shared_client: Client, roles: dict[str, dict[str, str]], placed: dict[str, str], method: str, path: str, role: str
 ) -> None:
     allowed, body = _ALLOWED[method, path]
-    answer = still.request(method, _at(path, placed), json=_for(role, path, body), headers=roles[role])
+    answer = shared_client.request(method, _at(path, placed), json=_for(role, path, body), headers=roles[role])
     if role in allowed.split():
         assert answer.is_success, answer.text
     else:
@@ -252,15 +256,17 @@ def _for(who: str, path: str, body: Any) -> Any:
 
 
 @pytest.mark.parametrize(("method", "path"), [operation for operation in _OPERATIONS if "{account}" in operation[1]])
-def test_a_limited_key_reaches_its_accounts_only(still: Client, names: dict[str, str], method: str, path: str) -> None:
+def test_a_limited_key_reaches_its_accounts_only(
+    shared_client: Client, names: dict[str, str], method: str, path: str
+) -> None:
     """Other accounts are refused if they exist and if they do not: a limited key learns nothing of them."""
     body = _for("limited", path, _ALLOWED[method, path][1])
-    elsewhere = make_key(still, "steward", accounts=["elsewhere", "people-2"])
+    elsewhere = make_key(shared_client, "steward", accounts=["elsewhere", "people-2"])
     for account in ("people", "nobody"):
         address = path.format_map(names | {"account": account})
-        problem_of(still.request(method, address, json=body, headers=elsewhere), "forbidden")
-    here = operators_key(still, "steward", "somebody", ["people"])
-    answer = still.request(method, _at(path, names), json=body, headers=here)
+        problem_of(shared_client.request(method, address, json=body, headers=elsewhere), "forbidden")
+    here = operators_key(shared_client, "steward", "somebody", ["people"])
+    answer = shared_client.request(method, _at(path, names), json=body, headers=here)
     assert answer.is_success, answer.text
 
 
@@ -271,43 +277,44 @@ def _needs_no_limit(path: str) -> bool:
 
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_keys_that_are_revoked_or_limited_elsewhere(
-    still: Client, placed: dict[str, str], method: str, path: str
+    shared_client: Client, placed: dict[str, str], method: str, path: str
 ) -> None:
     """The body would be accepted, so only the key can be the reason."""
     body, address = _ALLOWED[method, path][1], _at(path, placed)
-    made = json_of(still.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
-    json_of(still.get("/v1/accounts", headers=bearer(made["key"])))
-    assert still.delete(f"/v1/keys/{made['id']}").status_code == 204
-    _refused(still.request(method, address, json=body, headers=bearer(made["key"])))
-    elsewhere = make_key(still, "steward", accounts=["elsewhere"])
-    answer = still.request(method, address, json=_for("elsewhere", path, body), headers=elsewhere)
+    made = json_of(shared_client.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
+    json_of(shared_client.get("/v1/accounts", headers=bearer(made["key"])))
+    assert shared_client.delete(f"/v1/keys/{made['id']}").status_code == 204
+    _refused(shared_client.request(method, address, json=body, headers=bearer(made["key"])))
+    elsewhere = make_key(shared_client, "steward", accounts=["elsewhere"])
+    answer = shared_client.request(method, address, json=_for("elsewhere", path, body), headers=elsewhere)
     if _needs_no_limit(path) or (method, path) == ("POST", "/v1/accounts"):
         problem_of(answer, "forbidden")
     else:
         assert answer.is_success, answer.text
 
 
-def test_a_limited_steward_opens_only_what_the_key_names(still: Client) -> None:
-    limited = make_key(still, "steward", accounts=["theirs"])
-    problem_of(still.post("/v1/accounts", json=_NEW | {"name": "ours"}, headers=limited), "forbidden")
-    json_of(still.post("/v1/accounts", json=_NEW | {"name": "theirs"}, headers=limited), 201)
+def test_a_limited_steward_opens_only_what_the_key_names(shared_client: Client) -> None:
+    limited = make_key(shared_client, "steward", accounts=["theirs"])
+    problem_of(shared_client.post("/v1/accounts", json=_NEW | {"name": "ours"}, headers=limited), "forbidden")
+    json_of(shared_client.post("/v1/accounts", json=_NEW | {"name": "theirs"}, headers=limited), 201)
 
 
-def test_a_limited_steward_opens_nothing_under_accounts_of_others(still: Client, names: dict[str, str]) -> None:
-    limited = make_key(still, "steward", accounts=["under", "people-3"])
+def test_a_limited_steward_opens_nothing_under_accounts_of_others(shared_client: Client, names: dict[str, str]) -> None:
+    limited = make_key(shared_client, "steward", accounts=["under", "people-3"])
     problem_of(
-        still.post("/v1/accounts", json=_NEW | {"name": "under", "parent": "people"}, headers=limited), "forbidden"
+        shared_client.post("/v1/accounts", json=_NEW | {"name": "under", "parent": "people"}, headers=limited),
+        "forbidden",
     )
 
 
-def test_a_limited_steward_manages_no_keys(still: Client, names: dict[str, str]) -> None:
+def test_a_limited_steward_manages_no_keys(shared_client: Client, names: dict[str, str]) -> None:
     """Otherwise it could create an unlimited key, or revoke the key of the steward that limited it."""
-    limited = make_key(still, "steward", accounts=["people"])
+    limited = make_key(shared_client, "steward", accounts=["people"])
     for body in ({"name": "n", "role": "steward"}, {"name": "n", "role": "auditor", "accounts": ["people"]}):
-        problem_of(still.post("/v1/keys", json=body, headers=limited), "forbidden")
-    problem_of(still.get("/v1/keys", headers=limited), "forbidden")
-    problem_of(still.delete(f"/v1/keys/{names['key']}", headers=limited), "forbidden")
-    own = json_of(still.get("/v1/keys?limit=1000"))["items"][-1]
+        problem_of(shared_client.post("/v1/keys", json=body, headers=limited), "forbidden")
+    problem_of(shared_client.get("/v1/keys", headers=limited), "forbidden")
+    problem_of(shared_client.delete(f"/v1/keys/{names['key']}", headers=limited), "forbidden")
+    own = json_of(shared_client.get("/v1/keys?limit=1000"))["items"][-1]
     assert own["accounts"] == ["people"]
     for key in (names["key"], own["id"]):
-        problem_of(still.post(f"/v1/keys/{key}/rotate", json={}, headers=limited), "forbidden")
+        problem_of(shared_client.post(f"/v1/keys/{key}/rotate", json={}, headers=limited), "forbidden")

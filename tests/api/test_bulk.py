@@ -173,21 +173,23 @@ def test_a_stream_that_is_refused_charges_nothing(client: Client) -> None:
         ({"repetition": "0"}, ["/query/repetition"]),
     ],
 )
-def test_a_query_without_meaning(still: Client, query: dict[str, Any], pointers: list[str]) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
+def test_a_query_without_meaning(shared_client: Client, query: dict[str, Any], pointers: list[str]) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
     given = {"name": "x", "mechanism": json.dumps(NEARLY_NONE)} | query
     wanted = {name: value for name, value in given.items() if value is not None}
-    answer = still.post("/v1/accounts/people/draws", params=wanted, content=counts([1]), headers=headers())
+    answer = shared_client.post("/v1/accounts/people/draws", params=wanted, content=counts([1]), headers=headers())
     assert pointers_of(answer) == pointers
 
 
 @pytest.mark.parametrize("repetition", ["", "-1", "1.0", "x", "1e3", str(10**12), "true", '"1"'])
-def test_a_repetition_without_meaning(still: Client, repetition: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    of = release(still, pure("1e-6", name="m"))
-    assert pointers_of(draw(still, of, counts([1]), mechanism="m", repetition=repetition)) == ["/query/repetition"]
+def test_a_repetition_without_meaning(shared_client: Client, repetition: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    of = release(shared_client, pure("1e-6", name="m"))
+    assert pointers_of(draw(shared_client, of, counts([1]), mechanism="m", repetition=repetition)) == [
+        "/query/repetition"
+    ]
 
 
 def test_media_types(embedded: Client) -> None:

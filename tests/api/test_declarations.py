@@ -198,10 +198,12 @@ def test_a_release_declares_for_all_mechanisms_that_do_not(client: Client) -> No
         ({"plan": {"type": "repeat", "count": 2, "part": pure(1, partitions=[])}}, ["/plan/part/partitions"]),
     ],
 )
-def test_what_declares_nothing_is_refused_where_it_stands(still: Client, fields: Any, pointers: list[str]) -> None:
-    if json_of(still.get("/v1/accounts"))["items"] == []:
-        open_account(still, budget=_WIDE)
-    assert pointers_of(charge(still, **({"plan": pure(1)} | fields))) == pointers
+def test_what_declares_nothing_is_refused_where_it_stands(
+    shared_client: Client, fields: Any, pointers: list[str]
+) -> None:
+    if json_of(shared_client.get("/v1/accounts"))["items"] == []:
+        open_account(shared_client, budget=_WIDE)
+    assert pointers_of(charge(shared_client, **({"plan": pure(1)} | fields))) == pointers
 
 
 def test_a_hundred_thousand_partitions_are_listed_and_no_more(embedded: Client) -> None:

@@ -387,8 +387,8 @@ def test_draws_belong_to_their_account_and_release(client: Client) -> None:
         ({"repetitions": 1}, "/repetitions"),
     ],
 )
-def test_turns_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    of = json_of(charge(still, pure("1e-6")), 201)
-    assert pointers_of(_draw(still, of, "/", **fields)) == [pointer]
+def test_turns_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    of = json_of(charge(shared_client, pure("1e-6")), 201)
+    assert pointers_of(_draw(shared_client, of, "/", **fields)) == [pointer]

@@ -101,11 +101,11 @@ def test_a_lattice_costs_what_integers_of_its_units_cost(embedded: Client) -> No
         assert json_of(answer) == json_of(embedded.post("/v1/compositions", json={"plan": integers}))
 
 
-def test_accuracy_is_told_in_counts(still: Client) -> None:
+def test_accuracy_is_told_in_counts(shared_client: Client) -> None:
     """On a lattice of quarters, the margins are a quarter of those of integers of its units."""
 
     def told(mechanism: Any) -> Any:
-        return json_of(still.post("/v1/accuracy", json={"mechanism": mechanism, "summed_cells": 40}))
+        return json_of(shared_client.post("/v1/accuracy", json={"mechanism": mechanism, "summed_cells": 40}))
 
     quarters, units = told(_WEIGHTED), told({"type": "geometric", "scale": 12, "sensitivity": 7})
     assert Fraction(quarters["margins"][0]["moe"]) * 4 == units["margins"][0]["moe"]
@@ -180,10 +180,10 @@ def test_arrow_registers_with_a_granularity(embedded: Client) -> None:
     ],
     ids=str,
 )
-def test_what_has_no_meaning_is_refused_without_an_echo(still: Client, fields: Any, pointer: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
+def test_what_has_no_meaning_is_refused_without_an_echo(shared_client: Client, fields: Any, pointer: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
     mechanism = {"type": "geometric", "scale": 1, "sensitivity": "0.25"}
-    answer = _post(still, {"mechanism": mechanism, "granularity": "0.25", "counts": [1]} | fields)
+    answer = _post(shared_client, {"mechanism": mechanism, "granularity": "0.25", "counts": [1]} | fields)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text

@@ -254,14 +254,14 @@ def test_a_weighted_table(embedded: Client) -> None:
     ],
     ids=str,
 )
-def test_tables_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    head = json_of(still.get("/v1/accounts/people/head"))
-    answer = _draw(still, **fields)
+def test_tables_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    head = json_of(shared_client.get("/v1/accounts/people/head"))
+    answer = _draw(shared_client, **fields)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text
-    assert json_of(still.get("/v1/accounts/people/head")) == head
+    assert json_of(shared_client.get("/v1/accounts/people/head")) == head
 
 
 def test_totals_of_more_margins_than_are_asked_for_are_refused(embedded: Client) -> None:

@@ -152,10 +152,10 @@ def test_no_token_is_in_a_stored_answer(client: Client, database: Database) -> N
         ([], ""),
     ],
 )
-def test_rotations_without_a_meaning(still: Client, body: Any, pointer: str) -> None:
-    key = json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
-    assert pointers_of(still.post(f"/v1/keys/{key}/rotate", json=body)) == [pointer]
-    assert json_of(still.get("/v1/keys?limit=1000"))["items"][-1]["id"] == key, "nothing was made"
+def test_rotations_without_a_meaning(shared_client: Client, body: Any, pointer: str) -> None:
+    key = json_of(shared_client.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
+    assert pointers_of(shared_client.post(f"/v1/keys/{key}/rotate", json=body)) == [pointer]
+    assert json_of(shared_client.get("/v1/keys?limit=1000"))["items"][-1]["id"] == key, "nothing was made"
 
 
 def test_keys_are_listed_page_by_page(client: Client) -> None:
@@ -191,8 +191,8 @@ def test_keys_are_listed_page_by_page(client: Client) -> None:
         ({"token": "mine"}, "/token"),
     ],
 )  # fmt: skip
-def test_keys_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    answer = still.post("/v1/keys", json={"name": "n", "role": "auditor"} | fields)
+def test_keys_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    answer = shared_client.post("/v1/keys", json={"name": "n", "role": "auditor"} | fields)
     assert pointers_of(answer) == [pointer]
 
 

@@ -193,14 +193,14 @@ def test_odd_methods_share_one_label(embedded: Client) -> None:
     assert {"other"} <= methods <= {"other", "GET", "POST"}
 
 
-def test_it_is_open_and_in_the_format_that_is_asked_for(still: Client) -> None:
-    plain = still.get("/metrics", headers={"Authorization": ""})
+def test_it_is_open_and_in_the_format_that_is_asked_for(shared_client: Client) -> None:
+    plain = shared_client.get("/metrics", headers={"Authorization": ""})
     assert plain.headers["Content-Type"].startswith("text/plain; version=")
-    newer = still.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    newer = shared_client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert newer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     families = read_openmetrics(newer.text)  # type: ignore[no-untyped-call]
     assert {family.name for family in families} >= {"ledger_refusals", "ledger_draws"}
-    problem_of(still.post("/metrics"), "method_not_allowed")
+    problem_of(shared_client.post("/metrics"), "method_not_allowed")
 
 
 def test_applications_do_not_share_figures(embedded: Client, shown: Client) -> None:

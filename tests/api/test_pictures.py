@@ -125,18 +125,20 @@ def test_a_tag_restricts_a_profile(spending: Client) -> None:
     assert second < first
 
 
-def test_compositions_have_the_same_pictures(still: Client) -> None:
+def test_compositions_have_the_same_pictures(shared_client: Client) -> None:
     for picture, label in (("profile", "delta"), ("rdp", "order")):
         address = f"/v1/compositions?picture={picture}"
-        answer = still.post(address, json=examples.COMPOSITION, headers={"Accept": _SVG})
+        answer = shared_client.post(address, json=examples.COMPOSITION, headers={"Accept": _SVG})
         assert answer.headers["content-type"] == _SVG
         assert label in _drawn(answer)[2]
-    cost = json_of(still.post("/v1/compositions?picture=rdp", json=examples.COMPOSITION))
-    said = _drawn(still.post("/v1/compositions", json=examples.COMPOSITION, headers={"Accept": _SVG}))[1]
+    cost = json_of(shared_client.post("/v1/compositions?picture=rdp", json=examples.COMPOSITION))
+    said = _drawn(shared_client.post("/v1/compositions", json=examples.COMPOSITION, headers={"Accept": _SVG}))[1]
     assert f"at delta {cost['best'][0]['delta']}" in said
-    alone = still.post("/v1/compositions", json=examples.COMPOSITION | {"deltas": ["1e-6"]}, headers={"Accept": _SVG})
+    alone = shared_client.post(
+        "/v1/compositions", json=examples.COMPOSITION | {"deltas": ["1e-6"]}, headers={"Accept": _SVG}
+    )
     assert "at delta 1e-12" in _drawn(alone)[1]  # one delta alone makes no curve
-    wrong = still.post("/v1/compositions?picture=bar", json=examples.COMPOSITION, headers={"Accept": _SVG})
+    wrong = shared_client.post("/v1/compositions?picture=bar", json=examples.COMPOSITION, headers={"Accept": _SVG})
     assert pointers_of(wrong) == ["/query/picture"]
 
 
@@ -150,8 +152,8 @@ def test_compositions_have_the_same_pictures(still: Client) -> None:
         ("/v1/empirical/lower-bound", examples.LOWER_BOUND),
     ],
 )
-def test_every_picture_comes_as_png_too(still: Client, address: str, body: dict[str, Any]) -> None:
-    answer = still.post(address, json=body, headers={"Accept": f"{_PNG}, application/json;q=0.9"})
+def test_every_picture_comes_as_png_too(shared_client: Client, address: str, body: dict[str, Any]) -> None:
+    answer = shared_client.post(address, json=body, headers={"Accept": f"{_PNG}, application/json;q=0.9"})
     assert answer.headers["content-type"] == _PNG
     pixels = _pixels(answer)
     assert pixels.shape[0] > 400

@@ -368,10 +368,10 @@ def test_what_was_drawn_below_an_account_is_counted(embedded: Client) -> None:
         ("application/json;q=0", False),
     ],
 )
-def test_json_is_for_whoever_asks_for_it(still: Client, accept: str, is_json: bool) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        _open(still, definition="zcdp", rho=1)
-    answer = still.get("/v1/accounts/people/registry-entry", headers={"Accept": accept})
+def test_json_is_for_whoever_asks_for_it(shared_client: Client, accept: str, is_json: bool) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        _open(shared_client, definition="zcdp", rho=1)
+    answer = shared_client.get("/v1/accounts/people/registry-entry", headers={"Accept": accept})
     assert answer.headers["content-type"] == ("application/json" if is_json else YAML)
 
 

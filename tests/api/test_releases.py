@@ -180,26 +180,28 @@ def test_a_group_is_charged_for_all_its_records(client: Client) -> None:
     assert refused["detail"].endswith("the release needs 0.45")  # as the fields have it
 
 
-def test_what_is_unknown_of_a_group_is_charged_to_no_account(still: Client) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
+def test_what_is_unknown_of_a_group_is_charged_to_no_account(shared_client: Client) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
     orders = _DECLARED | {"rdp": [{"alpha": 2, "epsilon": "0.001"}]}
     for part in (orders, _DECLARED | {"rho": "0.001", "delta": "1e-9"}):
-        answer = charge(still, {"type": "group", "size": 2, "part": part})
+        answer = charge(shared_client, {"type": "group", "size": 2, "part": part})
         assert problem_of(answer, "budget_exceeded")["requested"] is None
 
 
 @pytest.mark.parametrize(("plan", "pointers"), _FAULTS, ids=lambda value: str(value)[:60])
-def test_plans_without_a_meaning_are_refused_where_they_err(still: Client, plan: Any, pointers: list[str]) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    answer = charge(still, plan)
+def test_plans_without_a_meaning_are_refused_where_they_err(
+    shared_client: Client, plan: Any, pointers: list[str]
+) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    answer = charge(shared_client, plan)
     assert sorted(pointers_of(answer)) == [f"/plan{pointer}" for pointer in pointers]
     # The same below nodes of every type, whose names pydantic puts into its own locations.
     for wrapped, prefix in _wrapped(plan):
-        found = sorted(pointers_of(charge(still, wrapped)))
+        found = sorted(pointers_of(charge(shared_client, wrapped)))
         assert found == [f"/plan{prefix}{pointer}" for pointer in pointers]
-    assert json_of(still.get("/v1/accounts/people/balance"))["releases"] == 0
+    assert json_of(shared_client.get("/v1/accounts/people/balance"))["releases"] == 0
 
 
 def _wrapped(plan: Any) -> Iterator[tuple[Any, str]]:
@@ -210,9 +212,9 @@ def _wrapped(plan: Any) -> Iterator[tuple[Any, str]]:
     yield {"type": "repeat", "count": 1, "part": inner}, "/part/parts/0/parts/0"
 
 
-def test_a_name_may_not_be_the_path_of_another_mechanism(still: Client) -> None:
+def test_a_name_may_not_be_the_path_of_another_mechanism(shared_client: Client) -> None:
     plan = {"type": "sequence", "parts": [pure(1), pure(2, name="/parts/0")]}
-    answer = still.post("/v1/compositions", json={"plan": plan})
+    answer = shared_client.post("/v1/compositions", json={"plan": plan})
     assert pointers_of(answer) == ["/plan/parts/0/name", "/plan/parts/1/name"]
 
 
@@ -281,10 +283,10 @@ def test_a_batch_that_does_not_fit_leaves_nothing(client: Client) -> None:
         ([{"name": "a", "plan": {"type": "randomized_response", "epsilon": 1}}], ["/releases/0/plan/type"]),
     ],
 )
-def test_batches_without_a_meaning(still: Client, releases: Any, pointers: list[str]) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    answer = still.post("/v1/accounts/people/releases/batch", json={"releases": releases})
+def test_batches_without_a_meaning(shared_client: Client, releases: Any, pointers: list[str]) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    answer = shared_client.post("/v1/accounts/people/releases/batch", json={"releases": releases})
     assert sorted(pointers_of(answer)) == pointers
 
 

@@ -123,15 +123,15 @@ def test_an_account_that_was_forgotten_altogether_is_refused_too(client: Client)
         "\u0661:" + "0" * 64,
     ],
 )  # fmt: skip
-def test_a_malformed_header_is_explained(still: Client, value: str) -> None:
-    answer = still.get("/v1/accounts/anybody", headers=[(b"If-Ledger-Includes", value.encode())])
+def test_a_malformed_header_is_explained(shared_client: Client, value: str) -> None:
+    answer = shared_client.get("/v1/accounts/anybody", headers=[(b"If-Ledger-Includes", value.encode())])
     assert pointers_of(answer) == ["/header/If-Ledger-Includes"]
     assert "0000" not in answer.text
 
 
-def test_a_header_that_comes_twice_or_where_no_account_is_meant_is_refused(still: Client) -> None:
+def test_a_header_that_comes_twice_or_where_no_account_is_meant_is_refused(shared_client: Client) -> None:
     head = _kept({"seq": 1, "hash": "0" * 64})
-    twice = still.get("/v1/accounts/anybody", headers=[*head.items(), *head.items()])
+    twice = shared_client.get("/v1/accounts/anybody", headers=[*head.items(), *head.items()])
     assert pointers_of(twice) == ["/header/If-Ledger-Includes"]
     for method, path, body in [
         ("GET", "/v1/accounts", None),
@@ -140,7 +140,9 @@ def test_a_header_that_comes_twice_or_where_no_account_is_meant_is_refused(still
         ("GET", "/v1/keys", None),
         ("POST", "/v1/compositions", {"plan": _SMALL}),
     ]:
-        assert pointers_of(still.request(method, path, json=body, headers=head)) == ["/header/If-Ledger-Includes"]
+        assert pointers_of(shared_client.request(method, path, json=body, headers=head)) == [
+            "/header/If-Ledger-Includes"
+        ]
 
 
 def test_a_key_of_other_accounts_cannot_ask_what_is_in_a_journal(client: Client) -> None:

@@ -297,17 +297,17 @@ def test_arrow_brings_what_json_brings(embedded: Client, kind: Any) -> None:
         ({"group": [1]}, "/group"),
     ],
 )
-def test_streams_without_a_meaning(still: Client, columns: Any, pointer: str) -> None:
-    of = _shared(still)
-    answer = _send(still, of, columns)
+def test_streams_without_a_meaning(shared_client: Client, columns: Any, pointer: str) -> None:
+    of = _shared(shared_client)
+    answer = _send(shared_client, of, columns)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text
 
 
-def _shared(still: Client) -> Any:
-    if still.get("/v1/accounts/people").status_code == 404:
-        return _released(still)
-    return json_of(still.get("/v1/accounts/people/releases"))["items"][0]
+def _shared(shared_client: Client) -> Any:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        return _released(shared_client)
+    return json_of(shared_client.get("/v1/accounts/people/releases"))["items"][0]
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ def _shared(still: Client) -> Any:
     ],
     ids=str,
 )
-def test_tabulations_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    of = _shared(still)
+def test_tabulations_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    of = _shared(shared_client)
     body = {"level": "Nation", "groups": [{"group": "a", "sex_by_age": [[1], [2]]}]} | fields
-    answer = still.post(f"/v1/accounts/people/releases/{of['id']}/tabulations", json=body)
+    answer = shared_client.post(f"/v1/accounts/people/releases/{of['id']}/tabulations", json=body)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text
 

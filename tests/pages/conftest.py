@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from service.ledger.database import open_database
 from service.ledger.secret import Secret
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
-from tests.api.conftest import embedded, helper_processes, still
+from tests.api.conftest import embedded, helper_processes, shared_client
 from tests.browser.ledger import fill
 from tests.pages.visits import sign_in
 

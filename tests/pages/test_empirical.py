@@ -21,9 +21,9 @@ _MARKED = 987_654_321  # a residual that is recognised wherever it appears
 
 
 @pytest.fixture(scope="module")
-def steward(still: TestClient) -> TestClient:
+def steward(shared_client: TestClient) -> TestClient:
     """Return a steward's client of the pages."""
-    return signed_in(still)
+    return signed_in(shared_client)
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +190,9 @@ def test_nothing_of_an_upload_is_shown_logged_or_written(
 
 
 @pytest.mark.parametrize("role", ["auditor", "pipeline"])
-def test_others_are_refused(still: TestClient, steward: TestClient, role: str, noise: list[int]) -> None:
-    key = make_key(still, role, f"an empirical {role}")["Authorization"].removeprefix("Bearer ")
-    visit = signed_in(still, key)
+def test_others_are_refused(shared_client: TestClient, steward: TestClient, role: str, noise: list[int]) -> None:
+    key = make_key(shared_client, role, f"an empirical {role}")["Authorization"].removeprefix("Bearer ")
+    visit = signed_in(shared_client, key)
     assert visit.get("/empirical").status_code == 403
     csrf = form_of(visit.get("/plan"), "/sign-out").fields["csrf"]
     for action in ("/empirical/noise", "/empirical/runs"):

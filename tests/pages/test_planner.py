@@ -41,10 +41,10 @@ def visit(client: TestClient) -> TestClient:
 
 
 @pytest.fixture(scope="module")
-def reader(still: TestClient) -> TestClient:
+def reader(shared_client: TestClient) -> TestClient:
     """Return a steward's client of accounts that a module's tests share and never charge."""
-    _open(still)
-    return signed_in(still)
+    _open(shared_client)
+    return signed_in(shared_client)
 
 
 def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> Answer:
