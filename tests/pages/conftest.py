@@ -17,7 +17,7 @@ from tests.api.conftest import embedded, helper_processes, shared_client
 from tests.browser.ledger import fill
 from tests.pages.visits import sign_in
 
-__all__ = ["embedded", "helper_processes", "still"]
+__all__ = ["embedded", "helper_processes", "shared_client"]
 
 
 _SECRET = Secret(bytes(range(32)))
