@@ -238,7 +238,7 @@ def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Pat
 
 
 def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command) -> None:
-    assert said(home, "recompute") == "0 releases have another price; nothing was changed\n"
+    assert said(home, "recompute") == "0 releases priced otherwise; nothing was changed\n"
     smaller = """'"rho":"1/10"', '"rho":"1/11"'"""
     older = _tampered(
         home,
@@ -253,10 +253,10 @@ def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command) -> 
     answer = said(older, "recompute", code=3)
     assert "rho 1/11 -> 1/10" in answer
     assert "people: over its budget: " in answer
-    assert answer.endswith("1 release have another price; nothing was changed\n")
+    assert answer.endswith("1 release priced otherwise; nothing was changed\n")
     assert said(older, "recompute", "--apply", code=3).endswith("1 release priced again\n")
     assert _marked(older)["people"].seq == 5, "the entry of the new price"
-    assert said(older, "recompute", code=3).endswith("0 releases have another price; nothing was changed\n")
+    assert said(older, "recompute", code=3).endswith("0 releases priced otherwise; nothing was changed\n")
 
 
 def _marked(home: Path) -> dict[str, Head]:

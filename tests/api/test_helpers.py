@@ -133,7 +133,7 @@ def test_too_much_work_is_refused_before_it_begins(embedded: TestClient) -> None
     assert pointers_of(answer) == ["/plan"]
     (fault,) = answer.json()["errors"]
     assert "expected work of at most 100000 units" in fault["detail"]
-    assert "got some" in fault["detail"]
+    assert "got about" in fault["detail"]
 
 
 def test_a_charge_that_is_too_much_work_is_refused_and_charges_nothing(database: Database, secret: Secret) -> None:

@@ -336,7 +336,7 @@ def test_an_account_states_the_largest_budget_that_it_has_had(client: TestClient
     assert parameters == {"rho": 2.0, "epsilon": implied["epsilon"], "delta": 1e-6}
     assert "rho = 2." in said["privacy_loss"]["privacy_parameters_details"]
     assert said["deployment_model"]["release_type"] == "One release"
-    assert "1. Integer noise of exactly the stated law" in said["implementation"]["mechanisms"]
+    assert "1. The noise is an integer of exactly the stated law" in said["implementation"]["mechanisms"]
     release(client, pure("0.1"))
     assert _entry(client, account)["deployment"]["deployment_model"]["release_type"] == "Many releases"
 
@@ -354,7 +354,7 @@ def test_what_was_drawn_below_an_account_is_counted(embedded: Client) -> None:
     drawing = {"name": "d", "mechanism": pure("0.1"), "counts": [7]}
     for _ in range(2):
         json_of(embedded.post("/v1/accounts/below/draws", json=drawing), 201)
-    assert "): 2. Integer noise" in _entry(embedded, account)["deployment"]["implementation"]["mechanisms"]
+    assert "): 2. The noise is an integer" in _entry(embedded, account)["deployment"]["implementation"]["mechanisms"]
 
 
 @pytest.mark.parametrize(
