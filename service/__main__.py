@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Literal
 
 if __name__ == "__main__":
-    gc.set_threshold(200_000)  # imports make no garbage, and to look for it took a quarter of the time to a command
+    gc.set_threshold(200_000)  # imports leave no garbage, and looking for it took a quarter of a command's start time
 
 import typer
 import yaml
@@ -20,7 +20,7 @@ from service.memory_privacy import forbid_dumps
 from service.settings import shown
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
-demo_app = typer.Typer(invoke_without_command=True, help="The service at its job, over HTTP.")
+demo_app = typer.Typer(invoke_without_command=True, help="A demonstration of the service, over HTTP.")
 app.add_typer(key_commands.app, name="keys")
 app.add_typer(demo_app, name="demo")
 
@@ -30,7 +30,7 @@ ServiceKey = Annotated[str | None, typer.Option(help="A steward's key of that se
 
 @app.command()
 def serve(
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for every one of IPv4.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all IPv4 addresses.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
 ) -> None:
     """Serve the HTTP interface and the web pages, until SIGTERM."""
@@ -41,7 +41,7 @@ def serve(
 
 @app.command()
 def migrate() -> None:
-    """Bring the database to this version of the service; back it up before."""
+    """Migrate the database to this version of the service; back it up before."""
     settings = settings_of_command()
     database = open_place(settings, begin=True)
     migrate_database(database)
@@ -51,7 +51,7 @@ def migrate() -> None:
 
 @app.command()
 def openapi() -> None:
-    """Print the contract, openapi.yaml."""
+    """Print the contract, the content of openapi.yaml."""
     from service.app import openapi_document  # noqa: PLC0415 - the other commands start faster without
 
     sys.stdout.write(yaml.safe_dump(openapi_document(), sort_keys=False, allow_unicode=True, width=120))
@@ -85,7 +85,7 @@ def demo_counties(url: ServiceUrl = None, key: ServiceKey = None) -> None:
 
 @demo_app.command("safetab")
 def demo_safetab(url: ServiceUrl = None, key: ServiceKey = None) -> None:
-    """Compare SafeTab's mechanisms: as the paper prints it, by its formulas, soundly and tightly."""
+    """Compare SafeTab's analyses: as the paper prints them, by its formulas, by sound bounds and by tight ones."""
     from service.demo.safetab import run  # noqa: PLC0415 - the other commands start faster without
 
     run(url, key)
@@ -93,7 +93,7 @@ def demo_safetab(url: ServiceUrl = None, key: ServiceKey = None) -> None:
 
 @app.command()
 def reproduce(what: Annotated[Literal["table-sa1", "figure-1"], typer.Argument()]) -> None:
-    """Reproduce what the sources printed of empirical privacy loss; exit with 1 where a figure is missed."""
+    """Reproduce the papers' figures of empirical privacy loss; exit with 1 where a figure is missed."""
     from service import reproduce as reproduction  # noqa: PLC0415 - the other commands start faster without
 
     _report(reproduction.table_sa1() if what == "table-sa1" else reproduction.figure_one())
@@ -103,10 +103,12 @@ def reproduce(what: Annotated[Literal["table-sa1", "figure-1"], typer.Argument()
 def audit(
     size: Annotated[
         int,
-        typer.Option(min=1000, max=10_000_000, help="Values drawn of each law, and runs with and without one record."),
+        typer.Option(
+            min=1000, max=10_000_000, help="Values drawn from each distribution, and runs with and without one record."
+        ),
     ] = 1_000_000,
 ) -> None:
-    """Bound what the service's own noise and SafeTab lose from below; exit with 1 where a bound is above the claim."""
+    """Bound the loss of the service's own noise and of SafeTab from below; exit with 1 where a claim is refuted."""
     import numpy as np  # noqa: PLC0415
 
     from service import audit as own_audit, audit_safetab  # noqa: PLC0415 - the other commands start faster without
@@ -116,7 +118,7 @@ def audit(
 
 
 def _report(lines: Iterable[tuple[str, bool]]) -> None:
-    """Print lines; where one tells of a fault the exit status says so."""
+    """Print lines; exit with 1 where a line reports a fault."""
     faults = 0
     for line, fault in lines:
         typer.echo(line)
@@ -135,7 +137,7 @@ app.command()(acknowledging.acknowledge)
 
 
 def main() -> None:
-    """Run a command; what it refuses is one line and exit status 1."""
+    """Run a command; a refusal is one line and exit status 1."""
     gc.freeze()
     forbid_dumps()
     try:

@@ -1,4 +1,4 @@
-"""The command by which an operator says what happened to a ledger that its high-water mark refuses."""
+"""The command by which an operator accepts a ledger that its high-water mark refuses."""
 
 from typing import Annotated
 
@@ -10,16 +10,16 @@ from service.installation import high_water_file, open_installation, settings_of
 from service.ledger import clock, installation_journal
 from service.ledger.high_water import BrokenMark, Mark, Missing, last_entries, missing_entries, present_heads
 
-_NAMED = 1000  # journals that the entry names
+_NAMED = 1000  # journals that the entry lists
 _LONGEST = 2000  # characters of a reason
 
 
 def acknowledge(
-    reason: Annotated[str, typer.Option(help="What happened, for those who read the journal later.")],
+    reason: Annotated[str, typer.Option(help="What happened, for later readers of the journal.")],
 ) -> None:
-    """Accept a ledger that is older than its high-water mark, or a clock that is behind it, and say why.
+    """Accept a ledger that is older than its high-water mark, or a clock that is behind it, and record the reason.
 
-    The installation's journal keeps the reason with what is missing, and the mark begins anew.
+    The installation's journal stores the reason with the missing entries, and the mark starts anew.
     """
     if not reason.strip() or len(reason) > _LONGEST:
         raise typer.BadParameter(f"expected a reason of 1 to {_LONGEST} characters", param_hint="--reason")
@@ -49,12 +49,12 @@ def acknowledge(
     for one in missing:
         typer.echo(str(one))
     if missing:
-        typer.echo("Requests that these journals lack may come again, and are then drawn and charged anew.")
-    typer.echo("acknowledged; the high-water mark begins anew")
+        typer.echo("Requests that these journals lack may be repeated; they are then drawn and charged again.")
+    typer.echo("acknowledged; the high-water mark starts anew")
 
 
 def _content(reason: str, mark: Mark | None, missing: list[Missing], fault: str | None) -> dict[str, object]:
-    """What the entry says; names of accounts stay within the ledger."""
+    """Return the content of the journal entry; names of accounts stay within the ledger."""
     return {
         "reason": reason,
         "mark": None if mark is None else {"written_at": mark.written_at, "entries": mark.entries},

@@ -1,4 +1,4 @@
-"""All wiring: settings and an open database in, an application out."""
+"""Assembly of the application from settings and an open database."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -44,10 +44,10 @@ from service.api import (
 )
 from service.api.auth import Authentication
 from service.api.body_limits import Allowance, BodyLimits
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.helpers import Helpers
-from service.api.metrics import Metrics, Observed, Threads
-from service.api.middleware import Surroundings
+from service.api.metrics import Metrics, MetricSources, Threads
+from service.api.middleware import OuterMiddleware
 from service.api.oidc import Tokens
 from service.api.throttle import Throttle
 from service.errors import StartupRefused
@@ -63,7 +63,7 @@ from service.pages.refusals import ProblemPages
 from service.settings import SMALL_BODIES, Settings
 
 _TITLE = "Privacy-budget ledger"
-# FastAPI's own, which one variable of the environment turns on, sends what is wrong with a body: true counts.
+# FastAPI's own telemetry, which an environment variable turns on, would send faults of bodies: true counts.
 _NO_TELEMETRY: TelemetryConfig = {
     "tracing": False,
     "metrics": False,
@@ -71,12 +71,12 @@ _NO_TELEMETRY: TelemetryConfig = {
     "operation_spans": False,
     "auto_configure": False,
 }
-_THREADS = 40  # that anyio has for requests which only read
-_TURNS = 1  # request of one principal that is worked on at a time in this process while others ask
-_ALONE = 8  # of one principal while nobody else asks: most places, readers and writers stay free for newcomers
-# Routes are tried one after the other, so those come first that are asked most.
+_THREADS = 40  # anyio's threads for requests that only read
+_TURNS = 1  # running requests of one principal in this process while other principals are present
+_ALONE = 8  # running requests of one principal otherwise: most places, readers and writers stay free for newcomers
+# Routes are tried one after the other, so the most frequent ones come first.
 _ROUTERS = (
-    bulk.router,  # before the one of the same addresses in JSON, which takes every media type
+    bulk.router,  # before the JSON routes of the same addresses, which accept every media type
     draws.router,
     releases.router,
     health.router,
@@ -105,7 +105,14 @@ _ROUTERS = (
 
 
 def create_app(settings: Settings, database: Database, secret: Secret, keeper: MarkKeeper | None = None) -> FastAPI:
-    """The application over an open database, which it closes at its end; ``keeper`` writes its high-water mark."""
+    """Return the application over an open database, which it closes at its end.
+
+    Args:
+        settings: the configuration.
+        database: the open database.
+        secret: the installation's secret.
+        keeper: writes the high-water mark; None where there is none.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -122,11 +129,11 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     app = _application(settings, database, secret, mark, lifespan)
     places = _THREADS + settings.writer_threads
     alone = max(1, min(_ALONE, settings.writer_threads - 1))
-    app.state.turns = Fair(places, _TURNS, alone, settings.max_connections)
+    app.state.turns = FairPlaces(places, _TURNS, alone, settings.max_connections)
     own = settings.model_copy(update={"bootstrap_key": None})
     make = partial(helper_app, own, database.url, secret, mark)
     most = settings.max_connections
-    app.state.page_turns = Fair(most, _TURNS, most, most, beside=app.state.turns)
+    app.state.page_turns = FairPlaces(most, _TURNS, most, most, beside=app.state.turns)
     number, asking = settings.helper_processes, max(1, settings.writer_threads // 2)
     app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds, asking) if number else None
     app.state.workers = Workers(
@@ -149,12 +156,19 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
 
 
 def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile | None) -> FastAPI:
-    """The application in a helper: who asks has been let in already, and it answers by itself."""
+    """Return the application of a helper process: the caller is authenticated already, and no request is passed on.
+
+    Args:
+        settings: the configuration, without the bootstrap key.
+        url: the database's URL, which the helper opens for reading.
+        secret: the installation's secret.
+        mark: the file of the high-water mark; None where there is none.
+    """
     logs.configure(settings.log_level)
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
     database.secret = secret
     app = _application(settings, database, secret, mark)
-    app.state.turns, app.state.helpers = Fair(_THREADS, _THREADS, _THREADS, _THREADS), None
+    app.state.turns, app.state.helpers = FairPlaces(_THREADS, _THREADS, _THREADS, _THREADS), None
     helpers.install(app)
     return app
 
@@ -166,14 +180,14 @@ def _application(
     mark: HighWaterFile | None,
     lifespan: Lifespan[FastAPI] | None = None,
 ) -> FastAPI:
-    """``/v1`` over an open database, with nothing around it."""
+    """Return ``/v1`` over an open database, without middleware."""
     app = FastAPI(
         title=_TITLE,
         version=__version__,
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url=None,  # it would be rendered for each request
+        openapi_url=None,  # FastAPI would render it for each request
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
     )
@@ -192,7 +206,7 @@ def _add_routes(app: FastAPI) -> None:
 
 
 def _surround(app: FastAPI, settings: Settings, database: Database, keeper: MarkKeeper | None) -> None:
-    """The middleware, from within to without, and the figures that it keeps."""
+    """Add the middleware, from the innermost to the outermost, and the metrics."""
     json, streams = (
         Allowance(largest, at_once, at_once // (SMALL_BODIES * settings.max_connections))
         for largest, at_once in (
@@ -200,21 +214,22 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
             (settings.max_arrow_bytes, settings.resolved_arrow_bytes_at_once),
         )
     )
-    # Whoever has no key yet cannot take the room of those who have: there is some for every connection.
+    # Requests without a key cannot take the memory of those with one: each connection has a share for signing in.
     sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}
     state, most = app.state, settings.max_connections
     state.metrics = Metrics(
-        Observed(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper)
+        MetricSources(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper)
     )
     app.add_middleware(
         BodyLimits,
         paths={start.SIGN_IN: sign_in},
-        allowances={arrow.MEDIA_TYPE: streams, "": streams},  # without a body, it reads draws back at most
+        # an empty media type means no body: such a request at most reads draws back
+        allowances={arrow.MEDIA_TYPE: streams, "": streams},
         otherwise=json,
         seconds=settings.body_seconds,
         rate=settings.body_bytes_per_second,
-        turns=Fair(most, _TURNS, most, most, beside=state.turns),
+        turns=FairPlaces(most, _TURNS, most, most, beside=state.turns),
         open_seconds=settings.header_seconds,
         shorter={forms.URL_ENCODED: forms.LARGEST_TEXT},
     )
@@ -227,20 +242,20 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
         throttle=Throttle(settings.key_rate, settings.failure_rate),
     )
     app.add_middleware(ProblemPages)
-    app.add_middleware(Surroundings, metrics=app.state.metrics, hsts_seconds=settings.hsts_seconds)
+    app.add_middleware(OuterMiddleware, metrics=app.state.metrics, hsts_seconds=settings.hsts_seconds)
 
 
 def _trace(app: FastAPI, database: Database) -> Callable[[], None]:
     try:
         from service import tracing  # noqa: PLC0415 - of an extra, and slow to import
     except ImportError:
-        detail = "SERVICE_TRACING takes the packages of requirements-otel.lock, and they are not installed"
+        detail = "SERVICE_TRACING needs the packages of requirements-otel.lock, and they are not installed"
         raise StartupRefused(detail) from None
     return tracing.install(app, database)
 
 
 def openapi_document() -> dict[str, Any]:
-    """The contract, without a database: what ``openapi.yaml`` holds."""
+    """Return the contract, without a database: the content of ``openapi.yaml``."""
     app = FastAPI(title=_TITLE, version=__version__)
     _add_routes(app)
     return contract.describe(app)

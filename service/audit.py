@@ -1,7 +1,7 @@
-"""The self-audit: what our own noise is certified to lose at least, beside what the service claims it loses at most.
+"""Self-audit: certified lower bounds on the loss of the service's own noise, beside the claimed upper bounds.
 
-A bound above its claim refutes the claim: a bug of the sampler or of the accountant. Noise is tested against its own
-shift; a mechanism that does more than add noise is tested by runs on two neighbouring inputs.
+A bound above its claim refutes the claim and shows a bug of the sampler or of the accountant. Noise is tested against
+its own shift. A mechanism that does more than add noise is tested by runs on two neighbouring inputs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ from service.privacy.numbers import double_up
 from service.privacy.plan import Neighbouring, Plan
 from service.privacy.pure import plan_epsilon
 
-RISK = 1e-7  # of one test: a false alarm in one of some 45,000 audits
+RISK = 1e-7  # risk of one test: a false alarm in one of about 45,000 audits
 
 _DELTAS = (Fraction(1, 1000), Fraction(1, 100), Fraction(1, 10))
 _EPSILONS = (Fraction(0), Fraction(1, 2))
@@ -38,13 +38,13 @@ Runs = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited.
+    """A mechanism under audit.
 
     Attributes:
-        name: of its parameters, for the report.
-        plan: what the service accounts for it, under ``add_remove``.
-        draw: so many residuals, or outputs of so many runs on each of two neighbouring inputs.
-        shift: how far one record moves a residual.
+        name: the mechanism and its parameters, for the report.
+        plan: the plan by which the service accounts for it, under ``add_remove``.
+        draw: returns so many residuals, or outputs of so many runs on each of two neighbouring inputs.
+        shift: the distance by which one record moves a residual.
     """
 
     name: str
@@ -58,7 +58,8 @@ class Finding:
     """One claim and the bound that tests it; both in nats, or probabilities.
 
     Attributes:
-        statement: what is claimed, as in ``epsilon at delta 0.01``.
+        subject: the name of the subject.
+        statement: the claimed figure, as in ``epsilon at delta 0.01``.
         claim: the service's upper bound.
         bound: the certified lower bound.
     """
@@ -70,12 +71,21 @@ class Finding:
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is refuted."""
+        """True where the bound refutes the claim."""
         return self.bound > self.claim
 
 
 def audit(subjects: Sequence[Subject], size: int, generator: np.random.Generator) -> Iterator[Finding]:
-    """Test every claim about every subject, each with events of its own choosing; ``size`` values for each subject."""
+    """Test every claim about every subject.
+
+    Args:
+        subjects: the subjects.
+        size: the number of values that are drawn for each subject.
+        generator: splits each sample into a part that chooses an event and a part that tests it.
+
+    Returns:
+        The findings, one for each claim.
+    """
     for subject in subjects:
         drawn = subject.draw(size)
         for statement, claim, question in _claims(subject.plan, isinstance(drawn, tuple)):
@@ -90,25 +100,25 @@ def _claims(plan: Plan, of_runs: bool) -> Iterator[tuple[str, float, Question]]:
     relation = Neighbouring.ADD_REMOVE
     pure = plan_epsilon(plan, relation)
     if pure.nats is not None:
-        yield "epsilon", _shown(pure), epsilon_at_least() if of_runs else pure_epsilon_of_shift
-    # Deltas and epsilons are rounded up: against a larger one less is refuted.
+        yield "epsilon", _bound_value(pure), epsilon_at_least() if of_runs else pure_epsilon_of_shift
+    # Deltas and epsilons are rounded up: a bound against a larger one is weaker, and so stays valid.
     for delta in _DELTAS:
         claimed = least(one.epsilon for one in guarantee(plan, relation, deltas=[delta]).approximate)
-        yield f"epsilon at delta {float(delta)}", _shown(claimed), epsilon_at_least(double_up(delta))
+        yield f"epsilon at delta {float(delta)}", _bound_value(claimed), epsilon_at_least(double_up(delta))
     for epsilon in _EPSILONS:
         claimed = least(one.delta for one in deltas_at(plan, relation, epsilon))
-        yield f"delta at epsilon {float(epsilon)}", _shown(claimed), delta_at_least(double_up(epsilon))
+        yield f"delta at epsilon {float(epsilon)}", _bound_value(claimed), delta_at_least(double_up(epsilon))
 
 
-def _shown(loss: Loss) -> float:
+def _bound_value(loss: Loss) -> float:
     return np.inf if loss.nats is None else double_up(loss.nats)
 
 
 def own_noise(new_keystream: Callable[[], Keystream] = Keystream) -> list[Subject]:
-    """The service's samplers, narrow laws and wide ones, against a shift by one and one by about their width.
+    """Return the service's samplers as subjects: narrow and wide laws, against shifts by one and by about their width.
 
     Args:
-        new_keystream: makes the bits of a call that draws; a test gives fixed ones.
+        new_keystream: makes the keystream of a drawing call; a test passes fixed ones.
     """
     subjects = []
     for scale in (Fraction(1, 4), Fraction(1), Fraction("2.336"), Fraction(17), Fraction(300), Fraction(100_000)):
@@ -142,7 +152,7 @@ def _of_law(
 
 
 def _noisy_counts(scale: Fraction, new_keystream: Callable[[], Keystream]) -> Subject:
-    """Counts on their way out, with one record more or less: as runs, the way any mechanism can be tested."""
+    """Return a subject of noisy counts with one record more or less, tested by runs, as any mechanism can be."""
 
     def draw(size: int) -> Runs:
         less, more = (add_noise([count] * size, NoiseLaw(scale=scale), new_keystream()) for count in (41, 42))
@@ -152,10 +162,10 @@ def _noisy_counts(scale: Fraction, new_keystream: Callable[[], Keystream]) -> Su
 
 
 def report(findings: Iterator[Finding]) -> Iterator[tuple[str, bool]]:
-    """Lines for a terminal, and whether each tells of a violation."""
+    """Yield lines for a terminal, each with True where it reports a violation."""
     yield f"{'':<48}{'claim':<26}{'at most':>12}{'at least':>12}", False
     for finding in findings:
-        # Down, as the bound itself: what is shown as above its claim is above it.
+        # Rounded down, as the bound itself: a bound that is shown above its claim is above it.
         claim, bound = finding.claim, np.floor(finding.bound * 1e8) / 1e8
         mark = "  VIOLATED" if finding.violated else ""
         yield f"{finding.subject:<48}{finding.statement:<26}{claim:>12.8f}{bound:>12.8f}{mark}", finding.violated

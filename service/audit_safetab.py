@@ -1,7 +1,8 @@
-"""SafeTab under audit: Haney et al. 2021's Algorithms 1 to 3 as tabulations run them, with and without one record.
+"""Audit of SafeTab: Algorithms 1 to 3 of Haney et al. 2021 as tabulations run them, with and without one record.
 
-A run is what one record can see of a release: of every level the ``stability`` groups that it is in. Plan and noise
-come from the code that makes plans for tabulations, and the whole run is held against the claim about the whole plan.
+A run consists of all that one record can influence in a release: at every level the ``stability`` groups that contain
+it. Plan and noise come from the code that makes plans for tabulations. The whole run is compared with the claim about
+the whole plan.
 """
 
 import math
@@ -21,10 +22,10 @@ from service.privacy.plan import Plan
 from service.privacy.safetab import Design, Kind, Level, noise_of, plan_of
 
 _AT_ONCE = 1 << 16  # groups
-_DIGITS = 9  # of a loss, so that equal ones are equal though they were added up in another order
+_DIGITS = 9  # of a loss, so that equal losses stay equal in whatever order they were added up
 _RULES = Rules((20, 40, 60), ((0, 2, 3, 4), tuple(range(9)), tuple(range(23))))
-_IMPOSSIBLE = 1e6  # the loss of a detail that one of the inputs cannot have, as far as doubles tell
-_WIDTHS = 60  # of the noise, beyond which a tail is below any double's weight beside 1
+_IMPOSSIBLE = 1e6  # the loss of a detail that one of the inputs cannot have, in doubles
+_WIDTHS = 60  # of the noise; the tail beyond is below the resolution of doubles at 1
 
 Tabulate = Callable[[Groups, Rules, Laws, Keystream], tuple[NDArray[np.int8], Counts]]
 Losses = NDArray[np.float64]
@@ -32,12 +33,14 @@ Losses = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is tabulated.
+    """A tabulation under audit.
 
     Attributes:
-        size: of each group that the record is in, without it.
-        total_only: the groups are marked.
-        groups: how many of a level the record is in; None: as many as the design says.
+        name: the case, for the report.
+        design: SafeTab's parameters.
+        size: the size of each group that contains the record, without it.
+        total_only: the groups are marked so.
+        groups: the number of a level's groups that contain the record; None: as many as the design allows.
     """
 
     name: str
@@ -48,12 +51,12 @@ class Case:
 
 
 def own_safetab(tabulating: Tabulate = tabulate) -> list[Subject]:
-    """SafeTab at several parameters, most of them near a threshold, where the step that decides tells the most."""
+    """Return SafeTab with several parameters, most near a threshold, where the deciding step reveals the most."""
     return [subject_of(case, tabulating) for case in CASES]
 
 
 def subject_of(case: Case, tabulating: Tabulate = tabulate) -> Subject:
-    """A case as a subject: so many runs with the record and without it, each as the loss that it seems to show."""
+    """Return a case as a subject: runs with and without the record, each as the loss that its output shows."""
     plan = plan_of(case.design, [noise_of(case.design, level) for level in case.design.levels])
 
     def draw(size: int) -> Runs:
@@ -64,14 +67,14 @@ def subject_of(case: Case, tabulating: Tabulate = tabulate) -> Subject:
 
 
 def _losses(case: Case, plan: Plan, tabulating: Tabulate, more: int, runs: int) -> Losses:
-    """Of each run the loss of all levels and groups."""
+    """Return the total loss of each run, over all levels and groups."""
     total = np.zeros(runs)
     groups = case.groups or case.design.stability
     for level in levels_of(plan):
-        found = laws_of(level)
-        if found is None:
+        level_laws = laws_of(level)
+        if level_laws is None:
             raise ValueError("expected noise of whole counts")
-        laws, rest = Laws(*found), runs * groups
+        laws, rest = Laws(*level_laws), runs * groups
         parts = []
         while rest:
             parts.append(_tabulated(case, laws, tabulating, more, min(rest, _AT_ONCE)))
@@ -81,10 +84,10 @@ def _losses(case: Case, plan: Plan, tabulating: Tabulate, more: int, runs: int) 
 
 
 def _tabulated(case: Case, laws: Laws, tabulating: Tabulate, more: int, number: int) -> Losses:
-    """The losses of so many groups, each of its own noise.
+    """Return the losses of so many groups, each with its own noise.
 
-    A loss is the logarithm of how much likelier the group's answer is with the record than without it, by the laws as
-    they are claimed. Any figure of the outputs would do for a valid bound, and this one divides them best.
+    A loss is the log ratio of the likelihoods of the group's answer with and without the record, by the claimed laws.
+    Any function of the outputs would give a valid bound, and this one separates them best.
     """
     counts = np.zeros((1, 2, 23), np.int64)
     counts[0, 0, 0] = case.size + more  # the record is in the first cell of each table
@@ -98,14 +101,14 @@ def _tabulated(case: Case, laws: Laws, tabulating: Tabulate, more: int, number: 
 
 
 def _of_count(noisy: Counts, true: int, law: NoiseLaw) -> Losses:
-    """The loss of a noisy count."""
+    """Return the loss of a noisy count."""
     before, after = (np.abs((noisy - true - more).astype(np.float64)) for more in (0, 1))
     losses: Losses = float(law.linear) * (before - after) + float(law.quadratic) * (before**2 - after**2)
     return losses
 
 
 def _of_detail(true: int, law: NoiseLaw) -> Losses:
-    """The loss of each detail: what the hidden total shows by the thresholds between which it came."""
+    """Return the loss of each detail: the thresholds around the hidden total determine the detail."""
     reach = math.ceil(_WIDTHS * _width(law)) + max(_RULES.thresholds) + true
     places = np.arange(-reach, reach + 1)
     masses = np.exp(-float(law.quadratic) * places.astype(np.float64) ** 2 - float(law.linear) * np.abs(places))
@@ -116,7 +119,7 @@ def _of_detail(true: int, law: NoiseLaw) -> Losses:
     with np.errstate(divide="ignore"):
         losses = np.log(chances[1]) - np.log(chances[0])
     losses = np.nan_to_num(losses, posinf=_IMPOSSIBLE, neginf=-_IMPOSSIBLE)
-    return np.concatenate([[0.0], losses])  # 0 of TOTAL_ONLY, which no unmarked group has
+    return np.concatenate([[0.0], losses])  # 0 for TOTAL_ONLY, which no unmarked group has
 
 
 def _width(law: NoiseLaw) -> float:

@@ -1,4 +1,4 @@
-"""The commands that check a ledger, or a file that was made of one, copy it, and price it again."""
+"""Commands that verify, recompute, export, copy and import a ledger."""
 
 import json
 import os
@@ -37,26 +37,27 @@ from service.ledger.verify_installation import verify_installation
 _BAD, _OVER = 1, 3  # exit codes
 _PAGE = 500
 
-AccountOption = Annotated[list[str] | None, typer.Option("--account", help="This account only; repeatable.")]
+AccountOption = Annotated[list[str] | None, typer.Option("--account", help="Only this account; repeatable.")]
 KeyOption = Annotated[str | None, typer.Option(help="The public key of the installation that signed it.")]
 FileArgument = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 
 
 def verify(
     file: Annotated[
-        Path | None, typer.Argument(exists=True, dir_okay=False, readable=True, help="An export; the ledger otherwise.")
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, readable=True, help="An export; without it, the ledger."),
     ] = None,
     account: AccountOption = None,
     head: Annotated[str | None, typer.Option(help="A head of the one --account that was kept: seq:hash.")] = None,
     public_key: KeyOption = None,
 ) -> None:
-    """Verify the ledger, or without any database an export in FILE; exit status 1 where something is bad."""
+    """Verify the ledger, or an export in FILE without any database; exit with 1 where something is wrong."""
     if file is not None:
         _verify_file(file, public_key)
         return
     if head is not None and len(account or []) != 1:
         raise typer.BadParameter("expected one --account with --head")
-    kept = [] if head is None else [_head(head)]
+    kept_heads = [] if head is None else [_head(head)]
     settings = settings_of_command()
     database, secret = open_to_verify(settings)
     mark, fault = _mark(high_water_file(settings, secret))
@@ -80,7 +81,7 @@ def verify(
             typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
         verified += 1
-        heads = [*kept, mark.heads[name]] if mark is not None and name in mark.heads else kept
+        heads = [*kept_heads, mark.heads[name]] if mark is not None and name in mark.heads else kept_heads
         with database.read() as connection:
             verdict = verify_account(connection, name, heads, lives)
         first = verdict.first_bad
@@ -98,7 +99,7 @@ def verify(
 
 
 def _mark(file: HighWaterFile) -> tuple[Mark | None, str | None]:
-    """Read the high-water mark; None where there is none, and what is wrong with it where something is."""
+    """Read the high-water mark; None where there is none. The second value is its fault, if it has one."""
     try:
         mark = file.read()
         if mark is not None:
@@ -122,7 +123,7 @@ def _verify_file(file: Path, public_key: str | None) -> None:
 def verify_receipt(
     file: FileArgument, public_key: Annotated[str, typer.Option(help="The public key of the installation.")]
 ) -> None:
-    """Verify a receipt without any database: its signature, its journal entry, and that they say the same."""
+    """Verify a receipt without any database: its signature, its journal entry, and that they agree."""
     try:
         receipt = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
@@ -139,13 +140,13 @@ def recompute(
     account: AccountOption = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write the new prices into journal and totals.")] = False,
 ) -> None:
-    """Price every release again by the present accountant; exit status 3 where an account is over its budget."""
+    """Price every release again with the present accountant; exit with 3 where an account is over its budget."""
     over, differ = False, 0
     with writing(settings_of_command()) as (database, _):
         for name in account or _names(database):
-            found = price_again(database, name, apply=apply)
-            over, differ = over or bool(found.over), differ + len(found.prices)
-            for line in _described(name, found):
+            repriced = price_again(database, name, apply=apply)
+            over, differ = over or bool(repriced.over), differ + len(repriced.prices)
+            for line in _described(name, repriced):
                 typer.echo(line)
     done = "priced again" if apply else "priced otherwise; nothing was changed"
     typer.echo(f"{differ} {'release' if differ == 1 else 'releases'} {done}")
@@ -153,12 +154,12 @@ def recompute(
         raise typer.Exit(_OVER)
 
 
-def _described(name: str, found: Repriced) -> Iterator[str]:
-    for release, old, new in found.prices:
+def _described(name: str, repriced: Repriced) -> Iterator[str]:
+    for release, old, new in repriced.prices:
         yield f"{name}: release {release}: {', '.join(_changes(old, new))}"
-    for gap in found.over:
-        counted = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"
-        yield f"{name}: over its budget: {counted} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
+    for gap in repriced.over:
+        charged = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"
+        yield f"{name}: over its budget: {charged} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
 
 
 def _changes(old: Amount, new: Amount) -> Iterator[str]:
@@ -172,7 +173,7 @@ def _changes(old: Amount, new: Amount) -> Iterator[str]:
 
 def export(
     account: AccountOption = None,
-    output: Annotated[Path | None, typer.Option(dir_okay=False, help="A file; standard output otherwise.")] = None,
+    output: Annotated[Path | None, typer.Option(dir_okay=False, help="A file; without it, standard output.")] = None,
 ) -> None:
     """Export the ledger, or the families of some accounts, as JSON Lines."""
     database, secret = open_installation(settings_of_command())
@@ -188,7 +189,7 @@ def export(
 
 
 def _write(lines: Iterable[str], path: Path) -> None:
-    """Write all of it or nothing, for this user alone: an earlier export stays until the new one is whole."""
+    """Write the whole file or nothing, for this user alone; an earlier export stays until the new one is whole."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -207,7 +208,7 @@ def backup(file: Annotated[Path, typer.Argument(dir_okay=False, help="A new file
     if url.get_backend_name() != "sqlite":
         raise Conflict("expected an embedded database; PostgreSQL is backed up by pg_dump or its base backups")
     require_ledger(url)
-    # Opened as it is: a backup before an upgrade must not be migrated by it.
+    # Opened without a migration, since a backup is made before an upgrade.
     for name, head in back_up(Path(str(url.database)), file).items():
         typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
 
@@ -215,9 +216,9 @@ def backup(file: Annotated[Path, typer.Argument(dir_okay=False, help="A new file
 def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
     """Rebuild a ledger from an export, into an installation without accounts.
 
-    An export of this installation's own secret is taken as it is; of another's, with its --public-key.
+    An export of this installation's own secret is accepted as it is; an export of another one needs its --public-key.
     """
-    # What is imported may be older than the high-water mark: the next start tells, and an operator acknowledges it.
+    # The imported ledger may be older than the high-water mark: the next start refuses it until it is acknowledged.
     with writing(settings_of_command(), begin=True, require_mark=False) as (database, secret):
         heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
     for name, head in heads.items():

@@ -1,4 +1,4 @@
-"""The reference of the settings, from the settings themselves: what ``python -m service settings`` prints."""
+"""Reference page of the settings, derived from the settings: the output of ``python -m service settings``."""
 
 import json
 from typing import Any
@@ -18,24 +18,24 @@ name of its variable and what was expected. `python -m service settings` prints 
 
 
 def reference() -> str:
-    """All settings as Markdown."""
+    """Return all settings as Markdown."""
     properties = Settings.model_json_schema()["properties"]
-    return _INTRODUCTION + "".join(_row(name, stated) for name, stated in properties.items())
+    return _INTRODUCTION + "".join(_row(name, schema) for name, schema in properties.items())
 
 
-def _row(name: str, stated: dict[str, Any]) -> str:
-    cells = (f"`SERVICE_{name.upper()}`", _kind(stated), _default(stated.get("default")), stated["description"])
+def _row(name: str, schema: dict[str, Any]) -> str:
+    cells = (f"`SERVICE_{name.upper()}`", _kind(schema), _default(schema.get("default")), schema["description"])
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
-def _kind(stated: dict[str, Any]) -> str:
-    """What a value may be."""
-    (given,) = [one for one in stated.get("anyOf", [stated]) if one.get("type") != "null"]
-    if "enum" in given:
-        return ", ".join(f"`{value}`" for value in given["enum"])
-    least = f" from {given['minimum']}" if "minimum" in given else ""
-    most = f" to {given['maximum']}" if "maximum" in given else ""
-    above = f" above {given['exclusiveMinimum']}" if "exclusiveMinimum" in given else ""
+def _kind(schema: dict[str, Any]) -> str:
+    """Describe the accepted values of a setting."""
+    (schema_part,) = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+    if "enum" in schema_part:
+        return ", ".join(f"`{value}`" for value in schema_part["enum"])
+    least = f" from {schema_part['minimum']}" if "minimum" in schema_part else ""
+    most = f" to {schema_part['maximum']}" if "maximum" in schema_part else ""
+    above = f" above {schema_part['exclusiveMinimum']}" if "exclusiveMinimum" in schema_part else ""
     names = {
         "integer": "whole number",
         "number": "number",
@@ -44,7 +44,7 @@ def _kind(stated: dict[str, Any]) -> str:
         "string": "text",
     }
     names |= {"path": "path", "password": "secret", "object": "JSON object"}
-    kind = names.get(given.get("format", "")) or names[given["type"]]
+    kind = names.get(schema_part.get("format", "")) or names[schema_part["type"]]
     return f"{kind}{least}{most}{above}"
 
 

@@ -1,6 +1,6 @@
-"""Connections: how many there may be, and how long a client may keep one waiting.
+"""Limits on connections: their number, and the time that a client may keep one waiting.
 
-What uvicorn has no limits for: headers that never end, answers that nobody takes, connections without number.
+uvicorn has no limits on headers that never end, answers that are never read, and the number of connections.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ from service.api.body_limits import sender_of
 from service.api.middleware import BEYOND_LIMIT
 from service.api.throttle import Meter, read_rate
 
-_REFUSED_AT_ONCE = 100  # connections, before others are heard
-_FORGET = struct.pack("ii", 1, 0)  # closed at once, and not remembered for a minute
+_REFUSED_AT_ONCE = 100  # connections refused in a row, before others are served
+_FORGET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, without a minute of TIME_WAIT
 
 
 class Limits(NamedTuple):
-    """How many connections there may be, how many of one address, how fast, and seconds for what a client does.
+    """Limits on connections: in all, of one address, their rate, and seconds for a client's actions.
 
-    The seconds are for the headers of a request and for taking some of an answer. A proxy's connections are of many.
+    The seconds are for sending the headers of a request and for reading some of an answer. Connections of trusted
+    proxies have no limit per address.
     """
 
     connections: int
@@ -37,9 +38,9 @@ class Limits(NamedTuple):
 
 
 class Listener(socket.socket):
-    """A socket that is listened at: connections of an address that come too fast are closed as they are accepted.
+    """A listening socket that closes connections of an address that come too fast, as they are accepted.
 
-    Without an answer: before anything of HTTP is made for them it takes a hundredth of the time.
+    They get no answer: closing before any HTTP object is made takes a hundredth of the time.
     """
 
     refused = 0
@@ -51,7 +52,7 @@ class Listener(socket.socket):
         self._meter = None if limits.rate_of_address == "off" else Meter(read_rate(limits.rate_of_address))
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection that may be."""
+        """Return the next admitted connection."""
         for _ in range(_REFUSED_AT_ONCE):
             connection, address = super().accept()
             if self._admits(str(address[0])):
@@ -59,7 +60,7 @@ class Listener(socket.socket):
             self.refused += 1
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET)
             connection.close()
-        raise BlockingIOError  # what is asked meanwhile comes first
+        raise BlockingIOError  # let the event loop serve other events first
 
     def _admits(self, address: str) -> bool:
         if self._meter is None or address in self._proxies:
@@ -70,25 +71,25 @@ class Listener(socket.socket):
         return True
 
 
-def limited(given: Limits) -> type[H11Protocol]:
-    """The protocol for uvicorn's configuration."""
+def limited_protocol(configured: Limits) -> type[H11Protocol]:
+    """Return the protocol class for uvicorn's configuration."""
 
     class Limited(Connection):
-        limits, crowd = given, Crowd(given)
+        limits, crowd = configured, ConnectionTable(configured)
 
     return Limited
 
 
-class Crowd:
-    """All connections of a server. Who comes when there are too many takes the place of one that is idle."""
+class ConnectionTable:
+    """All connections of a server. A new connection above the limit takes the place of an idle one."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._all: dict[Connection, str] = {}  # with their addresses, who was idle longest first
+        self._all: dict[Connection, str] = {}  # with their addresses, the longest idle first
         self._by: Counter[str] = Counter()
 
     def enter(self, new: "Connection", address: str) -> bool:
-        """Whether there is room for one more, made by closing an idle one if need be."""
+        """Admit one more connection, closing an idle one if necessary; return False where there is no room."""
         whole = len(self._all) >= self._limits.connections
         own = address not in self._limits.proxies and self._by[address] >= self._limits.of_address
         fits = not (whole or own) or self._end_idle(address if own else None)
@@ -97,7 +98,7 @@ class Crowd:
         return fits
 
     def leave(self, connection: "Connection") -> None:
-        """It has ended, or will when its client has taken what is left."""
+        """Remove a connection that has ended, or will end when its client has read the rest."""
         address = self._all.pop(connection, None)
         if address is not None:
             self._by[address] -= 1
@@ -105,12 +106,12 @@ class Crowd:
                 del self._by[address]
 
     def answered(self, connection: "Connection") -> None:
-        """It has done something: those that have not go first."""
+        """Move a connection that has served a request to the end of the idle order."""
         if connection in self._all:
             self._all[connection] = self._all.pop(connection)
 
     def _end_idle(self, of: str | None) -> bool:
-        """Close the oldest idle connection. A newcomer whose request is on its way is the youngest of all."""
+        """Close the oldest idle connection. A newcomer with a request on its way is the youngest of all."""
         idle = (one for one, address in self._all.items() if of in (None, address) and one.is_idle)
         chosen = next(idle, None)
         if chosen is not None:
@@ -122,7 +123,7 @@ class Connection(H11Protocol):
     """HTTP/1.1 on one connection."""
 
     limits: Limits
-    crowd: Crowd
+    crowd: ConnectionTable
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -131,36 +132,36 @@ class Connection(H11Protocol):
 
     @property
     def has_asked(self) -> bool:
-        """Whether a request has begun to come on it."""
-        return self.cycle is not None  # before its first request there is none, whatever uvicorn declares
+        """True where a request has begun to arrive on it."""
+        return self.cycle is not None  # uvicorn declares it, but it is None before the first request
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is worked on: none has come, or one whose body is waited for is nobody's with a key."""
+        """True where no request is being worked on: none has come, or one without a key still waits for its body."""
         if not self.has_asked or self.cycle.response_complete:
             return True
         return self.cycle.more_body and not self.cycle.response_started and not sender_of(dict(self.cycle.scope))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Expect headers."""
+        """Start to wait for headers."""
         super().connection_made(transport)
         if not self.crowd.enter(self, self.client[0] if self.client else ""):
             self.app_state = {**self.app_state, BEYOND_LIMIT: True}
         self._expect_headers()
 
     def end(self) -> None:
-        """Close it for another one."""
+        """Close it in favour of another one."""
         self.crowd.leave(self)
         self.transport.close()
         self._end()
 
     def on_response_complete(self) -> None:
-        """An answer has gone out."""
+        """Note a completed answer."""
         self.crowd.answered(self)
         super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; what is between two requests and no whole request has its time."""
+        """Read on; an incomplete request has the time limit for headers."""
         super().data_received(data)
         if self.has_asked and not self.cycle.response_complete:
             self._stop(self._headers_due)
@@ -169,29 +170,29 @@ class Connection(H11Protocol):
             self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing any more."""
+        """Stop all timers."""
         self.crowd.leave(self)
         self._stop(self._headers_due)
         self._stop(self._answer_due)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client is slower than the answer."""
+        """Start the time limit of a client that reads slower than it is sent to."""
         super().pause_writing()
         self._answer_due = self.loop.call_later(self.limits.answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has taken some."""
+        """Stop that time limit, since the client has read some."""
         super().resume_writing()
         self._stop(self._answer_due)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing was asked for a while."""
+        """Close it after some time without a request."""
         super().timeout_keep_alive_handler()
         self._end()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, as a problem like all others."""
+        """Answer malformed HTTP with a problem."""
         self._refuse("bad_request", msg)
 
     def _expect_headers(self) -> None:
@@ -200,7 +201,7 @@ class Connection(H11Protocol):
     def _headers_are_late(self) -> None:
         if self.conn.our_state is h11.IDLE and not self.transport.is_closing():
             self._refuse("too_slow", f"expected the headers within {self.limits.header_seconds:g} s")
-        else:  # the rest of a body that nobody wants
+        else:  # the rest of a body that is not read
             self.transport.abort()
 
     def _refuse(self, code: str, detail: str) -> None:
@@ -211,14 +212,15 @@ class Connection(H11Protocol):
             h11.Data(data=bytes(answer.body)),
             h11.EndOfMessage(),
         ]
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer is under way, and this is none
+        # otherwise an answer has begun, and a second one cannot be sent
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             for event in events:
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
         self._end()
 
     def _end(self) -> None:
-        """See to it that a connection which was closed ends, although the client may take none of what is left."""
+        """Abort a closed connection after a while, since the client may never read the rest."""
         if self.transport.get_write_buffer_size():
             self._stop(self._answer_due)
             self._answer_due = self.loop.call_later(self.limits.answer_seconds, self.transport.abort)

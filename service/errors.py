@@ -1,7 +1,7 @@
-"""Everything the service refuses, as one tree of exceptions that carry fields.
+"""All refusals of the service, as one tree of exceptions that carry fields.
 
-Nothing here knows HTTP: ``service.api.problems`` maps each class to a status code. Messages say
-what was expected against what was got, and never contain a count.
+This module knows nothing of HTTP: ``service.api.problems`` maps each class to a status code. Messages state what was
+expected and what was received, and never contain a count.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,31 +9,31 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One thing wrong with an input: where it is (a JSON pointer, RFC 6901) and what is wrong."""
+    """One fault of an input: its place (a JSON pointer, RFC 6901) and what is accepted there."""
 
     pointer: str
     detail: str
 
 
 class ServiceError(Exception):
-    """The root: something was refused, and nothing was changed.
+    """The root of the tree: a request was refused, and nothing was changed.
 
-    ``for_operator`` is what the terminal and the log say in place of the message, where they say more: clients are not
-    told where the database is.
+    ``for_operator`` replaces the message on the terminal and in the log, where it says more: clients must not learn
+    where the database is.
     """
 
     for_operator: str | None = None
 
 
 class InvalidInput(ServiceError):
-    """The request says something that has no meaning; ``faults`` say where and why."""
+    """An invalid request; ``faults`` list places and reasons."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults))
         self.faults = tuple(faults)
 
     def __reduce__(self) -> tuple[type["InvalidInput"], tuple[tuple[Fault, ...]]]:
-        """Return how it is made again: Python's own way would give the constructor the message."""
+        """Return the constructor's arguments, for pickle; the default would pass the message to the constructor."""
         return type(self), (self.faults,)
 
     @classmethod
@@ -42,15 +42,15 @@ class InvalidInput(ServiceError):
 
 
 class Unauthenticated(ServiceError):
-    """No key, or one that is unknown, expired or revoked."""
+    """A missing, unknown, expired or revoked key."""
 
 
 class Forbidden(ServiceError):
-    """The key is valid but may not do this."""
+    """A valid key without permission for the operation."""
 
 
 class NotFound(ServiceError):
-    """There is no such thing; ``kind`` is a noun such as ``account``."""
+    """A resource that does not exist; ``kind`` is a noun such as ``account``."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"there is no {kind} {name!r}")
@@ -58,11 +58,11 @@ class NotFound(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The request contradicts what is already there."""
+    """A request that conflicts with the present state."""
 
 
 class Incomplete(ServiceError):
-    """What was asked for needs metadata that nobody has given; ``missing`` names them."""
+    """Metadata that the operation needs are missing; ``missing`` lists them."""
 
     def __init__(self, missing: Sequence[str]) -> None:
         super().__init__(f"the metadata lack {', '.join(missing)}")
@@ -70,22 +70,22 @@ class Incomplete(ServiceError):
 
 
 class AccountClosed(ServiceError):
-    """A closed account takes no charges; None: it is one above, which whoever is told may not read."""
+    """A closed account takes no charges; None: an account above, which the caller may not read."""
 
     def __init__(self, account: str | None) -> None:
         super().__init__("an account above this one is closed" if account is None else f"account {account!r} is closed")
         self.account = account
 
-    def told(self, may_read: Callable[[str], bool]) -> "AccountClosed":
-        """The same to somebody who may read some accounts only."""
+    def redacted(self, may_read: Callable[[str], bool]) -> "AccountClosed":
+        """Return the error for a caller who may read only some accounts."""
         return self if self.account is None or may_read(self.account) else AccountClosed(None)
 
 
 class Overrun(NamedTuple):
-    """One cap that a charge does not fit. Figures are nats, or probabilities where ``cap`` is a delta.
+    """One cap that a charge exceeds. Figures are nats, or probabilities where ``cap`` is a delta.
 
-    ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0. Beside
-    each is its exact text. Without an account it is one above, which whoever is told may not read: all is None.
+    ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0. Beside each is its exact
+    text. An overrun without an account is of one above, which the caller may not read: all its figures are None.
     """
 
     account: str | None = None
@@ -98,11 +98,11 @@ class Overrun(NamedTuple):
 
 
 class BudgetExceeded(ServiceError):
-    """A charge does not fit these caps, of an account or of those that it is under.
+    """A charge exceeds these caps, of an account or of the accounts above it.
 
-    ``noise_multiplier`` searches for the smallest factor on the plan's noise scales that would have
-    fitted all of them: a search, so it runs when somebody asks, after the accounts' locks are gone.
-    ``entry`` is what the journal keeps of a refused release, likewise made when it is asked for.
+    ``noise_multiplier`` searches for the smallest factor on the plan's noise scales with which the plan would fit all
+    caps. The search runs on request, after the accounts' locks are released. ``entry`` makes the journal's content of a
+    refused release, also on request.
     """
 
     def __init__(
@@ -112,28 +112,28 @@ class BudgetExceeded(ServiceError):
         entry: Callable[[], object] | None = None,
     ) -> None:
         first = failures[0]
-        asked = "an infinite loss" if first.requested is None else f"{first.requested!r}"
+        requested = "an infinite loss" if first.requested is None else f"{first.requested!r}"
         super().__init__(
-            "an account above this one has no room for it"
+            "an account above this one lacks room for the release"
             if first.account is None
-            else f"account {first.account!r} has {first.remaining!r} of its {first.definition} cap on {first.cap} left;"
-            f" requested was {asked}"
+            else f"account {first.account!r} has {first.remaining!r} left of its {first.definition} cap on"
+            f" {first.cap}; the release needs {requested}"
         )
         self.failures = tuple(failures)
         self.noise_multiplier = noise_multiplier
         self.entry = entry
 
-    def told(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
-        """The same to somebody who may read some accounts only: of others, that one above has no room.
+    def redacted(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
+        """Return the error for a caller who may read only some accounts: others are only said to have no room.
 
-        Nor how much more noise would have fitted, which gives away how much room there is.
+        The fitting noise is left out too, since it would reveal how much room there is.
         """
         seen = [failure for failure in self.failures if failure.account is not None and may_read(failure.account)]
         return self if len(seen) == len(self.failures) else BudgetExceeded([*seen, Overrun()])
 
 
 class AlreadyDrawn(ServiceError):
-    """This mechanism, partition and repetition has been drawn; ``draw`` is the draw's id."""
+    """The mechanism, partition and repetition has been drawn already; ``draw`` is the draw's id."""
 
     def __init__(self, draw: str, detail: str) -> None:
         super().__init__(detail)
@@ -141,7 +141,7 @@ class AlreadyDrawn(ServiceError):
 
 
 class Gone(ServiceError):
-    """The noisy counts of this draw were removed when their retention ended; ``draw`` is its id."""
+    """The noisy counts of the draw were removed when their retention ended; ``draw`` is its id."""
 
     def __init__(self, draw: str, removed_at: str) -> None:
         super().__init__(f"the noisy counts were removed at {removed_at}, when their retention had ended")
@@ -149,7 +149,7 @@ class Gone(ServiceError):
 
 
 class LedgerRolledBack(ServiceError):
-    """An entry that the caller has seen is not in the account's journal: an old backup was restored."""
+    """An entry that the caller has seen is missing from the account's journal: an old backup was restored."""
 
     def __init__(self, account: str) -> None:
         super().__init__(f"the journal of {account!r} does not contain the entry that If-Ledger-Includes names")
@@ -157,11 +157,11 @@ class LedgerRolledBack(ServiceError):
 
 
 class IdempotencyConflict(ServiceError):
-    """An Idempotency-Key comes back with another request."""
+    """An Idempotency-Key that was used with another request."""
 
 
 class UnsupportedMediaType(ServiceError):
-    """The body is not of a media type that this operation reads."""
+    """A body of a media type that the operation does not accept."""
 
 
 class TooLarge(ServiceError):
@@ -169,7 +169,7 @@ class TooLarge(ServiceError):
 
 
 class TooManyRequests(ServiceError):
-    """Somebody asks more often than is allowed; trying again after ``retry_after`` seconds is safe."""
+    """The caller exceeds a rate limit; repeating the request after ``retry_after`` seconds is safe."""
 
     def __init__(self, detail: str, retry_after: int) -> None:
         super().__init__(detail)
@@ -177,7 +177,7 @@ class TooManyRequests(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """The ledger cannot answer now; trying again after ``retry_after`` seconds is safe."""
+    """The ledger cannot answer now; repeating the request after ``retry_after`` seconds is safe."""
 
     def __init__(self, detail: str, retry_after: int = 5, *, for_operator: str | None = None) -> None:
         super().__init__(detail)
@@ -185,20 +185,20 @@ class Unavailable(ServiceError):
 
 
 class Altered(Unavailable):
-    """A row of the ledger that is not as the service wrote it.
+    """A row of the ledger that differs from what the service wrote.
 
     Attributes:
-        what: of what it is the row, for whoever asked, who may not be told whose it is.
-        row: it by name, for the operator.
+        what: the kind of the row, for clients, which may not learn whose row it is.
+        row: the row by name, for the operator.
     """
 
     def __init__(self, what: str, row: str, reason: str = "run verify") -> None:
         super().__init__(
-            f"{what} is not as the service wrote it; nothing is done with it before an operator has looked",
+            f"{what} is not as the service wrote it; an operator must verify the ledger before it is used",
             retry_after=60,
             for_operator=f"{row} is not as the service wrote it: {reason}",
         )
 
 
 class StartupRefused(ServiceError):
-    """The service must not start on this database: not migrated, or another installation's secret."""
+    """A start that must not go on: the database is not migrated, or belongs to another installation's secret."""

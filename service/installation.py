@@ -1,4 +1,4 @@
-"""Starting: open the database, migrate it where that is ours to do, bind it to the secret."""
+"""Opening of an installation: open the database, migrate an embedded one, bind it to the secret."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,10 +24,10 @@ from service.settings import Settings, read_settings
 
 
 def settings_of_command() -> Settings:
-    """Read the settings that a command runs with, and log as they say.
+    """Read the settings of a command, and configure logging by them.
 
     Raises:
-        StartupRefused: one of them cannot be used.
+        StartupRefused: a setting is invalid.
     """
     settings = read_settings()
     logs.configure(settings.log_level)
@@ -44,17 +44,18 @@ def open_installation(
     """Open the database, ready and bound to the installation's secret.
 
     Args:
-        begin: where there is no ledger, begin one. Commands that ask about a ledger are refused there instead: an
-            empty one would tell an operator who named a wrong place that all is well.
-        serving: for a server, which keeps the mark: read all of an SQLite file whose server did not end in good order,
-            and refuse a damaged one; seal what an older version wrote without seals. Needs ``require_mark``, by which a
-            ledger that was put back to before its seals is known.
+        settings: the configuration.
+        begin: create a ledger where there is none. Read-only commands never create a ledger: an empty one would tell an
+            operator who named a wrong place that all is well.
+        serving: for a server, which maintains the mark: read all of an SQLite file whose server did not end in good
+            order, and refuse a damaged one; seal rows that an older version wrote without seals. It needs
+            ``require_mark``, which detects a ledger that was put back to before its seals.
         require_mark: refuse a ledger that lacks entries of its high-water mark.
 
     Raises:
-        StartupRefused: there is none, it is damaged, lacks a table or a trigger, is not migrated, older than its
-            high-water mark, or belongs to another secret.
-        Unavailable: it does not answer.
+        StartupRefused: there is no ledger, or it is damaged, lacks a table or a trigger, is not migrated, is older than
+            its high-water mark, or belongs to another secret.
+        Unavailable: the database does not answer.
     """
     database = open_place(settings, begin=begin)
     prepare(database, embedded=database.kind == "sqlite", begin=begin)
@@ -75,15 +76,17 @@ def open_installation(
 
 @contextmanager
 def writing(settings: Settings, *, begin: bool = False, require_mark: bool = True) -> Iterator[tuple[Database, Secret]]:
-    """Open the database for a command that writes; what it wrote is in the high-water mark before the block ends.
+    """Open the database for a command that writes; the high-water mark includes its writes before the block ends.
 
-    Where there is no mark yet the first server begins it: until then rows of an older version may wait for their seals.
+    Where there is no mark yet, the first server creates it; until then rows of an older version may lack their seals.
 
     Args:
-        begin, require_mark: as in ``open_installation``.
+        settings: the configuration.
+        begin: as in ``open_installation``.
+        require_mark: as in ``open_installation``.
 
     Raises:
-        StartupRefused: as ``open_installation``, or what was written is gone, or the mark cannot be written.
+        StartupRefused: as ``open_installation``, or the written entries are gone, or the mark cannot be written.
         Unavailable: the database does not answer.
     """
     database, secret = open_installation(settings, begin=begin, require_mark=require_mark)
@@ -100,18 +103,18 @@ def writing(settings: Settings, *, begin: bool = False, require_mark: bool = Tru
 
 
 def _lacks_entries(database: Database, file: HighWaterFile) -> bool:
-    """Whether the ledger lacks entries of its mark, which then stays until an operator acknowledges that."""
+    """Return True where the ledger lacks entries of its mark; the mark then stays until an operator acknowledges it."""
     mark = file.read()
     with database.read() as connection:
         return mark is not None and bool(missing_entries(connection, mark.heads, last_entries(connection)))
 
 
 def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
-    """Open the database as it is, to look at it: it is neither migrated nor bound to the secret.
+    """Open the database for reading as it is, neither migrated nor bound to the secret.
 
     Raises:
-        StartupRefused: there is none, it is of another version, lacks a table, or belongs to another secret.
-        Unavailable: it does not answer.
+        StartupRefused: there is no ledger, or it is of another version, lacks a table, or belongs to another secret.
+        Unavailable: the database does not answer.
     """
     database = open_place(settings, begin=False)
     prepare(database, embedded=False, begin=False)
@@ -122,24 +125,24 @@ def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
 
 
 def high_water_file(settings: Settings, secret: Secret) -> HighWaterFile:
-    """The file of the installation's high-water mark, as seen from here."""
+    """Return the file of the installation's high-water mark, by its path for this process."""
     return HighWaterFile(settings.resolved_high_water_file, secret)
 
 
 def open_place(settings: Settings, *, begin: bool) -> Database:
-    """The database as it is.
+    """Open the database as it is.
 
     Raises:
-        StartupRefused: the place of an embedded one cannot be used, or is empty and nothing is to begin there.
+        StartupRefused: the path of an embedded database cannot be used, or there is no ledger and ``begin`` is false.
     """
     if not begin:
         require_ledger(make_url(settings.resolved_database_url))
     if settings.database_url is None:
         try:
-            # For its owner alone: it tells what an agency has drawn and not yet published.
+            # For its owner alone: it contains draws that an agency has not yet published.
             settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            detail = f"the data directory {settings.data_dir} cannot be made: {error.strerror}"
+            detail = f"the data directory {settings.data_dir} cannot be created: {error.strerror}"
             raise StartupRefused(detail) from None
     return open_database(
         settings.resolved_database_url,
@@ -149,11 +152,11 @@ def open_place(settings: Settings, *, begin: bool) -> Database:
 
 
 def require_ledger(url: URL) -> None:
-    """Make sure that an embedded database is there, since opening it would make it.
+    """Check that an embedded database exists, since opening it would create it.
 
     Raises:
-        StartupRefused: it is not.
-        Unavailable: this process cannot find out.
+        StartupRefused: it does not exist.
+        Unavailable: this process may not check.
     """
     if url.get_backend_name() != "sqlite":
         return
@@ -163,4 +166,6 @@ def require_ledger(url: URL) -> None:
     except OSError as error:
         raise out_of_reach(path, error) from None
     if not there:
-        raise StartupRefused(f"there is no ledger at {url.database}: SERVICE_DATA_DIR or SERVICE_DATABASE_URL names it")
+        raise StartupRefused(
+            f"there is no ledger at {url.database}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its place"
+        )

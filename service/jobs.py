@@ -1,12 +1,11 @@
-"""The workers: each takes jobs from the ledger's queue and runs them in a process of its own, one at a time.
+"""Workers that run jobs from the ledger's queue, each job in a process of its own.
 
-Principals take turns, so that nobody's experiment waits for all of another's.
+Principals take turns, so that one principal's experiments never hold up all others. Between jobs the workers delete old
+jobs and remove noisy counts whose retention has ended.
 
-Between jobs they remove what is kept no longer: old jobs, and old noisy counts.
-
-A process, and not a thread, so that a simulation can neither hold the interpreter's lock while charges wait nor take
-the ledger's memory down with its own, and can be ended at any moment. It sees neither the database nor the
-secret, and gives way to requests.
+A simulation runs in a process and not in a thread. It can then neither hold the interpreter's lock while charges wait
+nor exhaust the ledger's memory, and it can be ended at any moment. It sees neither the database nor the secret, and
+runs at a lower priority than requests.
 """
 
 import json
@@ -35,27 +34,28 @@ _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = (sys.executable, "-m", "service.empirical")
 _IDLE = 10.0  # seconds between looks for jobs that other replicas left or that a restart finds
 _LOOK = 0.5  # seconds between looks at a running job
-_RENEWED = 10  # looks after which a lease is renewed although nothing was done
+_RENEWED = 10  # looks after which a lease is renewed although there was no progress
 _NICENESS = 10
 
 _log = structlog.get_logger("service.jobs")
 
 
 class Workers:
-    """Threads that wait on processes; as many jobs run at once."""
+    """Threads that wait for the processes of jobs; as many jobs run at once."""
 
     def __init__(
         self, database: Database, secret: Secret, number: int, kept: timedelta, noisy_kept: timedelta | None = None
     ) -> None:
         self._database, self._secret, self._number = database, secret, number
-        self._kept, self._noisy_kept = kept, noisy_kept  # jobs that ended; noisy counts (None: for ever)
+        # time for which ended jobs and noisy counts are kept (None: for ever)
+        self._kept, self._noisy_kept = kept, noisy_kept
         self._arrivals = 0  # of jobs, as far as this server knows
-        self._last = ""  # whose job was taken last: the next one is another principal's
+        self._last = ""  # the principal of the last job; the next job is of another one
         self._changed = threading.Condition()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Work until the end of the block, beginning with what is in the queue.
+        """Work on the queue until the end of the block.
 
         At the end the running processes are ended and their jobs given back, for the next start or another replica.
         """
@@ -72,7 +72,7 @@ class Workers:
                 thread.join()
 
     def wake(self) -> None:
-        """There is a new job."""
+        """Wake the workers for a new job."""
         with self._changed:
             self._arrivals += 1
             self._changed.notify_all()
@@ -89,16 +89,17 @@ class Workers:
                     self._work(job, name, stopping)
                     continue
             except (ServiceError, OSError, RuntimeError, ValueError) as error:
-                # No database, no memory for a process: what was running is found again when its lease has run out.
+                # Without a database, or without memory for a process, the job is found again when its lease has
+                # expired.
                 _log.warning("job", error=type(error).__name__, detail=getattr(error, "for_operator", None))
             self._wait(before, stopping)
 
     def _forget(self, stopping: threading.Event) -> None:
-        """Delete what ended longer ago than jobs are kept, and remove noisy counts whose time is over."""
+        """Delete jobs and remove noisy counts whose retention has ended."""
         now = clock.now()
         forgotten = jobs.forget(self._database, clock.later(now, -self._kept))
         if forgotten:
-            _log.info("jobs forgotten", number=forgotten)
+            _log.info("jobs deleted", number=forgotten)
         while self._noisy_kept is not None and not stopping.is_set():
             removed = remove_noisy(self._database, clock.later(now, -self._noisy_kept), now)
             if not removed:
@@ -106,7 +107,7 @@ class Workers:
             _log.info("noisy counts removed", draws=removed)
 
     def _wait(self, before: int, stopping: threading.Event) -> None:
-        """Until there is a new job since then, or for a while."""
+        """Wait for a new job since ``before``, or for a while."""
         with self._changed:
             self._changed.wait_for(lambda: stopping.is_set() or self._arrivals > before, _IDLE)
 
@@ -131,9 +132,9 @@ class Workers:
     def _watch(
         self, process: subprocess.Popen[bytes], job_id: str, name: str, stopping: threading.Event
     ) -> dict[str, Any]:
-        """The process's last word; an empty one where the server stops, or the job was cancelled or taken away."""
+        """Return the last line of the process; empty where the server stops, or the job was cancelled or reassigned."""
         progress = 0.0
-        for looks, lines in enumerate(_said(process), 1):
+        for looks, lines in enumerate(_output_lines(process), 1):
             for line in lines:
                 if "progress" not in line:
                     return line
@@ -150,17 +151,17 @@ class Workers:
 
 
 def _start(job: JobRecord) -> subprocess.Popen[bytes]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "PG"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "PG"))}
     process = subprocess.Popen(  # noqa: S603 - our own program
         _PROGRAM,
         cwd=_ROOT,
-        env=kept | {"OPENBLAS_NUM_THREADS": "1"},
+        env=environment | {"OPENBLAS_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # a Ctrl-C is for the server, which then gives the job back
     )
-    with suppress(OSError):  # it has ended already, which its exit status will tell
+    with suppress(OSError):  # the process has ended already, as its exit status will show
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
     with suppress(BrokenPipeError):
         if process.stdin is not None:
@@ -169,8 +170,8 @@ def _start(job: JobRecord) -> subprocess.Popen[bytes]:
     return process
 
 
-def _said(process: subprocess.Popen[bytes]) -> Iterator[list[dict[str, Any]]]:
-    """The lines of a process as they come, and an empty list whenever it says nothing for a while."""
+def _output_lines(process: subprocess.Popen[bytes]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the lines of a process as they come, and an empty list after each pause without any."""
     if process.stdout is None:
         return
     pending = b""

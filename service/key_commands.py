@@ -1,4 +1,4 @@
-"""The commands about API keys: ``python -m service keys``."""
+"""Commands for API keys: ``python -m service keys``."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,14 +27,18 @@ KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `keys list` s
 @app.command("create")
 def create(
     role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
-    name: Annotated[str, typer.Option(help="The principal who acts with the key.")],
+    name: Annotated[str, typer.Option(help="The principal that acts with the key.")],
     account: Annotated[
-        list[str] | None, typer.Option(help="Limit the key to this account, there or not yet; repeatable.")
+        list[str] | None, typer.Option(help="Limit the key to this account, which need not exist yet; repeatable.")
     ] = None,
-    expires_at: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="When it ends, in UTC.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, max=_MOST_DAYS, help="It ends after so many days.")] = None,
+    expires_at: Annotated[
+        datetime | None, typer.Option(formats=_FORMATS, help="The time at which it expires, in UTC.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=_MOST_DAYS, help="The number of days after which it expires.")
+    ] = None,
 ) -> None:
-    """Make a key and print its id and, this once, the key."""
+    """Create a key, and print its id and, only this once, the key."""
     if expires_at is not None and days is not None:
         raise typer.BadParameter("expected --expires-at or --days, not both")
     now = clock.now()
@@ -49,23 +53,24 @@ def create(
                 connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
             )
 
-        _show(*database.write(work, landed=_landed))
+        _show(*database.write(work, landed=_is_committed))
 
 
 @app.command("rotate")
 def rotate(
     key_id: KeyArgument,
     overlap_hours: Annotated[
-        int, typer.Option(min=0, max=_MOST_HOURS, help="How long the old key stays valid beside the new one.")
+        int,
+        typer.Option(min=0, max=_MOST_HOURS, help="The hours for which the old key stays valid beside the new one."),
     ] = 24,
 ) -> None:
-    """Give the principal of a key a new one, and print its id and, this once, the key; the old one ends."""
+    """Replace a key with a new one of the same principal, and print its id and, only this once, the new key."""
     with writing(settings_of_command()) as (database, secret):
         now, overlap = clock.now(), timedelta(hours=overlap_hours)
         _show(
             *database.write(
                 lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
-                landed=_landed,
+                landed=_is_committed,
             )
         )
 
@@ -85,28 +90,30 @@ def revoke(key_id: KeyArgument) -> None:
 
 @app.command("list")
 def list_all() -> None:
-    """List the keys: id, role, principal, state, accounts, who made it, last use."""
+    """List the keys: id, role, principal, state, accounts, creator, last use."""
     database, secret = _open()
     now = clock.now()
     for record in _all_keys(database, secret):
         state = _state(record, now) + ("" if record.accounts is None else f", for {' '.join(record.accounts)}")
-        made = f"made by {record.created_by or 'the operator'}"
+        creator = f"made by {record.created_by or 'the operator'}"
         used = f"last used {record.last_used_at or 'never'}"
-        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {made}, {used}")
+        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {creator}, {used}")
     database.close()
 
 
 @app.command("history")
 def history() -> None:
-    """Print what happened to keys, oldest first: when, by whom, and with which key."""
+    """Print the history of keys, oldest first: time, principal and key of each change."""
     database, secret = _open()
     try:
         with database.read() as connection:
-            for said in installation_journal.read(connection, secret):
-                if said["kind"].startswith("key_"):
-                    by = "the operator" if said["actor"] is None else " ".join([said["actor"], said.get("key", "")])
-                    what = said["kind"].replace("_", " ")
-                    typer.echo(f"{said['seq']}  {said['time']}  {what} by {by.strip()}: {json.dumps(said['content'])}")
+            for entry in installation_journal.read(connection, secret):
+                if entry["kind"].startswith("key_"):
+                    by = "the operator" if entry["actor"] is None else " ".join([entry["actor"], entry.get("key", "")])
+                    what = entry["kind"].replace("_", " ")
+                    typer.echo(
+                        f"{entry['seq']}  {entry['time']}  {what} by {by.strip()}: {json.dumps(entry['content'])}"
+                    )
     except Broken as broken:
         typer.echo(f"error: the installation's journal: {broken}", err=True)
         raise typer.Exit(1) from None
@@ -115,7 +122,7 @@ def history() -> None:
 
 def _state(record: KeyRecord, now: str) -> str:
     if not record.sealed:
-        return "serves nobody: older than seals and not adopted"
+        return "refused: the key is older than seals and was not adopted"
     if record.revoked_at:
         return f"revoked {record.revoked_at}"
     if record.expires_at is None:
@@ -127,21 +134,21 @@ def _show(record: KeyRecord, token: str) -> None:
     typer.echo(f"{record.id}\n{token}")
 
 
-def _landed(connection: Connection, made: tuple[KeyRecord, str]) -> bool:
-    return keys.has_key(connection, made[0].id)
+def _is_committed(connection: Connection, created: tuple[KeyRecord, str]) -> bool:
+    return keys.has_key(connection, created[0].id)
 
 
 def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
-    found: list[KeyRecord] = []
+    records: list[KeyRecord] = []
     with database.read() as connection:
         try:
             known: Known = keys_of(connection, secret)
         except Broken as broken:
             known = {}
-            typer.echo(f"error: the installation's journal: {broken}; this is what the table of keys says", err=True)
-        while page := keys.list_keys(connection, found[-1].id if found else None, _PAGE, known=known):
-            found.extend(page)
-    return found
+            typer.echo(f"error: the installation's journal: {broken}; the list is from the table of keys", err=True)
+        while page := keys.list_keys(connection, records[-1].id if records else None, _PAGE, known=known):
+            records.extend(page)
+    return records
 
 
 def _open() -> tuple[Database, Secret]:

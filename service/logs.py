@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on standard error; no bodies, no query strings, no messages of unexpected errors."""
+"""Logs: one JSON object per line on standard error, without bodies, query strings or messages of unexpected errors."""
 
 import contextlib
 import io
@@ -10,14 +10,14 @@ from typing import TextIO, cast
 import structlog
 
 _PROCESSORS: list[structlog.typing.Processor] = [
-    structlog.contextvars.merge_contextvars,  # the request's id, in whatever is said within it
+    structlog.contextvars.merge_contextvars,  # the request's id, in every line that belongs to it
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
 
 def configure(level: str) -> None:
-    """Give our own lines and those of uvicorn and SQLAlchemy one form; ours, one a request, go the short way."""
+    """Give all log lines one form, also those of uvicorn and SQLAlchemy; the service's own take the shorter path."""
     structlog.configure(
         processors=[*_PROCESSORS, structlog.processors.JSONRenderer()],
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),
@@ -35,17 +35,17 @@ def configure(level: str) -> None:
             ],
         )
     )
-    # What libraries tell at debug is what they work on, byte by byte some of them.
+    # At debug level libraries log the data that they process, some of them byte by byte.
     others = max(logging.INFO, logging.getLevelNamesMapping()[level.upper()])
     logging.basicConfig(handlers=[handler], level=others, force=True)
     for talkative in ("alembic", "httpx"):
         logging.getLogger(talkative).setLevel(logging.WARNING)
-    # It says which byte of an upload it did not expect, and that may be a digit of a true count.
+    # Its message quotes the unexpected byte of an upload, which may be a digit of a true count.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 class _StandardError(io.TextIOBase):
-    """What cannot be written there, as where its disk is full, is lost: no request fails for its log line."""
+    """Standard error that ignores failed writes, such as on a full disk: no request fails for its log line."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ class _StandardError(io.TextIOBase):
 
 
 def _without_messages(record: logging.LogRecord) -> bool:
-    """An unexpected error's message may quote what it choked on, a true count even: keep its type and place."""
+    """Remove the message of an unexpected error, which may quote a true count; keep its type and place."""
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
         places = [

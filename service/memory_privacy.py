@@ -1,4 +1,4 @@
-"""Memory of this process stays in this process: it holds true counts, noise before it is charged, and the secret."""
+"""Protection of this process's memory: it holds true counts, noise before it is charged, and the secret."""
 
 import ctypes
 import resource
@@ -8,9 +8,9 @@ _PR_SET_DUMPABLE = 4  # of <linux/prctl.h>
 
 
 def forbid_dumps() -> None:
-    """Let no core dump be written, and no other process of this user read this one's memory or trace it.
+    """Prevent core dumps, and access of other processes of this user to this one's memory.
 
-    The limit passes on to programs that this process starts; on Linux each has to refuse tracing by itself.
+    The core limit is inherited by programs that this process starts; on Linux each has to refuse tracing by itself.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":

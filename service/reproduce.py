@@ -1,4 +1,4 @@
-"""The papers' table and figure again, on a terminal: our figures beside the printed ones."""
+"""Reproduction of the papers' table and figure on a terminal: the service's figures beside the printed ones."""
 
 from collections.abc import Iterable, Iterator
 
@@ -24,14 +24,14 @@ _FEWER_PEOPLE = 10**7
 
 
 def table_sa1() -> Iterator[tuple[str, bool]]:
-    """Lines, and whether each is of a row that should be reproduced and is not."""
+    """Yield lines, each with True where its row should be reproduced and is not."""
     yield f"Table SA1: EPL of two-tailed geometric noise on {CELLS:,} cells, {REPLICATES} replicates", False
     yield "", False
     yield (
         "(a) against epsilon, at bandwidth 0.1 and percentile 95. The noise has success probability epsilon/2, so",
         False,
     )
-    yield "    that the true loss for a shift by one is -ln(1 - epsilon/2), about half of what EPL comes out at.", False
+    yield " that the true loss for a shift by one is -ln(1 - epsilon/2), about half of the estimated EPL.", False
     yield from _rows("epsilon", table_sa1_a(REPLICATES, SEED), wanted=True)
     yield "(b) against the bandwidth, at epsilon = 0.25 and percentile 95, varied for real", False
     yield from _rows("bandwidth", table_sa1_b(REPLICATES, SEED), wanted=False)
@@ -58,7 +58,7 @@ def _figures(mean: float, interval: tuple[float, ...] | None) -> str:
 
 
 def figure_one() -> Iterator[tuple[str, bool]]:
-    """Lines, and whether each is of a curve that should be reproduced and is not."""
+    """Yield lines, each with True where its curve should be reproduced and is not."""
     yield f"Figure 1: budgets at which EPL is {FIGURE_1_EPL}; bandwidth 0.15, percentile 95, J = 3", False
     yield "The paper states neither N nor mu.", False
     for people in (FIGURE_1_PEOPLE, _FEWER_PEOPLE):

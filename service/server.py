@@ -1,4 +1,4 @@
-"""Serving: over an open installation, until a signal ends it."""
+"""The server process: serve an open installation until a signal ends it."""
 
 import gc
 import os
@@ -20,18 +20,18 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service import __version__
 from service.app import create_app
-from service.connections import Limits, Listener, limited
+from service.connections import Limits, Listener, limited_protocol
 from service.errors import StartupRefused
 from service.installation import high_water_file, open_installation
 from service.ledger.keys import ensure_first_key
 from service.ledger.mark_keeper import MarkKeeper
-from service.settings import Settings, memory_there, shown, unknown_variables
+from service.settings import Settings, available_memory, shown, unknown_variables
 
-_SWITCH = 0.0005  # seconds after which a thread that computes lets another go on, which has a charge to answer
+_SWITCH = 0.0005  # seconds after which a computing thread yields to another one, which may answer a charge
 _READERS = 60  # threads that may have a connection to the database, beside those that write
 _FILES_OF_DATABASE = 3  # of one connection: SQLite's file, its log and their index
-_OTHER_FILES = 256  # the program's own, its pipes, and connections that end as others come
-_LOGGED_KEY = timedelta(hours=24)  # a first key's life where it goes to a log, which others read, and later
+_OTHER_FILES = 256  # the program's own files, its pipes, and connections that end while others begin
+_LOGGED_KEY = timedelta(hours=24)  # lifetime of a first key that is written to a log, which has other readers
 _log = structlog.get_logger("service.server")
 
 
@@ -39,15 +39,15 @@ def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT; running requests are finished first, then the process exits with 0.
 
     Raises:
-        StartupRefused: hashes can be foreseen, the address cannot be listened at, or there is no installation to open.
+        StartupRefused: hashes are predictable, the address is not available, or there is no installation to open.
         Unavailable: the database does not answer.
     """
     require_random_hashes(os.environ)
-    # uvicorn raises the signal again after its shutdown: by then this is what it meets.
+    # uvicorn raises the signal again after its shutdown; this handler then receives it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     allow_files(settings)
-    bound = bound_socket(host, port)  # before a first key is shown by a process that will not serve
+    bound = bound_socket(host, port)  # before a process that cannot serve shows a first key
     database, secret = open_installation(settings, begin=True, serving=True)
     keeper = MarkKeeper(database, high_water_file(settings, secret))
     keeper.advance(everything=True)
@@ -55,10 +55,10 @@ def serve(settings: Settings, host: str, port: int) -> None:
     lifetime = None if sys.stdout.isatty() else _LOGGED_KEY
     first = ensure_first_key(database, secret, bootstrap, lifetime)
     if first is not None:
-        print(f"The first key, a steward's, {_shown(lifetime)}:\n\n    {first}\n", flush=True)
+        print(f"The first key, a steward's, {_key_validity(lifetime)}:\n\n    {first}\n", flush=True)
     print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)
-    # What exists by now lives as long as the process: the collector need not walk it again and again. And a request
-    # makes thousands of objects that are gone by its end, so it looks for cycles every few requests, not in each.
+    # Objects that exist by now live as long as the process, so the collector need not visit them again. A request makes
+    # thousands of short-lived objects, so the collector looks for cycles every few requests and not during each.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -67,10 +67,14 @@ def serve(settings: Settings, host: str, port: int) -> None:
     if app.state.helpers is not None:
         threading.Thread(target=app.state.helpers.warm, name="helpers", daemon=True).start()
     _log.info("start", version=__version__, settings=shown(settings))
-    if settings.most_memory > (there := memory_there()):
-        _log.warning("bodies may take more memory than there is", most_bytes=settings.most_memory, there_bytes=there)
+    if settings.most_memory > (there := available_memory()):
+        _log.warning(
+            "bodies may take more memory than the machine or container has",
+            most_bytes=settings.most_memory,
+            there_bytes=there,
+        )
     if unknown := unknown_variables():
-        _log.warning("variables that no setting has", names=unknown)
+        _log.warning("unknown SERVICE_ variables are ignored", names=unknown)
     try:
         listener = Listener(bound, limits_of(settings, app))
         Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([listener])
@@ -78,12 +82,12 @@ def serve(settings: Settings, host: str, port: int) -> None:
         _log.info("stop")
 
 
-def _shown(lifetime: timedelta | None) -> str:
-    """What is said of the first key, which goes to a log where standard output is no terminal."""
+def _key_validity(lifetime: timedelta | None) -> str:
+    """Describe the validity of the first key, which goes to a log where standard output is no terminal."""
     if lifetime is None:
         return "shown this once"
     hours = lifetime // timedelta(hours=1)
-    return f"shown this once; it ends after {hours} hours, as whoever reads this log has it: make others with it"
+    return f"shown this once; it expires after {hours} hours, since readers of this log have it too: create other keys"
 
 
 def allow_files(settings: Settings) -> None:
@@ -99,55 +103,56 @@ def allow_files(settings: Settings) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         return
     raise StartupRefused(
-        f"SERVICE_MAX_CONNECTIONS and SERVICE_WRITER_THREADS need {needed} open files, and the operating system allows"
-        f" {hard}: raise its hard limit (nofile), or lower these"
+        f"SERVICE_MAX_CONNECTIONS and SERVICE_WRITER_THREADS need {needed} open files, and the operating system"
+        f" allows {hard}: raise its hard limit (nofile), or lower these"
     )
 
 
 def files_needed(settings: Settings) -> int:
-    """The most files and connections that the process has open."""
+    """Return the largest number of files and connections that the process has open."""
     threads = settings.writer_threads + _READERS
     return settings.max_connections + _FILES_OF_DATABASE * threads + _OTHER_FILES
 
 
 def require_random_hashes(environment: Mapping[str, str]) -> None:
-    """Refuse a start at which Python draws no key for the hashes of text.
+    """Refuse a start with predictable hashes of text.
 
-    Whoever knows the key makes texts and numbers that collide, and a request of some kilobytes takes minutes.
+    A client who knows the hash key can send texts and numbers that collide: a request of some kilobytes then takes
+    minutes.
 
     Raises:
-        StartupRefused: it draws none.
+        StartupRefused: PYTHONHASHSEED is set to a fixed value.
     """
     if environment.get("PYTHONHASHSEED", "") not in ("", "random"):
-        raise StartupRefused("expected PYTHONHASHSEED unset, or random: with a fixed one clients can foresee hashes")
+        raise StartupRefused("expected PYTHONHASHSEED unset or random: with a fixed value clients can predict hashes")
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket at the address; until uvicorn listens at it, connections are refused.
+    """Return a socket at the address; until uvicorn listens at it, connections are refused.
 
-    It is of the protocol TCP by name: asyncio sends small answers at once (TCP_NODELAY) on no others.
+    Its protocol is TCP by name: asyncio sends small answers at once (TCP_NODELAY) only on such sockets.
 
     Raises:
-        StartupRefused: nobody can listen there.
+        StartupRefused: the address is not available.
     """
     with ExitStack() as undone:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
             )[0]
-            made = undone.enter_context(socket.socket(family, kind, protocol))
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
+            listening = undone.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
         except OSError as error:
             raise StartupRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
         undone.pop_all()
-    return made
+    return listening
 
 
 class Server(uvicorn.Server):
-    """Tells those who ask whether it is ready that it will end, a while before it does.
+    """A server whose readiness probe announces its end for a while before it ends.
 
-    A proxy that sends a request at the moment when an idle connection is closed cannot know whether it was read.
+    Otherwise a proxy could send a request on a connection that is just being closed, and not know if it was read.
     """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
@@ -155,7 +160,7 @@ class Server(uvicorn.Server):
         self._app, self._drain_seconds = app, drain_seconds
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End, on SIGTERM after the while; a second signal waits for nothing."""
+        """End, on SIGTERM after the announced time; a second signal ends at once."""
         if sig == signal.SIGTERM and self._drain_seconds and not self._app.state.ending:
             self._app.state.ending = True
             timer = threading.Timer(self._drain_seconds, super().handle_exit, (sig, frame))
@@ -166,7 +171,7 @@ class Server(uvicorn.Server):
 
 
 def limits_of(settings: Settings, app: ASGIApp) -> Limits:
-    """The limits on connections."""
+    """Return the limits on connections."""
     return Limits(
         settings.max_connections,
         settings.resolved_connections_of_address,
@@ -178,12 +183,12 @@ def limits_of(settings: Settings, app: ASGIApp) -> Limits:
 
 
 def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
-    """How uvicorn serves."""
+    """Return uvicorn's configuration."""
     return uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=limited(limits_of(settings, app)),
+        http=limited_protocol(limits_of(settings, app)),
         ws="none",
         log_config=None,
         access_log=False,
@@ -191,5 +196,5 @@ def configuration(settings: Settings, app: ASGIApp, host: str, port: int) -> uvi
         forwarded_allow_ips=settings.trusted_proxies,
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=settings.shutdown_seconds,
-        reset_contextvars=True,  # what is bound to a request is not to the next one of its connection
+        reset_contextvars=True,  # a request's context variables must not reach the next one of its connection
     )

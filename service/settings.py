@@ -1,4 +1,4 @@
-"""The environment, read once. Every variable is named ``SERVICE_`` and its field; an empty one counts as unset."""
+"""Settings from the environment, read once. Each variable is ``SERVICE_`` and its field's name; empty means unset."""
 
 import ipaddress
 import json
@@ -15,11 +15,12 @@ from sqlalchemy.exc import ArgumentError
 from service.errors import StartupRefused
 
 _DRIVERS = ("sqlite", "postgresql+psycopg")
-_SHORTEST_KEY = 32  # characters: nobody guesses a random one
+_SHORTEST_KEY = 32  # characters: a random key of that length cannot be guessed
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_LEAST_ROOM = 256 * 2**20  # bytes: however small the largest body, it may unfold to as much as any of its size
-_OWN_MEMORY, _A_CONNECTION = 2**30, 2 * 2**20  # bytes; of a connection what is on its way in and out
+# bytes: however small the largest body is, its parsed content may take as much as any of its size
+_LEAST_ROOM = 256 * 2**20
+_OWN_MEMORY, _A_CONNECTION = 2**30, 2 * 2**20  # bytes; of a connection: its incoming and outgoing buffers
 SMALL_BODIES = (
     16  # bodies that take no room make this part of it in all, if every connection brings the largest of them
 )
@@ -30,7 +31,7 @@ _Rate = Annotated[str, Field(pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_
 
 
 class Settings(BaseSettings):
-    """What an operator may configure. Unknown variables end no start, so that a newer deployment file still starts."""
+    """The configuration of an operator. Unknown variables are ignored, so a newer deployment file still starts."""
 
     model_config = SettingsConfigDict(
         env_prefix="SERVICE_",
@@ -48,66 +49,69 @@ class Settings(BaseSettings):
     )
     secret_file: Path | None = Field(
         None,
-        description="The installation's secret, made when absent; by default service.secret next to data_dir,"
-        " not in it, so that a stolen backup of the data does not carry it.",
+        description="The installation's secret, created when absent. By default service.secret next to data_dir, not"
+        " in it, so that a stolen backup of the data does not contain it.",
     )
     high_water_file: Path | None = Field(
         None,
-        description="The high-water mark: how far each journal had come, by which a ledger that was replaced by an"
-        " older one is known and refused. By default beside the secret, with the ending .high-water. It is written"
-        " every second and must be outside data_dir, so that nobody restores it with the ledger.",
+        description="The high-water mark: the last known entry of each journal. With it the service detects and"
+        " refuses a ledger that was replaced by an older one. By default beside the secret, with the"
+        " ending .high-water. It is written every second and must be outside data_dir, so that it is not"
+        " restored together with the ledger.",
     )
     bootstrap_key: SecretStr | None = Field(
         None,
         description="The first steward key, at least 32 characters; used only while the database has no key, and to"
-        " know it again at the upgrade to keys with seals.",
+        " recognise it at the upgrade to keys with seals.",
     )
     lock_timeout_seconds: float = Field(
         30.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that a charge waits for its account before the answer is 503.",
+        description="Seconds that a charge waits for the lock of its account before the answer is 503.",
     )
-    max_json_bytes: _Count = Field(64 * 2**20, description="Largest JSON body, in bytes.")
+    max_json_bytes: _Count = Field(64 * 2**20, description="The largest JSON body, in bytes.")
     max_arrow_bytes: _Count = Field(
-        2**30, description="Largest Arrow stream, in bytes, as it comes and when it is decompressed."
+        2**30, description="The largest Arrow stream, in bytes, both as received and decompressed."
     )
     max_json_items: _Count = Field(
-        2_000_000, description="Most arrays, objects and texts in one JSON body. Numbers are bounded by their memory."
+        2_000_000,
+        description="The most arrays, objects and texts in one JSON body. The memory of numbers is limited separately.",
     )
     max_json_bytes_at_once: _Count | None = Field(
         None,
-        description="Bytes of memory that JSON bodies take at once with what they unfold to, half of them for one"
-        " principal; a request for which there is no room is answered with 503, small ones never, and with 413 where"
-        " there is never room. By default 64 times the largest and at most a quarter of the memory that the machine or"
-        " the container has, but at least 256 MiB and the largest body.",
+        description="Bytes of memory that all JSON bodies with their parsed content may take at once; one principal"
+        " may take half. A request that finds no memory is answered with 503 (small ones always find"
+        " some), and with 413 where the limit can never admit it. By default 64 times the largest body,"
+        " at most a quarter of the memory of the machine or container, and at least 256 MiB and the"
+        " largest body.",
     )
     max_arrow_bytes_at_once: _Count | None = Field(
         None,
-        description="The same of Arrow streams and of draws that are read back: a count takes up to 56 bytes. By"
-        " default 16 times the largest, within the same bounds.",
+        description="Bytes of memory that Arrow streams, and draws that are read back, may take at once: a count"
+        " takes up to 56 bytes. By default 16 times the largest stream, within the same bounds.",
     )
-    max_plan_nodes: _Count = Field(100_000, description="Most nodes in one plan.")
-    max_plan_depth: _Count = Field(32, description="Deepest nesting of one plan.")
-    max_plan_osgt: _Count = Field(100, description="Most unlike osgt and discrete_osgt mechanisms in one plan.")
+    max_plan_nodes: _Count = Field(100_000, description="The most nodes in one plan.")
+    max_plan_depth: _Count = Field(32, description="The deepest nesting of one plan.")
+    max_plan_osgt: _Count = Field(100, description="The most different osgt and discrete_osgt mechanisms in one plan.")
     require_partitions: bool = Field(
         False,
-        description="Refuse a draw for a partition of a mechanism whose plan declares none: the ledger cannot tell"
-        " whether such partitions are disjoint, and charges them once.",
+        description="Refuse a draw for a partition of a mechanism whose plan declares none: the ledger cannot check"
+        " that such partitions are disjoint, and charges them once.",
     )
-    writer_threads: _Count = Field(16, description="Threads that serve requests which write to the ledger.")
+    writer_threads: _Count = Field(16, description="Threads for requests that write to the ledger.")
     helper_processes: Annotated[int, Field(ge=0, le=64)] = Field(
         2,
-        description="Processes that answer what takes long (computations, journals, pictures), of which one principal"
-        " has all but one at most; 0 has them answered by the serving process itself.",
+        description="Processes that answer long requests (computations, journals, pictures); one principal may use"
+        " all but one of them. With 0 the serving process answers them itself.",
     )
     helper_seconds: _Seconds = Field(
-        600.0, description="Seconds in which such an answer has to begin; beyond them it is 503 and the work is ended."
+        600.0, description="Seconds in which such an answer must begin; after them it is 503 and the work is ended."
     )
     max_work: _Count = Field(
         100_000,
-        description="The most work of one request that computes or is priced, counted before it begins; a unit is about"
-        " a millisecond of one core.",
+        description="The most work of one request that computes or is priced, estimated before it begins; a unit is"
+        " about a millisecond of one core.",
     )
     job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
     job_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
@@ -115,98 +119,101 @@ class Settings(BaseSettings):
     )
     draw_retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
         None,
-        description="Days after which the noisy counts of a draw are removed from the ledger; by default never. Their"
-        " hash stays, and a second draw stays refused.",
+        description="Days after which the noisy counts of a draw are removed from the ledger; by default never."
+        " Their hash is kept, and a second draw stays refused.",
     )
     session_hours: Annotated[int, Field(ge=1, le=168)] = Field(
-        8, description="Hours after which whoever signed in on the web pages has to sign in again."
+        8, description="Hours after which a user of the web pages has to sign in again."
     )
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
     drain_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
         0.0,
-        description="Seconds after SIGTERM in which only GET /readyz says that the process ends, before it does: long"
-        " enough for a proxy to ask it.",
+        description="Seconds between SIGTERM and the end of the process, in which only GET /readyz announces the"
+        " end: long enough for a proxy to read it.",
     )
     trusted_proxies: str = Field(
         "127.0.0.1,::1",
-        description="Addresses, with commas between them, of proxies whose X-Forwarded-For and X-Forwarded-Proto are"
-        " believed; * for any, where only the proxy reaches the service.",
+        description="Addresses, separated by commas, of proxies whose X-Forwarded-For and X-Forwarded-Proto are"
+        " trusted; * for any, where only the proxy reaches the service.",
     )
     oidc_issuer: str | None = Field(
         None,
-        description="Issuer of OpenID Connect tokens that are taken beside API keys: its URL as its tokens have it,"
-        " with https unless it is on this machine. Needs oidc_audience.",
+        description="The issuer of OpenID Connect tokens that are accepted beside API keys: its URL as in its"
+        " tokens, with https unless it is on this machine. Needs oidc_audience.",
     )
-    oidc_audience: str | None = Field(None, description="What the tokens' aud must name: this service.")
+    oidc_audience: str | None = Field(None, description="The audience that a token's aud must contain: this service.")
     oidc_role_claim: str = Field(
         "roles",
-        description="The claim that gives the role, a text or a list of texts; its name, or a JSON pointer such as"
-        " /realm_access/roles.",
+        description="The claim that contains the role, a text or a list of texts; its name, or a JSON pointer such"
+        " as /realm_access/roles.",
     )
     oidc_roles: Annotated[dict[str, Literal["auditor", "pipeline", "steward"]], NoDecode] = Field(
         {"auditor": "auditor", "pipeline": "pipeline", "steward": "steward"},
         min_length=1,
-        description="Which value of the role claim gives which role, as a JSON object; of several the highest counts.",
+        description="A JSON object from values of the role claim to roles; of several the highest counts.",
     )
     oidc_accounts_claim: str | None = Field(
         None,
-        description="The claim that lists the accounts that a token may touch, * for all; named as the role claim."
+        description="The claim that lists the accounts that a token may touch, * for all; written as the role claim."
         " By default tokens are not limited to accounts.",
     )
     oidc_principal_claim: str = Field(
         "sub",
-        description="The claim that names the person, of whom each must have one name, for ever; named as the role"
+        description="The claim that names the person; each person must have one name for ever. Written as the role"
         " claim.",
     )
     max_connections: _Count = Field(
         1000,
-        description="Connections at once. For who comes beyond them the oldest idle one is closed; where none is, the"
-        " answer is 503, but for probes and metrics.",
+        description="The most connections at once. A new connection above the limit closes the oldest idle one;"
+        " without an idle one, the answer is 503, except for probes and metrics.",
     )
     max_connections_of_address: _Count | None = Field(
         None,
-        description="The same of one address that is no trusted proxy. By default half of max_connections.",
+        description="The most connections at once of one address that is no trusted proxy. By default half of"
+        " max_connections.",
     )
     connection_rate: _Rate = Field(
         "100/second",
-        description="New connections of one address that is no trusted proxy, as in key_rate; beyond it they are closed"
-        " without an answer. Clients that keep their connections need few.",
+        description="New connections of one address that is no trusted proxy, written as key_rate; above it they are"
+        " closed without an answer. Clients that keep their connections open need few.",
     )
     keep_alive_seconds: _Count = Field(5, description="Seconds that a connection stays open without a request.")
-    header_seconds: _Seconds = Field(10.0, description="Seconds that a request's headers may take to come.")
+    header_seconds: _Seconds = Field(10.0, description="Seconds in which a request's headers must arrive.")
     body_seconds: _Seconds = Field(
         30.0,
-        description="Seconds that a body may take to come, and one more for every body_bytes_per_second of it.",
+        description="Seconds in which a body must arrive, and one more for every body_bytes_per_second of it.",
     )
-    body_bytes_per_second: _Count = Field(10_000, description="What a slow body must come at in the long run.")
+    body_bytes_per_second: _Count = Field(
+        10_000, description="The least rate of a slow body over a long time, in bytes per second."
+    )
     answer_seconds: _Seconds = Field(
-        60.0, description="Seconds after which a connection ends whose client takes nothing of its answer."
+        60.0, description="Seconds after which a connection ends whose client reads nothing of its answer."
     )
     key_rate: _Rate = Field(
         "off",
-        description="Requests of one key to one replica, such as 600/minute (or second, hour), beyond which the answer"
+        description="Requests of one key to one replica, such as 600/minute (or second, hour); above it the answer"
         " is 429. They may come all at once.",
     )
     failure_rate: _Rate = Field(
         "10000/minute",
-        description="Requests without a valid key from one address, likewise; beyond it keys that were not valid before"
-        " are looked up one after the other.",
+        description="Requests without a valid key from one address, written as key_rate; above it keys that were not"
+        " valid before are looked up one after the other.",
     )
     hsts_seconds: Annotated[int, Field(ge=0)] = Field(
-        0, description="max-age of Strict-Transport-Security; 0 sends none. Only where every client comes over TLS."
+        0, description="max-age of Strict-Transport-Security; 0 sends none. Set it only where every client uses TLS."
     )
     metrics_accounts: Annotated[tuple[str, ...], NoDecode, Field(max_length=_MOST_ACCOUNTS)] = Field(
         (),
-        description="Accounts, with commas between them, whose budgets /metrics shows to everybody who can reach it; at"
+        description="Accounts, separated by commas, whose budgets /metrics shows to every client that reaches it; at"
         f" most {_MOST_ACCOUNTS}.",
     )
     tracing: bool = Field(
         False,
-        description="Send traces of requests and transactions by OpenTelemetry, as OTEL_EXPORTER_OTLP_ENDPOINT and the"
-        " other standard variables say. Takes requirements-otel.lock.",
+        description="Send traces of requests and transactions by OpenTelemetry, to OTEL_EXPORTER_OTLP_ENDPOINT and"
+        " by the other standard variables. Needs the packages of requirements-otel.lock.",
     )
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
-        "info", description="Least severe level that is logged."
+        "info", description="The least severe level that is logged."
     )
 
     @field_validator("log_level", mode="before")
@@ -247,7 +254,7 @@ class Settings(BaseSettings):
     def _room_for_one(cls, value: int | None, read: ValidationInfo) -> int | None:
         largest = str(read.field_name).removesuffix("_at_once")
         if value is not None and value < read.data.get(largest, 0):
-            raise ValueError(f"expected at least SERVICE_{largest.upper()}, or a body of that size would never fit")
+            raise ValueError(f"expected at least SERVICE_{largest.upper()}, or a body of that size could never be read")
         return value
 
     @field_validator("bootstrap_key")
@@ -266,33 +273,33 @@ class Settings(BaseSettings):
         if url.drivername not in _DRIVERS:
             raise ValueError(f"expected a URL that starts with one of {', '.join(f'{name}://' for name in _DRIVERS)}")
         if url.drivername == "sqlite" and url.database in (None, "", ":memory:"):
-            raise ValueError("expected a file: a ledger in memory would forget what was spent")
+            raise ValueError("expected a file: a ledger in memory would lose its entries")
         return value
 
     @property
     def resolved_json_bytes_at_once(self) -> int:
-        """How many bytes JSON may take at once."""
+        """The bytes that JSON bodies may take at once."""
         return self.max_json_bytes_at_once or _default_room(self.max_json_bytes, 64)
 
     @property
     def resolved_arrow_bytes_at_once(self) -> int:
-        """How many bytes Arrow streams may take at once."""
+        """The bytes that Arrow streams may take at once."""
         return self.max_arrow_bytes_at_once or _default_room(self.max_arrow_bytes, 16)
 
     @property
     def most_memory(self) -> int:
-        """The most bytes that the serving process takes: its own, those of bodies, small ones too, of connections."""
+        """The most bytes that the serving process takes: its own, those of all bodies, and those of connections."""
         bodies = self.resolved_json_bytes_at_once + self.resolved_arrow_bytes_at_once
         return _OWN_MEMORY + bodies + bodies // SMALL_BODIES + self.max_connections * _A_CONNECTION
 
     @property
     def resolved_connections_of_address(self) -> int:
-        """How many connections one address may have."""
+        """The most connections of one address."""
         return self.max_connections_of_address or max(1, self.max_connections // 2)
 
     @property
     def resolved_database_url(self) -> str:
-        """The database to use. A path is made absolute, so that a later change of directory cannot move the ledger."""
+        """The database's URL. A path is made absolute, so that a later change of directory cannot move the ledger."""
         if self.database_url is not None:
             return self.database_url
         file = self.data_dir.resolve() / "ledger.db"
@@ -300,22 +307,22 @@ class Settings(BaseSettings):
 
     @property
     def resolved_secret_file(self) -> Path:
-        """Where the installation's secret is, or will be made."""
+        """The path of the installation's secret, which need not exist yet."""
         return self.secret_file or self.data_dir.resolve().parent / "service.secret"
 
     @property
     def resolved_high_water_file(self) -> Path:
-        """Where the high-water mark is kept."""
+        """The path of the high-water mark."""
         return self.high_water_file or self.resolved_secret_file.with_suffix(".high-water")
 
 
 def _default_room(largest: int, times: int) -> int:
-    """Return the room for bodies that is not set: for so many of the largest, but within a quarter of the memory."""
-    return max(largest, _LEAST_ROOM, min(times * largest, memory_there() // 4))
+    """Return the default memory limit of bodies: so many of the largest, within a quarter of the memory."""
+    return max(largest, _LEAST_ROOM, min(times * largest, available_memory() // 4))
 
 
-def memory_there() -> int:
-    """Return the bytes of memory that the process may have: the machine's, or its container's where that has fewer."""
+def available_memory() -> int:
+    """Return the bytes of memory of this process's machine, or of its container where that has fewer."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
@@ -323,10 +330,10 @@ def memory_there() -> int:
 
 
 def read_url(text: str) -> URL:
-    """A database's URL; nothing of what was given is in the message of the refusal, which may hold a password.
+    """Parse a database's URL; the message of a refusal never quotes it, since it may hold a password.
 
     Raises:
-        ValueError: it is none, or what is part of a password in it would be taken for a host, or the other way round.
+        ValueError: it is not a URL, or part of its password could be read as a host, or the reverse.
     """
     try:
         url = make_url(text)
@@ -341,7 +348,7 @@ def read_url(text: str) -> URL:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL is of this very machine."""
+    """Return True where a URL's host is this machine."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -350,7 +357,7 @@ def is_loopback(url: str) -> bool:
 
 
 def is_confidential(url: str) -> bool:
-    """Whether nobody on the way can change what is at a URL: it is with https, or on this machine."""
+    """Return True where a URL is safe from changes on the way: it has https, or is on this machine."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -359,7 +366,7 @@ def is_confidential(url: str) -> bool:
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """The settings as a log may have them: of a secret that it is set, of a URL what holds no password."""
+    """Return the settings for a log: secrets only as set or not, URLs without passwords."""
     values = settings.model_dump(mode="json")
     values["bootstrap_key"] = settings.bootstrap_key is not None
     url = make_url(settings.resolved_database_url)
@@ -368,7 +375,7 @@ def shown(settings: Settings) -> dict[str, Any]:
 
 
 def unknown_variables() -> list[str]:
-    """The variables that look like settings and are none: misspelt ones, most likely."""
+    """Return variables that begin as settings do but are none: most likely misspelt."""
     known = {f"SERVICE_{name}".upper() for name in Settings.model_fields}
     return sorted(name for name in os.environ if name.upper().startswith("SERVICE_") and name.upper() not in known)
 
@@ -377,8 +384,8 @@ def read_settings() -> Settings:
     """Read the environment.
 
     Raises:
-        StartupRefused: a variable has a value that cannot be used; the message names the variable and
-            what was expected, never the value, which may be a key or a password.
+        StartupRefused: a variable has an invalid value. The message has the variable and the accepted values, never the
+            value, which may be a key or a password.
     """
     try:
         return Settings()

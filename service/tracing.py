@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry, where they are configured: requests, and the transactions within them.
+"""Traces of requests and transactions by OpenTelemetry, where they are configured.
 
-Imported only then, as the packages are those of an extra. Where traces go is up to the standard OTEL_* variables.
-A span says what was asked for and how it ended: no query, no header, no body, no statement and no message of an error.
+The module is imported only then, since its packages are optional. The standard OTEL_* variables set the destination of
+traces. A span has the operation and its result: no query, no header, no body, no statement and no message of an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ _CARRIED = {b"traceparent", b"tracestate"}
 
 
 def install(app: FastAPI, database: Database) -> Callable[[], None]:
-    """Trace an application's requests and its database's transactions; returns what sends the rest at the end."""
+    """Trace an application's requests and its database's transactions; return a function that flushes at the end."""
     own = Resource({SERVICE_NAME: _NAME, SERVICE_VERSION: __version__})
     provider = TracerProvider(resource=Resource.create().merge(own).merge(OTELResourceDetector().detect()))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -37,13 +37,13 @@ def install(app: FastAPI, database: Database) -> Callable[[], None]:
 
 
 class Requests:
-    """ASGI middleware: a span for each request but probes, below the caller's where it names one."""
+    """ASGI middleware with a span for each request except probes, below the caller's span where it sends one."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self.app, self.tracer = app, tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on within its span, which log lines name."""
+        """Pass the request on within its span, whose id is in the log lines."""
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self.app(scope, receive, send)
             return
@@ -60,7 +60,7 @@ class Requests:
             context=propagate.extract(carried),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": method, "url.scheme": scope["scheme"]},
-            record_exception=False,  # its message may quote what it choked on
+            record_exception=False,  # its message may quote input
             set_status_on_exception=False,
         ) as span:
             structlog.contextvars.bind_contextvars(trace_id=format_trace_id(span.get_span_context().trace_id))

@@ -36,7 +36,7 @@ def test_without_a_key_of_the_operators_one_is_printed_once(tmp_path: Path) -> N
     with service(tmp_path, bootstrap_key="") as served:
         assert served.stop() == 0
     (token,) = [line.strip() for line in served.said if line.strip().startswith("pbl_")]
-    assert "it ends after 24 hours" in "".join(served.said)
+    assert "it expires after 24 hours" in "".join(served.said)
     (made,) = run(tmp_path, "keys", "list").stdout.splitlines()
     assert "  steward   first-steward  expires " in made
     with service(tmp_path, bootstrap_key="") as served:
@@ -133,7 +133,7 @@ def test_a_question_about_a_ledger_that_is_not_there_is_refused(tmp_path: Path, 
     refused = run(tmp_path, *arguments)
     assert refused.returncode == 1
     assert refused.stderr.startswith(
-        f"error: there is no ledger at {tmp_path / 'data' / 'ledger.db'}: SERVICE_DATA_DIR"
+        f"error: there is no ledger at {tmp_path / 'data' / 'ledger.db'}: set SERVICE_DATA_DIR"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -178,7 +178,7 @@ def test_a_data_directory_is_its_owners_or_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = run(tmp_path, "migrate", data_dir=str(tmp_path / "file"))
     assert refused.returncode == 1
-    assert refused.stderr == f"error: the data directory {tmp_path / 'file'} cannot be made: File exists\n"
+    assert refused.stderr == f"error: the data directory {tmp_path / 'file'} cannot be created: File exists\n"
 
 
 def test_an_address_that_is_taken_is_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_process_that_will_end_says_so_and_goes_on(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         while served.client.get("/readyz").is_success:
             time.sleep(0.02)
-        assert "ends" in problem_of(served.client.get("/readyz"), "unavailable")["detail"]
+        assert "shutting down" in problem_of(served.client.get("/readyz"), "unavailable")["detail"]
         open_account(served.client)
         assert served.stop() == 0, "a second signal waits for nothing"
     (warning,) = [line for line in served.said if '"warning"' in line]

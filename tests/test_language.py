@@ -10,17 +10,22 @@ import pytest
 import service
 
 _SERVICE = Path(service.__file__).parent
-_READ = ("privacy", "noise", "postprocess", "empirical", "demo")
-_CLIPPED = re.compile(r"(What|Which|How|Whether|Where|Who|Whoever|When|Why|The same)\b")
+_ROOT = _SERVICE.parent
+_READ = (
+    *("service/privacy/**", "service/noise/**", "service/postprocess/**", "service/empirical/**", "service/demo/**"),
+    *("service/api", "service/pages", "service", "tests/api", "tests/pages"),
+)
+_LATER = (("service/api", "plans.py"), ("service/api", "exact.py"))
+_CLIPPED = re.compile(r"(What|Which|How|Whether|Where|Who|Whoever|When|Why|Whatever|Whom|The same)\b")
 
 
 @pytest.mark.parametrize("folder", _READ)
 def test_a_docstrings_first_line_stands_alone(folder: str) -> None:
     clipped = [
-        f"{path.relative_to(_SERVICE)}:{line}: {first}"
-        for path in sorted((_SERVICE / folder).rglob("*.py"))
+        f"{path.relative_to(_ROOT)}:{line}: {first}"
+        for path in sorted(_ROOT.glob(f"{folder}/*.py"))
         for line, first in _first_lines(path)
-        if _CLIPPED.match(first)
+        if _CLIPPED.match(first) and (folder, path.name) not in _LATER
     ]
     assert clipped == []
 

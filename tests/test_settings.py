@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from service.errors import StartupRefused
-from service.settings import Settings, memory_there, read_settings
+from service.settings import Settings, available_memory, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -168,8 +168,8 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("DATABASE_URL", "ledger.db", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql+psycopg://host:port/ledger", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql://host/ledger", "sqlite://, postgresql+psycopg://"),
-        ("DATABASE_URL", "sqlite://", "forget what was spent"),
-        ("DATABASE_URL", "sqlite:///:memory:", "forget what was spent"),
+        ("DATABASE_URL", "sqlite://", "would lose its entries"),
+        ("DATABASE_URL", "sqlite:///:memory:", "would lose its entries"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_name(
@@ -228,7 +228,7 @@ def test_settings_do_not_change_after_they_were_read() -> None:
 
 
 def test_the_memory_that_is_there_is_told() -> None:
-    assert 2**28 < memory_there() < 2**50
+    assert 2**28 < available_memory() < 2**50
 
 
 @pytest.mark.parametrize(
@@ -239,5 +239,5 @@ def test_the_rooms_for_bodies_follow_the_machine(
     monkeypatch: pytest.MonkeyPatch, there: int, json: int, arrow: int
 ) -> None:
     """By default each is at most a quarter of its memory, but holds the largest body."""
-    monkeypatch.setattr("service.settings.memory_there", lambda: there)
+    monkeypatch.setattr("service.settings.available_memory", lambda: there)
     assert (Settings().resolved_json_bytes_at_once, Settings().resolved_arrow_bytes_at_once) == (json, arrow)

@@ -1,1 +1,1 @@
-"""The HTTP contract: routes with their models, one file a resource."""
+"""The HTTP contract: one file of routes and models for each resource."""

@@ -1,4 +1,4 @@
-"""Accounts, their balances and their journals."""
+"""Routes of accounts, their balances and their journals."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ from service.api import examples, pictures
 from service.api.auth import CurrentPrincipal, require
 from service.api.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
 from service.api.body import StrictRoute
-from service.api.context import Changing, CurrentDatabase, Elsewhere, in_helpers, in_writers, ok, respond
+from service.api.context import AnswerInHelper, Changing, CurrentDatabase, in_helpers, in_writers, ok, respond
 from service.api.courses import history_body
 from service.api.exact import Exact, Label, Short, Text, number_up, short_exact
 from service.api.guarantees import (
@@ -27,7 +27,7 @@ from service.api.guarantees import (
     read_deltas,
     remaining_body,
 )
-from service.api.kept import Question
+from service.api.kept import BalanceCache
 from service.api.metadata import Metadata, patch_of
 from service.api.paging import Cursor, Limit, page, read_cursor, read_seq, with_room
 from service.api.pictures import wanted
@@ -47,14 +47,14 @@ from service.privacy.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numbers import exact_text, parse_exact
 from service.privacy.plan import Neighbouring, condense
 
-_LONG = 1 << 16  # characters of subplans from which a balance is kept
+_LONG = 1 << 16  # characters of subplans: the balance of a longer history is stored for the next request
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
 AccountName = Annotated[
     str, StringConstraints(min_length=1, max_length=100, pattern=r"^[a-z0-9._-]*[a-z0-9_-][a-z0-9._-]*$")
 ]
-# An example of the parameter and not of its schema: the page of the contract fills it in.
+# An example of the parameter, not of its schema: the page of the contract fills in the former.
 AccountPath = Annotated[
     str,
     Path(description="The account's name.", openapi_examples={"account": {"value": examples.ACCOUNT["name"]}}),
@@ -65,26 +65,30 @@ class OpenAccount(Short):
     """An account to open."""
 
     name: AccountName = Field(description="Unique; lower-case letters, digits, '.', '_', '-'.")
-    unit: Label = Field(description="Who is protected: person, household, establishment.")
+    unit: Label = Field(description="The protected unit: person, household, establishment.")
     neighbouring: Neighbouring
     budget: BudgetModel
     parent: AccountName | None = Field(
-        None, description="An account with the same unit and relation, whose budget each charge must fit too."
+        None,
+        description="A parent account with the same unit and relation. Each charge must also fit the parent's budget.",
     )
     approval_above: Exact | None = Field(
         None,
-        description="A release of a greater loss, in the budget's definition, waits for a second steward's approval.",
+        description="A release whose loss is greater, in the budget's definition, waits for the approval of a second"
+        " steward.",
     )
     description: Text = ""
 
 
 class ChangeAccount(Short):
-    """Exactly one change."""
+    """One change of an account; exactly one field is given."""
 
     budget: BudgetModel | None = None
     state: Literal["open", "closed"] | None = None
     approval_above: Exact | None = None
-    metadata: Metadata | None = Field(None, description="A merge patch: what is null goes, what is left out stays.")
+    metadata: Metadata | None = Field(
+        None, description="A merge patch: null removes a field, and an omitted field stays."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> "ChangeAccount":
@@ -94,37 +98,39 @@ class ChangeAccount(Short):
 
 
 class Admission(BaseModel):
-    """The RDP orders and weights by which an (epsilon, delta) budget is enforced, fixed at opening."""
+    """The RDP orders and weights that enforce an (epsilon, delta) budget; fixed when the account is opened."""
 
     orders: list[str]
     weights: list[str]
 
 
 class ProposedChangeBody(BaseModel):
-    """A change after which more can be spent, which a second steward makes by stating the same."""
+    """A proposed change that would allow more spending; a second steward makes it by requesting the same change."""
 
     budget: BudgetModel | None
     state: Literal["open"] | None
-    seq: int = Field(description="Of its journal entry.")
+    seq: int = Field(description="The number of the journal entry that proposed the change.")
     proposed_by: str
     proposed_at: str
 
 
 class AccountBody(BaseModel):
-    """An account."""
+    """An account as answers show it."""
 
     name: str
     unit: str
     neighbouring: Neighbouring
     budget: BudgetModel
     remaining: Remaining
-    counted: float | None = Field(description="What admission counts of the cap, held included; null: infinite.")
-    counted_exact: str | None = Field(description="The same where it is rational and short.")
+    counted: float | None = Field(
+        description="The part of the cap in use by admission's count, reservations included; null: infinite."
+    )
+    counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
     state: Literal["open", "closed"]
     description: str
     parent: str | None
     approval_above: str | None
-    proposed_change: ProposedChangeBody | None = Field(description="What waits for a second steward.")
+    proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second steward.")
     metadata: Metadata
     admission: Admission | None
     created_at: str
@@ -139,37 +145,41 @@ class AccountPage(BaseModel):
 
 
 class PartitionsTotal(BaseModel):
-    """How many partitions mechanisms were drawn for, in each repetition; undeclared: where no plan declares them."""
+    """Numbers of partitions that mechanisms were drawn for, per repetition; undeclared: plans declare none for them."""
 
     drawn: int
     undeclared: int
 
 
 class Balance(BaseModel):
-    """What an account and those under it have lost and hold, and what is left of its budget."""
+    """The losses, reservations and remaining budget of an account and of the accounts under it."""
 
     account: str
     budget: BudgetModel
     spent: GuaranteeBody
     reserved: GuaranteeBody
     remaining: Remaining
-    releases: int = Field(description="How many are committed or held, of the account and of those under it.")
+    releases: int = Field(
+        description="The number of committed and held releases, of the account and of those under it."
+    )
     equal_more: int | None = Field(
-        description="Of an (epsilon, delta) budget, whose epsilon is no sum: how many more releases, each with the mean"
-        f" loss of those counted, the account's own filter admits, exactly; at most {MOST_COUNTED}."
+        description="Only for an (epsilon, delta) budget, whose epsilons do not add up: the exact number of further"
+        " releases, each with the mean loss of the counted ones, that the account's own filter admits; at"
+        f" most {MOST_COUNTED}."
     )
     partitions: PartitionsTotal | None = Field(
-        description="Of the account and of those under it; null with as_of. All those of a mechanism are one charge."
+        description="Draws of the account and of those under it; null with as_of. All partitions of one mechanism"
+        " are one charge."
     )
     tags: list[str] = Field(
-        description="What spent or reserved carries, and can be asked for by; of very many the first in order, with"
-        f" {CHARACTERS} characters together."
+        description="The tags of spent and reserved releases, which the parameter tag accepts. A long list is cut,"
+        f" in order, at {CHARACTERS} characters together."
     )
     head: HeadBody
 
 
 class EntryBody(BaseModel):
-    """A journal entry; hash is SHA-256 of the previous hash's 32 bytes followed by entry in RFC 8785 canonical JSON."""
+    """A journal entry; hash is SHA-256 over the previous hash (32 bytes) and entry in RFC 8785 canonical JSON."""
 
     entry: dict[str, Any]
     previous: str
@@ -184,9 +194,9 @@ class JournalPage(BaseModel):
 
 
 def account_body(account: AccountRecord) -> dict[str, Any]:
-    """An account as JSON."""
+    """Return an account as JSON."""
     weights = account.weights
-    counted = spent(account.budget, weights, account.totals)
+    used = spent(account.budget, weights, account.totals)
     admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
     return {
         "name": account.name,
@@ -194,8 +204,8 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "neighbouring": account.neighbouring.value,
         "budget": budget_body(account),
         "remaining": remaining_body(account),
-        "counted": None if counted is None else number_up(counted),
-        "counted_exact": None if counted is None else short_exact(counted),
+        "counted": None if used is None else number_up(used),
+        "counted_exact": None if used is None else short_exact(used),
         "state": account.state,
         "description": account.description,
         "parent": account.parent,
@@ -216,7 +226,7 @@ def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
     return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
 
 
-def _rendered(account: AccountRecord) -> str:
+def _account_text(account: AccountRecord) -> str:
     return json.dumps(account_body(account))
 
 
@@ -225,10 +235,9 @@ def _rendered(account: AccountRecord) -> str:
 def open_account(body: OpenAccount, change: Changing) -> Response:
     """Open an account.
 
-    An account is a protected population with a budget: a cap on what may be lost about it for ever. The
-    unit and the neighbouring relation say who is protected and from what comparison; they never change. Of an
-    account under a parent each charge must fit the parent's budget too, and those of all that it is under: at
-    most eight accounts in a line.
+    An account is a protected population with a budget: a cap on the total privacy loss of that population. The unit and
+    the neighbouring relation define who is protected and from which comparison; they never change. A charge to an
+    account with a parent must also fit the budgets of all accounts above it. A line holds at most eight accounts.
     """
     require(change.principal, "steward", body.name)
     if body.parent is not None:
@@ -236,7 +245,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     budget = read_budget(document_of(body.budget), "/budget")
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
     new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold)
-    return respond(opening.open_account(change.database, change.request, new, _rendered))
+    return respond(opening.open_account(change.database, change.request, new, _account_text))
 
 
 def _threshold(text: str) -> Fraction:
@@ -251,55 +260,58 @@ def list_accounts(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
-    parent: Annotated[AccountName | None, Query(description="Those directly under this account.")] = None,
+    parent: Annotated[AccountName | None, Query(description="Only accounts directly under this one.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """List accounts.
 
-    By name; a key that is limited to some accounts sees those.
+    Accounts are sorted by name. A key that is limited to some accounts sees only those.
     """
     with database.read() as connection:
         after, only = read_cursor(cursor), principal.accounts
-        found = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
+        records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
-        shown = [account_body(without_due(connection, account, now)) for account in found]
-    return ok(page(shown, found[-1].name if found.more else None))
+        shown = [account_body(without_due(connection, account, now)) for account in records]
+    return ok(page(shown, records[-1].name if records.more else None))
 
 
 @router.get("/{account}", response_model=AccountBody)
 def read_account(account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
     """Read an account.
 
-    For an (epsilon, delta) budget with the orders and weights by which charges are admitted.
+    For an (epsilon, delta) budget the answer includes the orders and weights by which charges are admitted.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        return ok(account_body(without_due(connection, found, clock.now())))
+        record = accounts.read_account(connection, account)
+        return ok(account_body(without_due(connection, record, clock.now())))
 
 
 @router.patch(
     "/{account}",
     response_model=AccountBody,
-    responses={202: {"description": "The account as it was: the change is proposed.", "model": AccountBody}},
+    responses={202: {"description": "The unchanged account: the change is proposed.", "model": AccountBody}},
     openapi_extra=examples.body(examples.ACCOUNT_CHANGE),
 )
 @in_writers
 def change_account(account: AccountPath, body: ChangeAccount, change: Changing) -> Response:
-    """Change an account's budget, its metadata, or when it needs approval, or close or reopen it.
+    """Change an account's budget, its metadata, or its approval threshold, or close or reopen it.
 
-    Of a budget the figures may change, not the definition, the order or declared_delta; it cannot go below
-    what is spent and held. A closed account takes no charges, neither its own nor those of accounts under it;
-    what it holds can still be committed, voided and drawn from. approval_above can only be set or lowered. Where it is
-    set, here or above, a change after which more can be spent (greater figures, or opening the account again) is
-    answered with 202 and waits until another steward, whose key none of the first one's made, asks for the same.
-    metadata are what only people know, for the deployments registry. Each change is a journal entry.
+    The figures of a budget may change; its definition, its order and declared_delta may not. A budget cannot go below
+    what is spent and held. A closed account takes no charges, neither its own nor those of accounts under it; its
+    reservations can still be committed, voided and drawn from. approval_above can only be set or lowered.
+
+    Where approval_above is set, here or in an account above, a change that allows more spending (greater figures, or
+    reopening the account) is answered with 202. It takes effect when another steward requests the same change; that
+    steward's key must not come from a key of the first one.
+
+    metadata are the facts for the deployments registry that only people know. Each change is a journal entry.
     """
     require(change.principal, "steward", account)
     if body.metadata is not None:
         patch = patch_of(body.metadata)
-        return respond(descriptions.describe_account(change.database, change.request, account, patch, _rendered))
+        return respond(descriptions.describe_account(change.database, change.request, account, patch, _account_text))
     what: Budget | str | Fraction | None = body.state
     if body.budget is not None:
         what = read_budget(document_of(body.budget), "/budget")
@@ -307,13 +319,13 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         what = _threshold(body.approval_above)
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above and metadata")
-    return respond(opening.change_account(change.database, change.request, account, what, _rendered, "/budget"))
+    return respond(opening.change_account(change.database, change.request, account, what, _account_text, "/budget"))
 
 
 @router.get(
     "/{account}/balance",
     response_model=Balance,
-    responses=pictures.responses("The balance; a picture of it as SVG or PNG."),
+    responses=pictures.responses("The balance; or a picture of it, as SVG or PNG."),
 )
 def read_balance(
     account: AccountPath,
@@ -323,66 +335,69 @@ def read_balance(
     delta: Annotated[
         list[Exact],
         Query(
-            description="At which spent is shown as (epsilon, delta); repeatable. By default at the account's: that of"
-            " an (epsilon, delta) budget (with as_of, as it was then), else 1e-10.",
+            description="The deltas at which spent is shown as (epsilon, delta); repeatable. The default is the"
+            " account's delta: that of an (epsilon, delta) budget (with as_of, the budget of that time),"
+            " else 1e-10.",
             max_length=100,
             default_factory=list,
         ),
     ],
-    tag: Annotated[Label | None, Query(description="Count only what carries this tag.")] = None,
-    as_of: Annotated[int | None, Query(ge=1, description="As it was right after this journal entry.")] = None,
-    picture: Annotated[OfBalance, Query(description="Which picture, where one is asked for.")] = "spending",
+    tag: Annotated[Label | None, Query(description="Count only releases and nodes that carry this tag.")] = None,
+    as_of: Annotated[int | None, Query(ge=1, description="Show the balance right after this journal entry.")] = None,
+    picture: Annotated[OfBalance, Query(description="The kind of picture, where Accept asks for one.")] = "spending",
 ) -> Response:
-    """What has been lost, what is held, and what is left.
+    """Read the balance: losses, reservations and the remaining budget.
 
-    Of the account and of those under it. spent composes every committed release and reserved every one that is
-    held, at full precision; they are accounts of the past, not guarantees under adaptive choice, which is what
-    the budget is, so their conversions are marked adaptive: false. A reservation counts until its time is over.
-    With as_of, until the journal says so. With Accept: image/svg+xml or image/png a picture: the course of the budget
-    (of all releases, whatever tag is asked for), or of what is spent the privacy profile, at the deltas of the request
-    or, of one alone, at it and from 1e-12 to 0.3, or the Rényi curve.
+    The balance covers the account and those under it. spent composes every committed release and reserved every held
+    one, at full precision. They describe the past and are no guarantees under adaptive choice, which only the budget
+    gives; their conversions are therefore marked adaptive: false. A reservation counts until it expires; with as_of,
+    until the journal records the expiry.
+
+    With Accept: image/svg+xml or image/png the answer is a picture. It shows the budget over time (of all releases,
+    whatever tag is given), or the privacy profile of what is spent, or its Rényi curve. The profile is drawn at the
+    request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
     """
     require(principal, "auditor", account)
-    asked, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
+    shown_deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        if as_of is not None and as_of > found.head.seq:
-            raise InvalidInput.at("/query/as_of", f"expected at most {found.head.seq}, the number of the last entry")
-        _where(request, connection, found, quick=kind is None and as_of is None, deltas=max(1, len(asked)))
+        record = accounts.read_account(connection, account)
+        if as_of is not None and as_of > record.head.seq:
+            raise InvalidInput.at("/query/as_of", f"expected at most {record.head.seq}, the number of the last entry")
+        _leave_slow(request, connection, record, quick=kind is None and as_of is None, deltas=max(1, len(shown_deltas)))
         if kind is not None and picture == "spending":
-            seen = found if as_of is None else history.replay(connection, found, as_of).account
+            seen = record if as_of is None else history.replay(connection, record, as_of).account
             return spending_picture(history_body(connection, seen), kind)
-        expired, kept = Counter[str](), None
+        expired, stored = Counter[str](), None
         if as_of is None:
-            now = present(connection, found, clock.now())
-            found, expired = now.account, now.expired
-            drawn: dict[str, int] | None = partitions.total(connection, found.id)._asdict()
-            deltas = asked or (usual_delta(found.budget),)
-            question = Question(request, found, tag, sorted(expired.items()), *deltas)
-            kept = question.known(connection)
-            spent, reserved = (Counter[str](),) * 2 if kept and kind is None else spending.counts(connection, found)
+            now = present(connection, record, clock.now())
+            record, expired = now.account, now.expired
+            drawn: dict[str, int] | None = partitions.total(connection, record.id)._asdict()
+            deltas = shown_deltas or (usual_delta(record.budget),)
+            cached = BalanceCache(request, record, tag, sorted(expired.items()), *deltas)
+            stored = cached.look_up(connection)
+            spent, reserved = (Counter[str](),) * 2 if stored and kind is None else spending.counts(connection, record)
         else:
-            then = history.replay(connection, found, as_of)
-            found, spent, reserved, drawn = then.account, then.committed, then.reserved, None
-            deltas = asked or (usual_delta(found.budget),)
-            question = Question(request, found, tag, "", *deltas)
+            then = history.replay(connection, record, as_of)
+            record, spent, reserved, drawn = then.account, then.committed, then.reserved, None
+            deltas = shown_deltas or (usual_delta(record.budget),)
+            cached = BalanceCache(request, record, tag, "", *deltas)
     if kind is not None and picture != "spending":
-        lost = guarantee_body(_history(spent, found.neighbouring, drawn_at(picture, deltas), tag))
-        return guarantee_picture(lost, picture, f"what {found.name} has spent", kind)
-    figures = kept or _figures(spent, reserved - expired, found.neighbouring, deltas, tag)
-    if kept is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
-        question.answered(figures)
+        lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag))
+        return guarantee_picture(lost, picture, f"the spending of {record.name}", kind)
+    figures = stored or _figures(spent, reserved - expired, record.neighbouring, deltas, tag)
+    if stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
+        cached.store(figures)
     return ok(
-        {"account": found.name, "budget": budget_body(found)}
+        {"account": record.name, "budget": budget_body(record)}
         | {name: figures[name] for name in ("spent", "reserved")}
-        | {"remaining": remaining_body(found), "releases": found.releases}
-        | {"equal_more": _equal_more(found), "partitions": drawn}
-        | {"tags": figures["tags"], "head": head_body(found.head)}
+        | {"remaining": remaining_body(record), "releases": record.releases}
+        | {"equal_more": _mean_releases_left(record), "partitions": drawn}
+        | {"tags": figures["tags"], "head": head_body(record.head)}
     )
 
 
-def _equal_more(account: AccountRecord) -> int | None:
-    """How many more releases like those counted fit, where the figure of the budget does not say it by itself."""
+def _mean_releases_left(account: AccountRecord) -> int | None:
+    """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
     if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
         return None
     return count_fitting(account.budget, account.weights, account.totals, mean(account.totals, account.releases))
@@ -392,26 +407,26 @@ def _figures(
     spent: Subplans, reserved: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
 ) -> dict[str, Any]:
     return {
-        "spent": guarantee_body(_history(spent, neighbouring, deltas, tag)),
-        "reserved": guarantee_body(_history(reserved, neighbouring, deltas, tag)),
+        "spent": guarantee_body(_composed(spent, neighbouring, deltas, tag)),
+        "reserved": guarantee_body(_composed(reserved, neighbouring, deltas, tag)),
         "tags": first_of(spending.tags_of([*spent, *reserved])),
     }
 
 
-def _where(request: Request, connection: Connection, account: AccountRecord, *, quick: bool, deltas: int) -> None:
-    """Leave a balance that takes long to a helper.
+def _leave_slow(request: Request, connection: Connection, account: AccountRecord, *, quick: bool, deltas: int) -> None:
+    """Leave the computation of a long balance to a helper process.
 
     Raises:
-        Elsewhere: it does, and there are helpers.
+        AnswerInHelper: the balance takes long, and there are helper processes.
     """
     if request.app.state.helpers is None:
         return
     few = spending.few(connection, account) if quick else None
     if few is None or effort.of_guarantee(condense(spending.composed(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
-        raise Elsewhere
+        raise AnswerInHelper
 
 
-def _history(
+def _composed(
     subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
 ) -> Guarantee:
     plan = spending.composed(subplans, tag)
@@ -428,16 +443,18 @@ def read_journal(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """An account's journal.
+    """Read an account's journal.
 
-    Oldest first. Each entry is hashed together with the one before it, so that whoever keeps one hash can
-    tell whether anything before it was changed.
+    The oldest entry comes first. Each entry is hashed together with the one before it. A reader who keeps one hash can
+    therefore detect any change of the entries before it.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        entries = journal.entries(connection, found.id, read_seq(cursor), limit, with_room(take), until=found.head.seq)
-        previous = journal.hash_before(connection, found.id, entries[0].seq) if entries else ""
+        record = accounts.read_account(connection, account)
+        entries = journal.entries(
+            connection, record.id, read_seq(cursor), limit, with_room(take), until=record.head.seq
+        )
+        previous = journal.hash_before(connection, record.id, entries[0].seq) if entries else ""
     items = []
     for entry in entries:
         items.append({"entry": json.loads(entry.body), "previous": previous, "hash": entry.hash})

@@ -1,4 +1,4 @@
-"""How far noise strays: of one cell, and of sums of cells."""
+"""Route of accuracy: margins of error of noise, for one cell and for sums of cells."""
 
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -27,11 +27,13 @@ MOST_CONFIDENCES = 20
 
 
 class AccuracyQuestion(Strict):
-    """A mechanism, and how many of its noisy cells are added up."""
+    """A mechanism and the number of its noisy cells that are added up."""
 
-    mechanism: Mechanism = Field(description="One that adds noise; its sensitivity and cells do not matter here.")
+    mechanism: Mechanism = Field(
+        description="A mechanism that adds noise; its sensitivity and cells do not matter here."
+    )
     summed_cells: Positive = Field(
-        1, description="Cells whose noise adds up, as in a total: for laplace at most 1000, for osgt 1."
+        1, description="The number of cells whose noise adds up, as in a total: for laplace at most 1000, for osgt 1."
     )
     confidences: Annotated[list[Exact], Field(min_length=1, max_length=MOST_CONFIDENCES)] = Field(
         default_factory=lambda: ["0.95"]
@@ -39,7 +41,7 @@ class AccuracyQuestion(Strict):
 
 
 class MarginBody(BaseModel):
-    """The least margin that is proven to hold with the confidence; coverage is what it holds with, rounded down."""
+    """The least margin that is proven to hold with the confidence; coverage: its proven confidence, rounded down."""
 
     confidence: float
     moe: int | float | str
@@ -47,7 +49,7 @@ class MarginBody(BaseModel):
 
 
 class AccuracyBody(BaseModel):
-    """Of the sum's noise. variance and mean_absolute are rounded up; method is how its tails are found."""
+    """Accuracy of the sum's noise. variance and mean_absolute are rounded up; method names the tail analysis."""
 
     variance: float | None
     mean_absolute: float | None
@@ -58,28 +60,29 @@ class AccuracyBody(BaseModel):
 @router.post("", response_model=AccuracyBody, openapi_extra=examples.body(examples.ACCURACY))
 @in_helpers
 def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
-    """Tell how accurate noisy counts are.
+    """Compute the accuracy of noisy counts.
 
-    The variance, the mean absolute error and exact margins of error of one noisy cell or of a sum of many. Margins of
-    integer noise are whole, or texts of multiples of its granularity. Each rests on a certified bound of the tail, so
-    that no coverage is above the truth: on closed forms for one cell, for sums of up to 64 geometric cells and for
-    continuous noise, else on the characteristic function of the sum. Noise of a sum must have a variance of at most
-    2^200, of discrete_osgt 2^100, continuous noise parameters between 1e-100 and 1e100.
+    The answer has the variance, the mean absolute error and exact margins of error of one noisy cell or of a sum of
+    cells. Margins of integer noise are whole numbers, or texts of multiples of its granularity. Each margin rests on a
+    certified bound of the tail, so no coverage is above the truth. The bound is a closed form for one cell, for sums of
+    up to 64 geometric cells and for continuous noise; otherwise it comes from the characteristic function of the sum.
+    The noise of the sum must have a variance of at most 2^200, of discrete_osgt at most 2^100; parameters of continuous
+    noise must lie between 1e-100 and 1e100.
     """
     stated_as = mechanism_of(body.mechanism, "/mechanism")
     mechanism, unit = stated_as.simplest(), unit_of(stated_as)
     confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
     law = mechanism.noise_law()
     if law is not None and not mechanism.DRAWN:
-        found: ContinuousSum | Sum = _continuous(law, body.summed_cells)
+        noise: ContinuousSum | Sum = _continuous(law, body.summed_cells)
     else:
-        found = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
+        noise = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
     return ok(
         {
-            "variance": number_up(found.variance() * unit**2),
-            "mean_absolute": number_up(found.mean_size() * unit),
-            "margins": [_margin(found, confidence, unit) for confidence in confidences],
-            "method": found.method,
+            "variance": number_up(noise.variance() * unit**2),
+            "mean_absolute": number_up(noise.mean_size() * unit),
+            "margins": [_margin(noise, confidence, unit) for confidence in confidences],
+            "method": noise.method,
         }
     )
 
@@ -107,7 +110,7 @@ def _discrete(law: NoiseLaw, cells: int, excess: Fraction) -> Sum:
         raise InvalidInput.at("/mechanism", str(error)) from None
 
 
-def _margin(found: ContinuousSum | Sum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
-    margin, covered = found.margin(confidence)
+def _margin(noise: ContinuousSum | Sum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
+    margin, covered = noise.margin(confidence)
     moe = shown(margin, unit) if isinstance(margin, int) else number_up(margin)
     return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}

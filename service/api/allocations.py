@@ -1,4 +1,4 @@
-"""Dividing a budget over queries."""
+"""Route of allocations: a budget divided over queries."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -38,11 +38,11 @@ _KINDS: dict[str, Kind] = {
 }
 Objective = Literal["proportional", "max_error", "weighted_error"]
 MOST_QUERIES, MOST_SEARCHED, MOST_TIGHT = 100, 50, 16
-_WEIGHTS = Fraction(1, 10**6), Fraction(10**6)  # sensitivities are between the same
+_WEIGHTS = Fraction(1, 10**6), Fraction(10**6)  # sensitivities have the same limits
 
 
 class QueryTarget(Strict):
-    """A query with its weight, or with the margin of error that it is to have."""
+    """A query with its weight or its target margin of error."""
 
     name: Label
     weight: Exact | None = None
@@ -52,15 +52,16 @@ class QueryTarget(Strict):
 
 
 class AllocationTarget(Strict):
-    """A budget with weighted queries; or queries with margins of error, and perhaps a budget to hold them against."""
+    """A budget with weighted queries, or queries with margins of error and an optional budget for comparison."""
 
     budget: BudgetModel | None = None
     mechanism: Literal["geometric", "discrete_gaussian", "laplace", "gaussian"]
     queries: Annotated[list[QueryTarget], Field(min_length=1, max_length=MOST_QUERIES)]
     objective: Objective = Field(
         "proportional",
-        description="With weights. proportional: shares of it by weight. max_error: the largest weight times margin of"
-        " error as small as can be. weighted_error: the sum of weight times variance as small as can be.",
+        description="Only with weights. proportional: shares of the budget by weight. max_error: minimises the"
+        " largest product of weight and margin of error. weighted_error: minimises the sum of weight"
+        " times variance.",
     )
     confidence: Exact = "0.95"
 
@@ -77,7 +78,7 @@ class AllocationTarget(Strict):
 
 
 class QueryBody(BaseModel):
-    """A query's noise, its margin of error, and its share of the sum of costs (epsilon, or rho of Gaussian noise)."""
+    """A query's noise, its margin of error, and its share of the total cost (epsilon, or rho for Gaussian noise)."""
 
     name: str
     mechanism: Mechanism
@@ -87,11 +88,12 @@ class QueryBody(BaseModel):
 
 
 class AllocationBody(BaseModel):
-    """The queries, what they cost together, and the plan to register."""
+    """The queries, their total cost, and the plan to register."""
 
     queries: list[QueryBody]
     fits: bool | None = Field(
-        description="Whether an empty account with the budget admits the plan, under add_remove; null without a budget."
+        description="true where an empty account with the budget admits the plan, under add_remove; null without a"
+        " budget."
     )
     cost: GuaranteeBody
     plan: Plan
@@ -102,12 +104,13 @@ class AllocationBody(BaseModel):
 def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     """Divide a budget over queries.
 
-    With margins of error: the cheapest noise for each, what they cost together, and whether a budget, if one is given,
-    has room for it. With a budget in any definition and
-    weights: the least noise that an empty account with this budget admits as its first release under add_remove, never
-    more. In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians)
-    proportional shares are exact fractions of the budget. A weighted error is least in pure budgets for the pure loss,
-    in others for rho. At most 100 queries, 50 with max_error; of more than 16 no tight cost is computed.
+    With margins of error, the answer has the cheapest noise for each query and the total cost; if a budget is given, it
+    says if the budget admits that cost. With weights and a budget in any definition, the answer has the least noise
+    that an empty account with this budget admits as its first release under add_remove, never less noise.
+
+    In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians) proportional shares
+    are exact fractions of the budget. weighted_error uses the pure loss with pure budgets and rho with others. At most
+    100 queries are accepted, 50 with max_error. No tight cost is computed for more than 16.
     """
     kind, confidence = _KINDS[body.mechanism], _confidence(body.confidence)
     queries = _queries(body, kind)

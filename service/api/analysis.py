@@ -1,4 +1,4 @@
-"""Stateless computations: what a plan costs, and what one notion of privacy loss implies in another."""
+"""Routes of stateless computations: the cost of a plan, and conversions between notions of privacy loss."""
 
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -37,12 +37,12 @@ class Composition(Strict):
     neighbouring: Neighbouring = Neighbouring.ADD_REMOVE
     deltas: Annotated[list[Exact], Field(min_length=1, max_length=100)] = Field(default_factory=lambda: ["1e-10"])
     orders: Annotated[list[Exact], Field(min_length=1, max_length=1000)] | None = Field(
-        None, description="RDP orders to show, each above 1; by default a dozen usual ones."
+        None, description="RDP orders to show, each above 1; by default a dozen common ones."
     )
 
 
 class Conversion(Strict):
-    """One of rho, rdp and plan with delta or epsilon; or epsilon and delta with to."""
+    """Exactly one of rho, rdp and plan, with delta or epsilon; or epsilon and delta, with to."""
 
     rho: Exact | None = None
     rdp: RdpCurve | None = None
@@ -54,12 +54,12 @@ class Conversion(Strict):
 
     @model_validator(mode="after")
     def _one_question(self) -> "Conversion":
-        given = [name for name in ("rho", "rdp", "plan") if getattr(self, name) is not None]
+        sources = [name for name in ("rho", "rdp", "plan") if getattr(self, name) is not None]
         if self.to is not None:
-            if given or self.epsilon is None or self.delta is None:
+            if sources or self.epsilon is None or self.delta is None:
                 raise ValueError("expected epsilon and delta beside to, and none of rho, rdp and plan")
-        elif len(given) != 1:
-            raise ValueError(f"expected exactly one of rho, rdp and plan, or to, got {len(given)}")
+        elif len(sources) != 1:
+            raise ValueError(f"expected exactly one of rho, rdp and plan, or to, got {len(sources)}")
         elif (self.epsilon is None) == (self.delta is None):
             raise ValueError("expected exactly one of epsilon and delta")
         return self
@@ -74,7 +74,7 @@ class DeltaFigure(BaseModel):
 
 
 class DeltaBody(DeltaFigure):
-    """The least delta at the epsilon asked for and the analysis that gives it; then what every analysis gives."""
+    """The least delta at the given epsilon and the analysis that gives it, followed by every analysis."""
 
     analyses: list[DeltaFigure]
 
@@ -87,7 +87,7 @@ class RhoFigure(BaseModel):
 
 
 class RhoBody(BaseModel):
-    """The largest rho whose zCDP guarantee implies the (epsilon, delta) asked for; then what every analysis gives.
+    """The largest rho whose zCDP guarantee implies the given (epsilon, delta), followed by every analysis.
 
     Only zcdp and analytic hold for every zCDP mechanism: tight is the largest rho of continuous Gaussian noise.
     """
@@ -99,7 +99,7 @@ class RhoBody(BaseModel):
 @router.post(
     "/compositions",
     response_model=GuaranteeBody,
-    responses=pictures.responses("The guarantee; its privacy profile or its Rényi curve as SVG or PNG."),
+    responses=pictures.responses("The guarantee; or its privacy profile or Rényi curve as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPOSITION),
 )
 @in_helpers
@@ -107,13 +107,13 @@ def compose(
     body: Composition,
     request: Request,
     _: CurrentPrincipal,
-    picture: Annotated[OfGuarantee, Query(description="Which picture, where one is asked for.")] = "profile",
+    picture: Annotated[OfGuarantee, Query(description="The kind of picture, where Accept asks for one.")] = "profile",
 ) -> Response:
     """Price a plan.
 
     Nothing is stored. Every figure is an upper bound under the given neighbouring relation. With Accept: image/svg+xml
-    or image/png a picture: the privacy profile, at the deltas of the request or, of one alone, from 1e-12 to 0.3, or
-    the Rényi curve.
+    or image/png the answer is a picture of the privacy profile or of the Rényi curve. The profile is drawn at the
+    request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
     """
     plan = plan_of(body.plan, "/plan")
     check_relation(plan, body.neighbouring, "/plan")
@@ -137,8 +137,9 @@ def compose(
 def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response:
     """Convert between notions of privacy loss.
 
-    With delta: the whole guarantee of rho, of an RDP curve or of a plan. With epsilon: the least delta.
-    With to = zcdp: the largest rho that implies (epsilon, delta). Each time also by every single analysis.
+    With delta, the answer is the whole guarantee of rho, of an RDP curve or of a plan. With epsilon, it is the least
+    delta. With to = zcdp, it is the largest rho that implies (epsilon, delta). Each answer also lists every single
+    analysis.
     """
     if body.epsilon is not None:
         epsilon = parse_exact(body.epsilon)
@@ -153,7 +154,7 @@ def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response
     _check_work(request, plan, orders, deltas)
     if body.epsilon is None:
         return ok(cost_of(plan, body.neighbouring, deltas, orders))
-    figures = [_delta_figure(found) for found in deltas_at(plan, body.neighbouring, epsilon)]
+    figures = [_delta_figure(figure) for figure in deltas_at(plan, body.neighbouring, epsilon)]
     return ok(figures[0] | {"analyses": figures})
 
 
@@ -162,9 +163,9 @@ def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], delt
     check_work(most, effort.of_guarantee(condense(plan), len(orders), len(deltas)), "/plan")
 
 
-def _delta_figure(found: AtEpsilon) -> dict[str, Any]:
-    figure = {"delta": None if found.delta.nats is None else number_up(found.delta.nats), "via": found.via}
-    return figure if found.method is None else figure | {"method": found.method}
+def _delta_figure(statement: AtEpsilon) -> dict[str, Any]:
+    figure = {"delta": None if statement.delta.nats is None else number_up(statement.delta.nats), "via": statement.via}
+    return figure if statement.method is None else figure | {"method": statement.method}
 
 
 def _rhos(epsilon: Fraction, delta: Fraction) -> dict[str, Any]:
@@ -177,18 +178,18 @@ def _rhos(epsilon: Fraction, delta: Fraction) -> dict[str, Any]:
 
 
 def _plan(body: Conversion) -> Plan:
-    """What is asked about: a plan, or a mechanism known only by its guarantee."""
+    """Return the plan of a conversion: the given one, or a mechanism that is declared by its guarantee alone."""
     if body.plan is not None:
         plan = plan_of(body.plan, "/plan")
         check_relation(plan, body.neighbouring, "/plan")
         return plan
-    stated = document_of(body)
-    guarantee = read_declaration({name: stated[name] for name in ("rho", "rdp") if name in stated}, "")
+    document = document_of(body)
+    guarantee = read_declaration({name: document[name] for name in ("rho", "rdp") if name in document}, "")
     return Declared(guarantee=guarantee, reference="as asked")
 
 
 def _curve_orders(body: Conversion) -> tuple[Fraction, ...]:
-    """An RDP curve is shown at its own orders: between and above them it says less."""
+    """Return the orders of the RDP curve of a conversion; a result at other orders would be weaker."""
     return USUAL_ORDERS if body.rdp is None else tuple(sorted(parse_exact(point.alpha) for point in body.rdp))
 
 

@@ -1,7 +1,8 @@
-"""Where a column's buffers are among those of an Arrow record batch: after those of all columns before it.
+"""The place of a column's buffers in an Arrow record batch: after those of all columns before it.
 
 Each array of a batch has a node and, by its layout, a fixed number of buffers ("Arrow Columnar Format", "Buffer Listing
-for Each Layout"), children after their parent. Views have as many more as the batch says, for each of them by itself.
+for Each Layout"), children after their parent. Each array of views has additional buffers, whose number the batch
+states.
 """
 
 from typing import NamedTuple
@@ -13,20 +14,23 @@ from service.errors import InvalidInput
 
 
 class Place(NamedTuple):
-    """The number of a column's node and of its buffer of values, the latter without those that views have more."""
+    """The numbers of a column's node and of its value buffer; the latter does not count the extra buffers of views."""
 
     node: int
     buffer: int
-    views: int  # how many of them come before
+    views: int  # arrays of views before it
 
 
 def place_of(schema: pa.Schema, column: int, *, before_5: bool) -> Place:
-    """The place of a column of fixed width.
+    """Return the place of a column of fixed width.
 
-    ``before_5``: up to version 4 of the format unions had a buffer more.
+    Args:
+        schema: the schema of the stream.
+        column: the number of the column.
+        before_5: the stream has version 4 of the format or earlier, in which unions had one more buffer.
 
     Raises:
-        InvalidInput: a column before it has a type whose layout is not known here.
+        InvalidInput: a column before it has a type whose layout is unknown here.
     """
     node = buffer = views = 0
     pending = [schema.field(number).type for number in range(column)]
@@ -38,9 +42,9 @@ def place_of(schema: pa.Schema, column: int, *, before_5: bool) -> Place:
         node += 1
         buffer += _own_buffers(kind) + (before_5 and types.is_union(kind))
         views += types.is_string_view(kind) or types.is_binary_view(kind)
-        if not types.is_dictionary(kind):  # its values are in a message of their own
+        if not types.is_dictionary(kind):  # the values of a dictionary are in a separate message
             pending += (kind.field(number).type for number in range(kind.num_fields))
-    return Place(node, buffer + 1, views)  # the first of its two says what is null
+    return Place(node, buffer + 1, views)  # the first of its two buffers marks nulls
 
 
 def _own_buffers(kind: pa.DataType) -> int:
@@ -57,4 +61,4 @@ def _own_buffers(kind: pa.DataType) -> int:
     views = (types.is_string_view, types.is_binary_view)
     if fixed or any(test(kind) for test in (*others, *views)):
         return 2
-    raise InvalidInput.at("", "expected columns whose types have a layout that is known here")
+    raise InvalidInput.at("", "expected columns of types whose buffer layout this service knows")

@@ -1,7 +1,7 @@
-"""What an Arrow stream's metadata may make a reader build, checked before Arrow's own reader sees them.
+"""Checks of an Arrow stream's metadata, before Arrow's own reader sees them.
 
-Flatbuffers may refer to one table or text from many places, and whoever reads them has it as often: a few kilobytes
-could be a terabyte. So what is there is followed here, without copying, and has to be as small as its bytes.
+Flatbuffers may refer to one table or text from many places, and a reader then builds it as many times: a few kilobytes
+could unfold to a terabyte. The checks follow the references without copying, and the total must not exceed the bytes.
 """
 
 import struct
@@ -11,8 +11,8 @@ from service.api.flatbuffer import Table, integer
 from service.errors import InvalidInput, TooLarge
 
 MARK = 0xFFFFFFFF  # before each message
-MOST_MESSAGES = 20_000  # whatever rows they say they have: a GiB of counts in batches of Spark's has 13,422
-# Record batches: each is worked on by itself. Spark writes 10,000 rows in one, pyarrow 65,536 and more.
+MOST_MESSAGES = 20_000  # a GiB of counts in Spark's batches has 13,422
+# Record batches are processed one by one. Spark writes 10,000 rows in one, pyarrow 65,536 and more.
 FEW_BATCHES, ROWS_OF_MORE = 100, 1000
 MOST_FIELDS = 10_000
 MOST_SCHEMA = 1 << 24  # bytes
@@ -21,12 +21,15 @@ _SCHEMA, _RECORD_BATCH, _TIMESTAMP = 1, 3, 10  # MessageHeader and Type of the f
 
 
 def check_metadata(data: memoryview) -> None:
-    """Follow a stream from message to message.
+    """Follow a stream from message to message and check its metadata.
+
+    Args:
+        data: the stream.
 
     Raises:
-        InvalidInput: it does not begin as one, or has too many record batches for its rows.
-        TooLarge: it has more messages or columns than it may.
-        struct.error: a message is not framed as the format says, or says something many times over.
+        InvalidInput: the data do not begin as a stream, or have too many record batches for their rows.
+        TooLarge: there are more messages or columns than the limits allow.
+        struct.error: a message is not framed as the format requires, or refers to a text several times.
     """
     if len(data) < 4 or integer(data, "<I", 0) != MARK:
         raise InvalidInput.at("", "expected an Arrow IPC stream, in the format since version 0.15")
@@ -36,10 +39,10 @@ def check_metadata(data: memoryview) -> None:
         if size == 0 and mark == MARK:
             break
         if mark != MARK or not 0 < size <= len(data) - at - 8:
-            raise struct.error("a message that is not framed as the format says")
+            raise struct.error("the frame of a message breaks the format")
         if number > MOST_MESSAGES:
             raise TooLarge(f"expected at most {MOST_MESSAGES} record batches and dictionaries")
-        body, held = _checked(data[at + 8 : at + 8 + size])
+        body, held = _check_message(data[at + 8 : at + 8 + size])
         if held is not None:
             batches, rows = batches + 1, rows + held
         at, number = at + 8 + size + body, number + 1
@@ -48,10 +51,10 @@ def check_metadata(data: memoryview) -> None:
         raise InvalidInput.at("", f"{detail}: {most}, got {batches}")
 
 
-def _checked(metadata: memoryview) -> tuple[int, int | None]:
-    """The length of a message's body, and a record batch's rows; raises where its metadata say more than they are."""
+def _check_message(metadata: memoryview) -> tuple[int, int | None]:
+    """Return the length of a message's body and the rows of a record batch; raise where metadata exceed their bytes."""
     message = Table.root(metadata, 0)
-    left = len(metadata) - _noted(message, 4)
+    bytes_left = len(metadata) - _custom_metadata_bytes(message, 4)
     kind, rows = message.integer(1, "<B"), None
     if kind == _RECORD_BATCH:
         rows = max(0, message.required_table(2).integer(0, "<q"))
@@ -59,22 +62,22 @@ def _checked(metadata: memoryview) -> tuple[int, int | None]:
         if len(metadata) > MOST_SCHEMA:
             raise TooLarge(f"expected a schema of at most {MOST_SCHEMA} bytes")
         schema = message.required_table(2)
-        left -= _noted(schema, 2) + _named(schema)
+        bytes_left -= _custom_metadata_bytes(schema, 2) + _text_bytes(schema)
     body = message.integer(3, "<q")
-    if left < 0 or body < 0:
-        raise struct.error("texts that are said more than once")
+    if bytes_left < 0 or body < 0:
+        raise struct.error("metadata refer to a text more than once")
     return body, rows
 
 
-def _named(schema: Table) -> int:
-    """The bytes of all texts of a schema's fields."""
+def _text_bytes(schema: Table) -> int:
+    """Return the total bytes of the texts of a schema's fields."""
     pending = list(islice(schema.tables(1), MOST_FIELDS + 1))
     fields = total = 0
     while pending:
         if (fields := fields + 1) > MOST_FIELDS:
-            raise TooLarge(f"expected a schema of at most {MOST_FIELDS} columns, with those within others")
+            raise TooLarge(f"expected a schema of at most {MOST_FIELDS} columns, nested ones included")
         field = pending.pop()
-        total += field.vector(0)[1] + _noted(field, 6)
+        total += field.vector(0)[1] + _custom_metadata_bytes(field, 6)
         kind = field.table(3)
         if kind is not None and field.integer(2, "<B") == _TIMESTAMP:
             total += kind.vector(1)[1]
@@ -82,6 +85,6 @@ def _named(schema: Table) -> int:
     return total
 
 
-def _noted(table: Table, number: int) -> int:
-    """The bytes of the names and values of some custom metadata."""
+def _custom_metadata_bytes(table: Table, number: int) -> int:
+    """Return the bytes of the names and values of some custom metadata."""
     return sum(pair.vector(0)[1] + pair.vector(1)[1] + 8 for pair in table.tables(number))

@@ -1,4 +1,4 @@
-"""Whole tables from Arrow IPC streams whose columns are all known beforehand, read as views of the stream."""
+"""Whole tables from Arrow IPC streams with known columns, read as views of the stream."""
 
 import struct
 from collections.abc import Callable
@@ -10,20 +10,27 @@ from service.api.flatbuffer import Table, integer
 from service.api.room import Take
 from service.errors import InvalidInput, TooLarge
 
-# Bytes beside the stream at most: the table, what is taken out of it, and each row's name as Python's text.
+# Upper bound on the bytes beside the stream: the table, the values read from it, and each row's name as Python text.
 _A_BYTE, _A_ROW = 4, 500
 
 
 def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Schema], None], take: Take) -> pa.Table:
-    """The table of one whole stream, every value of it validated.
+    """Return the table of one whole stream, with every value validated.
 
-    A stream is untrusted: before anything is decompressed, ``check`` has seen the schema, and all that it unfolds to
-    is measured. Nothing of what Arrow says in its errors is passed on, since it may quote values.
+    A stream is untrusted. ``check`` sees the schema, and the decompressed size is measured, before anything is
+    decompressed. Arrow's own error messages are not passed on, since they may quote values.
+
+    Args:
+        body: the stream.
+        most_bytes: the limit on the decompressed table, in bytes.
+        check: raises InvalidInput for a schema that is not accepted.
+        take: reserves so many bytes of the shared memory limit.
 
     Raises:
-        InvalidInput: it is not one whole stream, or whatever ``check`` raises.
-        TooLarge: it unfolds to more than ``most_bytes``, or has too many batches, or there is never room for it.
-        Unavailable: there is no room for it now.
+        InvalidInput: the body is not one whole stream, or ``check`` refuses its schema.
+        TooLarge: the table decompresses to more than ``most_bytes``, has too many batches, or needs more memory than
+            one principal may take.
+        Unavailable: the memory is in use by other requests.
     """
     buffer = pa.py_buffer(body)
     try:
@@ -38,7 +45,7 @@ def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Sch
 
 
 def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], None]) -> int:
-    """The bytes of memory that a stream takes beside its own."""
+    """Return the bytes of memory that a stream takes beside its own."""
     source, data = pa.BufferReader(buffer), memoryview(buffer)
     messages = pa.ipc.MessageReader.open_stream(source)
     schema, end, total, rows = next(messages, None), source.tell(), 0, 0
@@ -50,27 +57,29 @@ def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], No
             raise InvalidInput.at("", "expected record batches and no dictionaries")
         start, end = end, source.tell()
         header = Table.root(data, start + 8).required_table(2)
-        total += _unfolded(data, header, start, end)
+        total += _decompressed_bytes(data, header, start, end)
         rows += max(0, header.integer(0, "<q"))
-        if max(total, rows // 8) > most_bytes:  # a row has a bit at least
-            raise TooLarge("expected a table that takes at most the limit of a stream when it is decompressed")
+        if max(total, rows // 8) > most_bytes:  # a row takes at least one bit
+            raise TooLarge("expected a table that takes at most the stream limit when it is decompressed")
     if source.tell() == end:
-        raise InvalidInput.at("", "expected an Arrow IPC stream with its end-of-stream marker; it breaks off")
+        raise InvalidInput.at(
+            "", "expected an Arrow IPC stream with its end-of-stream marker; the stream ends without one"
+        )
     if source.tell() != len(data):
         raise InvalidInput.at("", "expected one Arrow IPC stream and nothing after it")
     return _A_BYTE * total + _A_ROW * rows
 
 
-def _unfolded(data: memoryview, header: Table, start: int, end: int) -> int:
-    """The bytes of a record batch's buffers when they are decompressed, as far as they say."""
-    listed = header.pairs(2)
+def _decompressed_bytes(data: memoryview, header: Table, start: int, end: int) -> int:
+    """Return the decompressed bytes of a record batch's buffers, as the batch states them."""
+    descriptors = header.pairs(2)
     if header.table(3) is None:
-        return sum(max(length, 0) for length in listed[:, 1].tolist())
+        return sum(max(length, 0) for length in descriptors[:, 1].tolist())
     body, total = start + 8 + integer(data, "<i", start + 4), 0
-    for offset, length in listed.tolist():
+    for offset, length in descriptors.tolist():
         if length > 0:
             if offset < 0 or body + offset + 8 > end:
-                raise struct.error("a buffer that is not in the body")
-            whole = integer(data, "<q", body + offset)  # -1: this buffer is not compressed
+                raise struct.error("a buffer lies outside the body")
+            whole = integer(data, "<q", body + offset)  # -1: the buffer is not compressed
             total += max(whole, length)
     return total

@@ -1,4 +1,4 @@
-"""Who asks: bearer keys, or an issuer's tokens, with three roles, checked before anything else is looked at."""
+"""Authentication of bearer keys and of an issuer's tokens, with three roles, before any other work on a request."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +19,12 @@ from service.ledger.keys import Principal, authenticate
 from service.ledger.secret import Secret
 from service.ledger.uses import Uses
 
-_PAUSE = 1.0  # seconds that a key waits to be told that its clients hang up too often
-_THREADS = 8  # a pool of their own: a request is authenticated although all other threads wait
+_PAUSE = 1.0  # seconds that a request waits when its key's clients hang up too often
+_THREADS = 8  # a separate pool: authentication goes on while all other threads wait
 
 
 class Authentication:
-    """ASGI middleware: below /v1 nothing is routed, parsed or validated without a valid key."""
+    """ASGI middleware that lets no request below /v1 be routed, parsed or validated without a valid key."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class Authentication:
         self.app, self.database, self.secret, self.uses = app, database, secret, uses
         self.tokens, self.throttle = tokens, throttle
         self.threads = ThreadPoolExecutor(_THREADS, "authentication")
-        self.suspects = ThreadPoolExecutor(1, "suspects")  # one at a time, however many wrong keys come
-        # SQLite answers from memory in a tenth of the time that a thread takes to be woken twice.
+        self.suspects = ThreadPoolExecutor(1, "suspects")  # one at a time, however many invalid keys come
+        # An SQLite lookup is served from memory in a tenth of the time that it takes to wake a thread.
         self.inline = database.kind == "sqlite"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,36 +53,36 @@ class Authentication:
         await self.app(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> None:
-        """Find out whose request it is, unless it comes too often."""
+        """Find the principal of a request and apply the rate limits."""
         address, token = (scope.get("client") or ("",))[0], _token(scope)
         try:
-            self.throttle.check_patience(token)
+            self.throttle.check_abandoned(token)
         except TooManyRequests:
-            await asyncio.sleep(_PAUSE)  # or whoever is answered sooner comes again the sooner
+            await asyncio.sleep(_PAUSE)  # an earlier answer would only bring the next attempt sooner
             raise
         threads = self.suspects if self.throttle.is_suspect(address, token) else self.threads
         try:
             principal = await self._principal(token, threads)
         except Unauthenticated:
-            self.throttle.failed(address)
+            self.throttle.count_invalid(address)
             raise
         state = scope.setdefault("state", {})
-        state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.gave_up, token)
+        state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.count_abandoned, token)
         visit = state.get(PAGE, state)
-        if not visit.get("counted"):  # a page is one request, however much it asks for
-            self.throttle.passed(token, principal.key_id or principal.name)
+        if not visit.get("counted"):  # a page counts as one request, with all its calls
+            self.throttle.count_valid(token, principal.key_id or principal.name)
             visit["counted"] = True
 
     async def _principal(self, token: str, threads: ThreadPoolExecutor) -> Principal:
         if not token:
-            raise Unauthenticated("expected the header Authorization: Bearer <key>, once")
+            raise Unauthenticated("expected exactly one header Authorization: Bearer <key>")
         if self.tokens is not None and is_token(token):
             return await self.tokens.principal(token)
         if self.inline:
-            return self._keeper(token)
-        return await asyncio.get_running_loop().run_in_executor(threads, self._keeper, token)
+            return self._key_principal(token)
+        return await asyncio.get_running_loop().run_in_executor(threads, self._key_principal, token)
 
-    def _keeper(self, key: str) -> Principal:
+    def _key_principal(self, key: str) -> Principal:
         now = clock.now()
         principal = authenticate(self.database, self.secret, key, now)
         if principal is None:
@@ -93,14 +93,14 @@ class Authentication:
 
 
 def _token(scope: Scope) -> str:
-    """The bearer token; empty where there is none, or more than one."""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+    """Return the bearer token; empty where there is none, or more than one."""
+    headers = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, token = headers[0].decode("latin-1").partition(" ") if len(headers) == 1 else ("", "", "")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 async def current_principal(request: Request) -> Principal:
-    """Whom the middleware let in; async, as FastAPI would give it a thread otherwise."""
+    """Return the principal that the middleware admitted; async, since FastAPI would otherwise use a thread."""
     principal: Principal = request.state.principal
     return principal
 
@@ -111,10 +111,15 @@ CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
 def require(principal: Principal, role: Role, account: str | None = None) -> None:
     """Refuse a key whose role is too low, or that is limited to other accounts.
 
+    Args:
+        principal: the caller.
+        role: the least role that the operation needs.
+        account: the account that the operation touches.
+
     Raises:
-        Forbidden: it may not do this.
+        Forbidden: the key lacks the role, or does not reach the account.
     """
     if not principal.may_act_as(role):
         raise Forbidden(f"expected a key with the role {role}, got {principal.role}")
     if account is not None and not principal.may_use(account):
-        raise Forbidden("the key is limited to other accounts")
+        raise Forbidden("the key is limited to other accounts; use a key that reaches this account")

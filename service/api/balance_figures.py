@@ -1,4 +1,4 @@
-"""Pictures of budgets and guarantees, made of the same figures as the JSON answers."""
+"""Pictures of budgets and guarantees, drawn from the figures of the JSON answers."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,27 +14,29 @@ from service.api.pictures import Caption
 from service.privacy.numbers import parse_exact
 
 OfGuarantee = Literal["profile", "rdp"]
-"""The pictures that a guarantee has: the privacy profile, epsilon against delta, and the Rényi curve."""
+"""The pictures of a guarantee: the privacy profile, epsilon against delta, and the Rényi curve."""
 OfBalance = Literal["spending", "profile", "rdp"]
 
 PROFILE_DELTAS = tuple(parse_exact(f"{digit}e-{place}") for place in range(1, 13) for digit in (3, 1))
-"""Where a profile is drawn unless the request says at which deltas."""
+"""The default deltas of a privacy profile."""
 
 _VIA = {"zcdp": "zCDP", "rdp": "RDP", "pure": "pure", "analytic": "zCDP, analytic", "tight": "tight"}
 
 
-_UNEVEN = " Epsilon is no sum here: of equal releases it can grow fast at first and slowly later."
+_UNEVEN = " Epsilons do not add up here: with equal releases the total can grow fast at first and slowly later."
 
 
-def drawn_at(of: OfGuarantee, asked: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """The deltas that a picture needs: of a profile those asked for, but one alone makes no curve without others."""
+def drawn_at(of: OfGuarantee, deltas: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Return the deltas that a picture needs: those of the request, with the default ones beside a single delta."""
     if of == "rdp":
         return ()
-    return tuple(asked) if len(asked) > 1 else (*PROFILE_DELTAS, *(one for one in asked if one not in PROFILE_DELTAS))
+    return (
+        tuple(deltas) if len(deltas) > 1 else (*PROFILE_DELTAS, *(one for one in deltas if one not in PROFILE_DELTAS))
+    )
 
 
 def spending_picture(history: dict[str, Any], kind: str) -> Response:
-    """How a budget was used up: what was left after each entry, what was spent, and the cap."""
+    """Draw a budget over time: what was left after each entry, what was spent, and the cap."""
     points = history["points"]
     figure = "rho" if history["budget"]["definition"] == "zcdp" else "epsilon"
     times = [datetime.fromisoformat(point["at"]) for point in points]
@@ -61,7 +63,14 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
 
 
 def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kind: str) -> Response:
-    """A guarantee of ``what``: its profile, a line for each analysis, or its Rényi curve."""
+    """Draw a guarantee: its profile, with a line for each analysis, or its Rényi curve.
+
+    Args:
+        guarantee: the fields of GUARANTEE.
+        of: the picture to draw.
+        what: the subject, for the title.
+        kind: the media type.
+    """
     if of == "rdp":
         panel, description = _rdp(guarantee, what)
     else:
@@ -72,28 +81,28 @@ def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kin
 def _profile(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
     lines = []
     for via, label in _VIA.items():
-        found = sorted((one["delta"], one["epsilon"]) for one in guarantee["approximate"] if one["via"] == via)
-        if found:
-            lines.append(Line(label, [epsilon for _, epsilon in found], [delta for delta, _ in found], "-"))
+        points = sorted((one["delta"], one["epsilon"]) for one in guarantee["approximate"] if one["via"] == via)
+        if points:
+            lines.append(Line(label, [epsilon for _, epsilon in points], [delta for delta, _ in points], "-"))
     best = [(one["delta"], one["fixed"]["epsilon"]) for one in guarantee["best"] if one["fixed"] is not None]
-    said = "; ".join(
+    summary = "; ".join(
         f"epsilon {_short(epsilon, ROUND_CEILING)} at delta {delta}" for delta, epsilon in _few(sorted(best))
     )
     panel = Panel(f"Privacy profile of {what}", "epsilon", "delta", lines, ("linear", "log"))
-    return panel, f"Upper bounds by each analysis. The least: {said or 'none is finite'}."
+    return panel, f"Upper bounds by each analysis. The least epsilons: {summary or 'none is finite'}."
 
 
 def _rdp(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
-    found = [(one["alpha"], one["epsilon"]) for one in guarantee["rdp"] if one["epsilon"] is not None]
-    line = Line("Rényi divergence", [alpha for alpha, _ in found], [epsilon for _, epsilon in found], "o-")
-    scales = ("log", "log") if all(epsilon > 0 for _, epsilon in found) else ("log", "linear")
-    said = "; ".join(f"{_short(epsilon, ROUND_CEILING)} at order {alpha:g}" for alpha, epsilon in _few(found))
+    points = [(one["alpha"], one["epsilon"]) for one in guarantee["rdp"] if one["epsilon"] is not None]
+    line = Line("Rényi divergence", [alpha for alpha, _ in points], [epsilon for _, epsilon in points], "o-")
+    scales = ("log", "log") if all(epsilon > 0 for _, epsilon in points) else ("log", "linear")
+    summary = "; ".join(f"{_short(epsilon, ROUND_CEILING)} at order {alpha:g}" for alpha, epsilon in _few(points))
     panel = Panel(f"Rényi curve of {what}", "order", "epsilon (nats)", [line], scales)
-    return panel, f"Upper bounds. {said or 'None is finite'}."
+    return panel, f"Upper bounds. {summary or 'None is finite'}."
 
 
 def _short(value: float, rounding: str) -> str:
-    """Six digits, rounded to the safe side."""
+    """Return a figure with six digits, rounded to the safe side."""
     return f"{Context(prec=6, rounding=rounding).create_decimal(repr(value)):g}"
 
 

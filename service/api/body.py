@@ -1,4 +1,4 @@
-"""How requests are read: JSON without any rounding, and nothing that the operation does not know."""
+"""Request parsing: JSON without any rounding, and no field that the operation does not know."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api import problems
-from service.api.context import FINISH, IN_HELPERS, PRICES_ONLY, Elsewhere, change_of
+from service.api.context import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
 from service.api.exact import LARGEST_SHORT, Short
 from service.api.helpers import Helped
 from service.api.json_size import HELD, check_items, check_size, items_in
@@ -30,24 +30,25 @@ from service.api.room import room_of
 from service.api.throttle import GIVEN_UP
 from service.errors import Fault, InvalidInput, NotFound, TooLarge, UnsupportedMediaType
 
-# Bytes from which reading leaves the event loop: up to it the densest exact numbers take a millisecond.
+# Bytes from which reading leaves the event loop: the densest exact numbers below it take a millisecond.
 _LARGE = 1 << 9
-_STEP = 1 << 20  # after which the items that have come are counted
-_LONG = 1 << 14  # from which a helper reads it, where one can: a plan in it takes tens of milliseconds
-_MOST_FAULTS = 1000  # of a large body; to say millions takes minutes and gigabytes
-_ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # of plans that were read before, under the limits of that time
-# An escape and, where it is half of a pair, its other half; the group is of one that stands alone.
+_STEP = 1 << 20  # bytes after which the received items are counted
+# bytes from which a helper reads the body where it can: a plan of that length takes tens of milliseconds
+_LONG = 1 << 14
+_MOST_FAULTS = 1000  # reported of a large body: to write out millions takes minutes and gigabytes
+_ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # for plans that were read before, under the limits of that time
+# An escape and, for half of a surrogate pair, its other half; the group matches a lone half.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses unknown query parameters and reads its body exactly."""
+    """Route class that refuses unknown query parameters and reads the body exactly."""
 
     media_types = "application/json"
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler behind our reading of the request."""
+        """Return FastAPI's handler behind the service's own reading of the request."""
         handle = super().get_route_handler()
         queries = [
             parameter for parameter in get_flat_params(self.dependant) if isinstance(parameter.field_info, Query)
@@ -69,7 +70,7 @@ class StrictRoute(APIRoute):
 
         async def read_and_handle(request: Request) -> Response:
             if reads_body:
-                self._check_media_type(request)  # first: of another type the query may be another, too
+                self._check_media_type(request)  # first, since the query may differ for another media type
             _check_address(request, known, lists)
             state, body = request.app.state, b""
             if reads_body:
@@ -88,71 +89,71 @@ class StrictRoute(APIRoute):
                 return await helped(request, body)
             if finish is not None and len(body) > _LONG and state.helpers is not None:
                 await check_kept(request)
-                return await _read_elsewhere(request, body, finish)
+                return await _read_in_helper(request, body, finish)
             async with state.turns.place(request.state.principal.name):
-                if reads_body:  # FastAPI takes a model as it is; others it reads, on the event loop
+                if reads_body:  # FastAPI takes a model as it is; it would parse anything else on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
                 await check_kept(request)
-                with suppress(Elsewhere):
+                with suppress(AnswerInHelper):
                     return await handle(request)
             return await helped(request, body)
 
         return read_and_handle
 
     def _check_media_type(self, request: Request) -> None:
-        given = media_type(request.scope)
-        if given != "application/json":
-            raise UnsupportedMediaType(f"expected {self.media_types}, got {given or 'no Content-Type'}")
+        received = media_type(request.scope)
+        if received != "application/json":
+            raise UnsupportedMediaType(f"expected {self.media_types}, got {received or 'no Content-Type'}")
 
 
 class OnlyRoute(StrictRoute):
-    """A route of an address that an item could be named by: other methods are refused there, and nothing is looked for.
+    """Route class for an address that an item's name would match too: it answers other methods with 405.
 
-    It stands before those of items.
+    It must be listed before the routes of items.
     """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Every request to the address comes here."""
-        match, found = super().matches(scope)
-        return (Match.FULL if match is Match.PARTIAL else match), found
+        """Match every request to the address, whatever its method."""
+        match, child_scope = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
 
 
 class StreamRoute(StrictRoute):
-    """A route for one media type, beside that for JSON at the same address; its body is left as bytes."""
+    """Route class for one media type, beside the JSON route of the same address; the body stays bytes."""
 
     media_type: ClassVar[str]
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Only requests with a body of the media type come here."""
+        """Match only requests whose body has the media type."""
         return super().matches(scope) if media_type(scope) == self.media_type else (Match.NONE, {})
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler behind our reading of the body."""
+        """Return the handler behind the service's own reading of the body."""
         handle = super().get_route_handler()
 
         async def read_and_handle(request: Request) -> Response:
-            body = bytearray()  # it grows in place: joining what came would take the memory twice
+            body = bytearray()  # extended in place: joining the parts would take the memory twice
             try:
                 async for part in request.stream():
                     body += part
             except ClientDisconnect:
-                raise _hung_up() from None
-            request._body = body  # type: ignore[assignment] # what `await request.body()` gives from here on
+                raise _incomplete_body() from None
+            request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
             return await handle(request)
 
         return read_and_handle
 
 
 def media_type(scope: Scope) -> str:
-    """The media type of a request's body, without parameters; empty where it has none."""
-    given = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
-    text: str = given.decode("latin-1")
+    """Return the media type of a request's body, without parameters; empty where it has none."""
+    header = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
+    text: str = header.decode("latin-1")
     return text.partition(";")[0].strip().lower()
 
 
 def _check_address(request: Request, known: frozenset[str], lists: frozenset[str]) -> None:
     for kind, name in request.path_params.items():
-        if "\0" in name:  # nothing has such a name, and PostgreSQL does not even take it in a question
+        if "\0" in name:  # no name holds NUL, and PostgreSQL does not accept one even in a query
             raise NotFound(kind, name)
     faults = [
         Fault(f"/query/{_escaped(name)}", "unknown query parameter" if name not in known else "expected once")
@@ -163,45 +164,45 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
         raise InvalidInput(faults)
 
 
-async def _read_elsewhere(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
+async def _read_in_helper(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
     change, state = await change_of(request, request.headers.get("Idempotency-Key")), request.app.state
-    found = await state.helpers.read(request, body)
-    if isinstance(found, Response):
-        return found
+    result = await state.helpers.read(request, body)
+    if isinstance(result, Response):
+        return result
     async with state.turns.place(request.state.principal.name):
-        answer: Response = await change.in_thread(partial(finish, change, found))
+        answer: Response = await change.in_thread(partial(finish, change, result))
     return answer
 
 
 async def _whole_body(request: Request, largest: int, most_items: int) -> bytes:
-    """The body; one that is too long, or has too many items, is not read to its end.
+    """Read a body; stop early where it is too long or has too many items.
 
     Raises:
-        TooLarge: it is.
+        TooLarge: the body is too long or has too many items.
         InvalidInput: the client has hung up.
     """
-    body, counted, items = bytearray(), 0, 0
+    body, measured, items = bytearray(), 0, 0
     try:
         async for part in request.stream():
             body += part
             if len(body) > largest:
                 raise TooLarge(f"expected a body of at most {largest} bytes for this operation")
-            if len(body) - counted >= _STEP:
-                items += await to_thread.run_sync(items_in, bytes(memoryview(body)[counted:]))
-                counted = len(body)
+            if len(body) - measured >= _STEP:
+                items += await to_thread.run_sync(items_in, bytes(memoryview(body)[measured:]))
+                measured = len(body)
                 check_items(items, most_items)
-    except ClientDisconnect:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
+    except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
         request.scope["state"].get(GIVEN_UP, lambda: None)()
-        raise _hung_up() from None
-    request._body = body  # type: ignore[assignment] # what `await request.body()` gives from here on
-    return body  # type: ignore[return-value] # a copy would hold the interpreter for as long as it takes
+        raise _incomplete_body() from None
+    request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
+    return body  # type: ignore[return-value] # a copy would hold the interpreter while it is made
 
 
 def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:
-    """A large body as an operation's model.
+    """Parse a large body as an operation's model.
 
     Raises:
-        InvalidInput: it is no JSON, or none that the operation reads.
+        InvalidInput: the body is not JSON, or the operation does not accept it.
     """
     parsed = parse(body)
     try:
@@ -209,20 +210,22 @@ def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:
     except ValidationError as error:
         number = error.error_count()
         if number > _MOST_FAULTS:
-            raise InvalidInput.at("", f"expected what the operation reads; {number} things are wrong") from None
+            raise InvalidInput.at(
+                "", f"expected a body that the operation accepts; {number} faults were found"
+            ) from None
         raise InvalidInput(problems.faults_of(error, parsed)) from None
 
 
-def _hung_up() -> InvalidInput:
+def _incomplete_body() -> InvalidInput:
     return InvalidInput.at("", "expected the whole body")
 
 
 def parse(body: bytes) -> Any:
-    """JSON as RFC 8259 has it, with numbers as they are written: 0.1 is one tenth, and 1.0 is not an integer.
+    """Parse JSON as RFC 8259 defines it, with numbers as they are written: 0.1 is one tenth, and 1.0 is not an integer.
 
     Raises:
-        InvalidInput: not UTF-8, not JSON, NaN or an infinity, a name twice in one object, or text that
-            is not Unicode. None of these may be guessed at in a ledger.
+        InvalidInput: the body is not UTF-8 or not JSON, has NaN or an infinity, repeats a name in one object, or has
+            text that is not Unicode. A ledger must not guess at any of these.
     """
     try:
         parsed = json.loads(
@@ -234,14 +237,14 @@ def parse(body: bytes) -> Any:
     except UnicodeError:
         raise _not_unicode() from None
     except RecursionError:
-        raise InvalidInput.at("", "expected JSON that is less deeply nested") from None
+        raise InvalidInput.at("", "expected JSON with fewer nested levels") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InvalidInput.at("", f"expected JSON; the text breaks off or errs at {place}") from None
+        raise InvalidInput.at("", f"expected JSON; the text ends early or has a syntax error at {place}") from None
     except InvalidOperation:
         raise InvalidInput.at("", "expected numbers whose exponents have at most 18 digits") from None
     except ValueError as error:  # an integer of thousands of digits, or one of the two refusals below
-        detail = str(error) if isinstance(error, _Refused) else "expected integers of a readable length"
+        detail = str(error) if isinstance(error, _Refused) else "expected integers with fewer digits"
         raise InvalidInput.at("", detail) from None
     if _SURROGATE.search(body) and any(escape[1] for escape in _ESCAPE.finditer(body)):
         raise _not_unicode()
@@ -253,7 +256,7 @@ def _not_unicode() -> InvalidInput:
 
 
 class _Refused(ValueError):
-    """JSON that Python would read and that we do not."""
+    """JSON that Python would accept and the service does not."""
 
 
 def _refuse_constant(_: str) -> Any:
@@ -261,10 +264,10 @@ def _refuse_constant(_: str) -> Any:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise _Refused("expected each name once in an object")
-    return found
+    return members
 
 
 def _escaped(name: str) -> str:

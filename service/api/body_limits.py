@@ -1,4 +1,4 @@
-"""What a body may take: bytes, memory beside all other bodies with what it unfolds to, and time to come in."""
+"""Limits on request bodies: bytes, shared memory for their content, and time to arrive."""
 
 import asyncio
 import math
@@ -10,36 +10,41 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import problems
 from service.api.body import media_type
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.problems import Problem
 from service.api.room import ROOM
 from service.api.throttle import PAGE
 from service.errors import TooLarge, TooManyRequests, Unavailable
 
-SENDER = "sender"  # in the state of a request without a key of its own: the principal whose body it is
+SENDER = "sender"  # in the state of a request that has no key of its own: the principal that sent it
 
 
 _LARGE = 1 << 18  # bytes of a body that waits for its principal's turn before it is read
-_PART = 1 << 20  # bytes of an answer that are passed on at a time
-_RETRY = 10  # seconds after which an upload that found no room may come again
+_PART = 1 << 20  # bytes of a part of an answer
+_RETRY = 10  # seconds that the client of a refused upload should wait
 
 
 class Allowance:
-    """How large a body may be, and how many bytes of memory such bodies may take at once with what they unfold to.
+    """A shared memory limit for bodies of one kind: the largest body, and the bytes that all may take at once.
 
-    A slow body holds its room for long. So one principal may hold half of it, or one of the largest bodies where that
-    is more, and what needs up to ``small`` bytes takes none.
+    A slow body holds its memory for a long time. One principal may therefore hold half of the total, or one of the
+    largest bodies where that is more. Bodies of up to ``small`` bytes do not count.
+
+    Args:
+        largest: bytes of one body.
+        at_once: bytes of all bodies together, with their parsed content.
+        small: bytes up to which a body does not count.
     """
 
     def __init__(self, largest: int, at_once: int, small: int = 0) -> None:
         self.largest, self.at_once, self.small = largest, at_once, small
-        self.taken = 0  # by bodies that are being received, worked on or answered now
+        self.taken = 0  # bytes held by bodies that are being received, worked on or answered
         self.most = max(largest, at_once // 2)
         self._by: Counter[str] = Counter()
-        self._mutex = threading.Lock()  # some find out in a thread what they unfold to
+        self._mutex = threading.Lock()  # some requests measure their content in a thread
 
     def take(self, size: int, sender: str) -> bool:
-        """Take room for so many bytes more, if there is; without a sender, of the room for all."""
+        """Reserve so many more bytes, if the limits admit them; an empty sender has no share of its own."""
         with self._mutex:
             fits = self.taken + size <= self.at_once and (not sender or self._by[sender] + size <= self.most)
             if fits:
@@ -47,7 +52,7 @@ class Allowance:
         return fits
 
     def give_back(self, size: int, sender: str) -> None:
-        """The body is answered."""
+        """Release the bytes of an answered request."""
         with self._mutex:
             self._add(-size, sender)
             if not self._by[sender]:
@@ -59,15 +64,24 @@ class Allowance:
 
 
 class BodyLimits:
-    """ASGI middleware: a body that is too large, too slow, or one too many at once is answered and not read on.
+    """ASGI middleware that refuses bodies that are too large, too slow, or too many at once.
 
-    One principal's large bodies are read and worked on a few at a time while others ask. The rest waits unread at the
-    client, so that the event loop is left to small requests.
+    One principal's large bodies are read and processed a few at a time while others send requests. The rest stay unread
+    at the client, so the event loop stays free for small requests.
 
-    Announced or not: a length that was announced is taken when somebody begins to read, so that who is not let in takes
-    no room; whatever comes beyond it is taken as it comes. A body has ``seconds`` to come in, and a second more for
-    every ``rate`` bytes of it. The bodies at some paths, which are open to all, have an allowance of their own and
-    ``open_seconds``; others have the allowance of their type. Bodies of some types are bounded by ``shorter``, too.
+    A request reserves its Content-Length from the shared memory limit when its body is first read, so a request that is
+    refused before reserves nothing. Bytes beyond that length are reserved as they arrive.
+
+    Args:
+        app: the application inside.
+        paths: allowances of paths that are open without a key.
+        allowances: allowances by media type.
+        otherwise: the allowance of all other bodies.
+        seconds: the time for a body to arrive.
+        rate: bytes of a body for each second more.
+        turns: the turns of principals at large bodies.
+        open_seconds: the time for a body at one of ``paths``.
+        shorter: smaller limits of some media types, in bytes.
     """
 
     def __init__(
@@ -78,7 +92,7 @@ class BodyLimits:
         otherwise: Allowance,
         seconds: float,
         rate: int,
-        turns: Fair,
+        turns: FairPlaces,
         open_seconds: float = math.inf,
         shorter: Mapping[str, int] | None = None,
     ) -> None:
@@ -87,7 +101,7 @@ class BodyLimits:
         self.turns, self.shorter = turns, shorter or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the body while it is read, and give its room back when it is answered."""
+        """Count the body while it is read, and release its memory when it is answered."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -97,11 +111,11 @@ class BodyLimits:
         seconds = self.open_seconds if scope["path"] in self.paths else self.seconds
         state = scope.setdefault("state", {})
         body = _Body(allowance, largest, scope, receive, send, seconds, self.rate, self.turns)
-        state[ROOM] = body.unfolds
+        state[ROOM] = body.reserve
         try:
-            body.announced(dict(scope["headers"]).get(b"content-length", b"0"))
-            await self.app(scope, body.received, body.sent)
-        except _Refused as refused:
+            body.check_length(dict(scope["headers"]).get(b"content-length", b"0"))
+            await self.app(scope, body.receive_part, body.send_answer)
+        except _RefusedBody as refused:
             if not body.answered:
                 refused.answer.headers["Connection"] = "close"  # the rest of the body is not read
                 await refused.answer(scope, receive, send)
@@ -112,7 +126,7 @@ class BodyLimits:
 
 
 class _Body:
-    """The body of one request: what came of it, and what it took of its allowance."""
+    """The body of one request: its progress and the bytes that it holds of its allowance."""
 
     def __init__(
         self,
@@ -123,39 +137,41 @@ class _Body:
         send: Send,
         seconds: float,
         rate: int,
-        turns: Fair,
+        turns: FairPlaces,
     ) -> None:
         self.allowance, self.largest, self.path, self.scope = allowance, largest, scope["path"], scope
         self.receive, self.send = receive, send
         self.seconds, self.rate = seconds, rate
         self.size = self.taken = self.length = 0
         self.sender = ""
-        self.started: float | None = None  # when its first part was waited for
+        self.started: float | None = None  # the time of the first read
         self.whole = self.answered = self.has_turn = False
         self.turns = turns
-        self.of_page = PAGE in scope["state"]  # a page sent it, which may have its turn and waits for this
+        # a page sent it; the page may hold a turn while it waits for this request
+        self.of_page = PAGE in scope["state"]
 
-    def announced(self, length: bytes) -> None:
+    def check_length(self, length: bytes) -> None:
         """Refuse a Content-Length that is too large."""
         if length.isdigit():
             self.length = int(length)
             self._check(self.length)
 
-    async def received(self) -> Message:
-        """The next part, in time and within the allowance."""
-        if self.whole:  # from here on it is waited for the end of the connection
+    async def receive_part(self) -> Message:
+        """Return the next part, in time and within the allowance."""
+        if self.whole:  # later calls wait for the end of the connection
             return await self.receive()
         if self.started is None:
             self.started = asyncio.get_running_loop().time()
-            self.sender = sender_of(self.scope)  # of a page it is known by now, as nothing is read of others
+            # the principal of a page is known by now: other bodies are not read before
+            self.sender = sender_of(self.scope)
             await self._wait_for_turn()
             self._take(self.length)
         try:
             async with asyncio.timeout_at(self.started + self.seconds + self.size / self.rate):
                 message = await self.receive()
         except TimeoutError:
-            detail = f"expected the body within {self.seconds:g} s and a second for every {self.rate} bytes"
-            raise _Refused(problems.problem("too_slow", detail, self.path)) from None
+            detail = f"expected the body within {self.seconds:g} s plus one second for every {self.rate} bytes"
+            raise _RefusedBody(problems.problem("too_slow", detail, self.path)) from None
         self.size += len(message.get("body", b""))
         self._check(self.size)
         await self._wait_for_turn()
@@ -163,36 +179,39 @@ class _Body:
         self.whole = not message.get("more_body", False)
         return message
 
-    def unfolds(self, more: int) -> None:
-        """Take room for what the request makes the service hold beside its body, before it does.
+    def reserve(self, more: int) -> None:
+        """Reserve memory for what the request makes the service hold beside its body, before it does.
+
+        Args:
+            more: bytes.
 
         Raises:
-            TooLarge: one principal may not take so much in all.
-            Unavailable: there is no room for it now.
+            TooLarge: the total is above the limit of one principal.
+            Unavailable: the memory is in use by other requests.
         """
         if self.started is None:
-            self.sender = sender_of(self.scope)  # there is no body, or nobody reads it
+            self.sender = sender_of(self.scope)  # there is no body, or it is never read
         whole = self.size + more
         if whole > self.allowance.most:
-            raise TooLarge(f"expected what takes at most {self.allowance.most} bytes of memory when it is unfolded")
+            raise TooLarge(f"expected a request whose content takes at most {self.allowance.most} bytes of memory")
         if not self._takes(whole):
-            raise _full()
+            raise _memory_in_use()
 
     async def _wait_for_turn(self) -> None:
-        """Wait until a large body may be read on; the time is not counted as the client's."""
+        """Wait until a large body may be read on; the wait does not count as the client's time."""
         if self.has_turn or self.of_page or not self.sender or max(self.length, self.size) <= _LARGE:
             return
         clock = asyncio.get_running_loop().time
-        asked = clock()
+        began = clock()
         try:
             await self.turns.enter(self.sender)
         except TooManyRequests as error:
-            raise _Refused(problems.of_error(error, self.path)) from None
+            raise _RefusedBody(problems.of_error(error, self.path)) from None
         self.has_turn = True
-        self.started = (self.started or asked) + clock() - asked
+        self.started = (self.started or began) + clock() - began
 
-    async def sent(self, message: Message) -> None:
-        """Pass the answer on, a large one in parts: room is given back when the client has taken all but the last."""
+    async def send_answer(self, message: Message) -> None:
+        """Pass the answer on, a large one in parts; release the memory when the client has all but the last part."""
         self.answered = True
         if message["type"] == "http.response.start" and self.started is not None and not self.whole:
             message["headers"] = [*message["headers"], (b"connection", b"close")]  # the rest of the body is not read
@@ -206,11 +225,11 @@ class _Body:
     def _check(self, size: int) -> None:
         if size > self.largest:
             detail = f"expected a body of at most {self.largest} bytes"
-            raise _Refused(problems.problem("too_large", detail, self.path))
+            raise _RefusedBody(problems.problem("too_large", detail, self.path))
 
     def _take(self, size: int) -> None:
         if not self._takes(size):
-            raise _Refused(problems.of_error(_full(), self.path))
+            raise _RefusedBody(problems.of_error(_memory_in_use(), self.path))
 
     def _takes(self, size: int) -> bool:
         if size <= max(self.taken, self.allowance.small):
@@ -221,18 +240,18 @@ class _Body:
         return fits
 
 
-def _full() -> Unavailable:
-    return Unavailable("there is no room for this body beside those of other requests now", _RETRY)
+def _memory_in_use() -> Unavailable:
+    return Unavailable("the memory for request bodies is in use by other requests", _RETRY)
 
 
 def sender_of(scope: Scope) -> str:
-    """The principal whose request it is; empty where nobody has shown a key."""
+    """Return the principal of a request; empty where it has shown no key."""
     state = scope.get("state", {})
     principal = state.get("principal")
     return str(state.get(SENDER, "") if principal is None else principal.name)
 
 
-class _Refused(Exception):
+class _RefusedBody(Exception):
     def __init__(self, answer: Problem) -> None:
         super().__init__()
         self.answer = answer

@@ -1,4 +1,4 @@
-"""Draws over Arrow: the counts are the body, what the JSON body says beside them is the query."""
+"""Draws over Arrow: the counts are the body, and the other fields of the JSON body are query parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,18 +30,18 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class ArrowRoute(StreamRoute):
-    """For requests whose body is an Arrow stream."""
+    """Route class for requests whose body is an Arrow stream."""
 
     media_type = arrow.MEDIA_TYPE
 
 
-# The operations are documented with their twins of ``draws``: OpenAPI has one operation for an address and method.
+# The operations are documented with their JSON twins in ``draws``: OpenAPI has one operation per address and method.
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=ArrowRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A stream as it came, and the most that it may hold."""
+    """A received stream, and the limit on its decompressed size."""
 
     body: bytes
     most_bytes: int
@@ -49,7 +49,7 @@ class Upload:
 
 
 async def _upload(request: Request) -> Upload:
-    # The route has read it, and Starlette hands on what was read as it is.
+    # The route has read the body already; Starlette returns it as it is.
     return Upload(await request.body(), request.app.state.settings.max_arrow_bytes, room_of(request.scope))
 
 
@@ -71,11 +71,11 @@ def register_and_draw(
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
-    given = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
-    given["granularity"] = granularity
-    asked = model_of(NewDraw, given)
+    fields = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
+    fields["granularity"] = granularity
+    new_draw = model_of(NewDraw, fields)
     counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
-    return _respond(counts, draws.register(account, asked, change, partial(_noisy, counts, granularity), "/query"))
+    return _respond(counts, draws.register(account, new_draw, change, partial(_noisy, counts, granularity), "/query"))
 
 
 @router.post("/releases/{release}/draws")
@@ -91,42 +91,42 @@ def draw_mechanism(
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
-    given = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
-    given["granularity"] = granularity
-    asked = model_of(DrawSelection, given)
+    fields = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
+    fields["granularity"] = granularity
+    selection = model_of(DrawSelection, fields)
     counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
     return _respond(
-        counts, draws.draw_of(account, release, asked, change, partial(_noisy, counts, granularity), "/query")
+        counts, draws.draw_of(account, release, selection, change, partial(_noisy, counts, granularity), "/query")
     )
 
 
 def json_parameter(name: str, text: str) -> Any:
-    """A parameter that is written as it would be in JSON, since it is not text there."""
+    """Parse a query parameter that is not text: its value is JSON."""
     try:
         return parse(text.encode())
     except InvalidInput as refused:
         raise in_query(refused, f"/{name}") from None
 
 
-def model_of(model: type[M], given: Mapping[str, Any]) -> M:
-    """The fields of a JSON body, from the query."""
+def model_of(model: type[M], fields: Mapping[str, Any]) -> M:
+    """Build the model of a JSON body from query parameters."""
     try:
-        return model.model_validate(given)
+        return model.model_validate(fields)
     except ValidationError as error:
-        raise in_query(InvalidInput(problems.faults_of(error, given))) from None
+        raise in_query(InvalidInput(problems.faults_of(error, fields))) from None
 
 
 def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
-    """Faults of fields that came in the query."""
+    """Return the faults with pointers to query parameters."""
     return InvalidInput([Fault(f"/query{below}{fault.pointer}", fault.detail) for fault in refused.faults])
 
 
 def _noisy(
     counts: CountStream, granularity: str | None, law: NoiseLaw, unit: Fraction, keystream: Keystream
 ) -> NDArray[np.int64]:
-    """The column is of integers: with a granularity, of its units, which the caller must say that he knows."""
+    """Add noise to the column's integers; with a granularity the caller must state it, since they are units of it."""
     if unit != 1 and granularity is None:
-        detail = "expected the mechanism's granularity, of which the column then counts units"
+        detail = "expected the granularity of the mechanism: the column counts units of it"
         raise InvalidInput.at("/query/granularity", detail)
     noisy, first = np.empty(counts.rows, np.int64), 0
     for batch in counts.batches:

@@ -1,4 +1,4 @@
-"""From accuracy targets to noise parameters."""
+"""Route of calibrations: noise parameters from accuracy targets."""
 
 from fractions import Fraction
 from typing import Literal
@@ -36,7 +36,7 @@ class MarginTarget(Strict):
     """A margin of error to meet."""
 
     mechanism: Literal["geometric", "discrete_gaussian"]
-    moe: Exact = Field(description="The margin of error, in counts; noise is whole, so its floor counts.")
+    moe: Exact = Field(description="The margin of error, in counts. Noise is whole, so the margin is rounded down.")
     confidence: Exact = "0.95"
     method: Literal["exact", "safetab"] = Field(
         "exact",
@@ -48,7 +48,7 @@ class MarginTarget(Strict):
 
 
 class Calibrated(BaseModel):
-    """The mechanism, and what it truly covers."""
+    """The calibrated mechanism and its exact coverage."""
 
     mechanism: Mechanism
     moe: float
@@ -63,13 +63,13 @@ class Calibrated(BaseModel):
 def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
     """Calibrate noise to a margin of error.
 
-    The mechanism whose noise exceeds moe with probability at most 1 - confidence, at the least cost. Parameters
-    have 12 significant digits, rounded to the side of more accuracy; coverage is the probability of staying within
-    moe, rounded down. The cost is that of the given cells.
+    The answer is the cheapest mechanism whose noise exceeds moe with probability at most 1 - confidence. Parameters
+    have 12 significant digits, rounded toward more accuracy. coverage is the probability of staying within moe, rounded
+    down. The cost is that of the given cells.
     """
     margin, confidence = read_margin(body.moe, "/moe"), parse_exact(body.confidence)
     if body.method == "safetab" and confidence != SAFETAB_CONFIDENCE:
-        raise InvalidInput.at("/confidence", "expected 0.95, the only confidence that the safetab method has")
+        raise InvalidInput.at("/confidence", "expected 0.95, the only confidence of the safetab method")
     mechanism = _calibrated(body, margin, confidence)
     return ok(
         {
@@ -84,10 +84,10 @@ def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
 
 
 def read_margin(text: str, pointer: str) -> int:
-    """A margin of error in whole counts.
+    """Read a margin of error and return it in whole counts, rounded down.
 
     Raises:
-        InvalidInput: it is negative or beyond 2^53.
+        InvalidInput: the margin is negative or above 2^53.
     """
     moe = parse_exact(text)
     if not 0 <= moe <= LARGEST_INTEGER:

@@ -11,7 +11,7 @@ from service.api.pictures import Caption
 
 
 class Line(NamedTuple):
-    """A line of a panel; ``style`` as matplotlib has it. ``steps``: a value holds until the next one."""
+    """A line of a panel; ``style`` is matplotlib's. ``steps``: a value holds until the next one."""
 
     label: str
     x: Sequence[float] | Sequence[datetime]
@@ -32,14 +32,20 @@ class Panel(NamedTuple):
 
 
 def picture(panels: Sequence[Panel], kind: str, caption: Caption) -> Response:
-    """The panels side by side, at most two in a row, as an answer of this media type."""
+    """Draw the panels side by side, at most two in a row.
+
+    Args:
+        panels: the panels, from left to right.
+        kind: the media type of the answer.
+        caption: texts for screen readers.
+    """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     width = 5.2 * columns if columns > 1 else 7.0
     figure = pictures.new_figure(width, 3.6 * rows)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel, ax in zip(panels, axes, strict=False):
-        ax.set(xscale=panel.scales[0], yscale=panel.scales[1])  # before what is drawn, which makes an axis one of dates
+        ax.set(xscale=panel.scales[0], yscale=panel.scales[1])  # before the lines, which turn an axis into one of dates
         for line in panel.lines:
             drawn: Literal["steps-post", "default"] = "steps-post" if line.steps else "default"
             ax.plot(line.x, line.y, line.style, label=line.label, linewidth=1.2, markersize=4, drawstyle=drawn)

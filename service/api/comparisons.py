@@ -1,4 +1,4 @@
-"""Offset tails beside Gaussian noise."""
+"""Route of comparisons between offset tails and Gaussian noise."""
 
 from fractions import Fraction
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ Cells = Annotated[int, Field(strict=True, ge=1, le=64)]
 
 
 class ComparisonQuestion(Strict):
-    """Noise with offset tails, and where it is compared."""
+    """Noise with offset tails, and the points of comparison."""
 
     mechanism: StatedOffsetTails
     delta: Exact = "1e-10"
@@ -41,33 +41,33 @@ class ComparisonQuestion(Strict):
 
 
 class PairBody(BaseModel):
-    """Of offset tails and of Gaussian noise of the same variance; rounded up."""
+    """A figure of offset tails and of Gaussian noise of the same variance; rounded up."""
 
     offset_tails: float
     gaussian: float
 
 
 class DeltaPair(PairBody):
-    """delta at an epsilon, one cell."""
+    """delta at an epsilon, for one cell."""
 
     epsilon: float
 
 
 class RdpPair(PairBody):
-    """The Rényi divergence at an order, one cell."""
+    """The Rényi divergence at an order, for one cell."""
 
     alpha: float
 
 
 class TailPair(PairBody):
-    """P(|X| > x); bound: 2 exp(-x²/(2 sigma²)), null where the noise is not known to keep it."""
+    """P(|X| > x); bound: 2 exp(-x²/(2 sigma²)), null where the noise is not proven to stay below it."""
 
     x: float
     bound: float | None
 
 
 class EqualPrivacy(BaseModel):
-    """What so many cells lose at delta, and the variances of both noises that lose just that."""
+    """The loss of so many cells at delta, and the variances of both kinds of noise that have this loss."""
 
     cells: int
     epsilon: float
@@ -77,14 +77,14 @@ class EqualPrivacy(BaseModel):
 
 
 class SubGaussian(BaseModel):
-    """holds: m/sigma is at most 0.67448..., so that tails are below those of a normal law with sigma²."""
+    """holds: m/sigma is at most 0.67448..., so the tails are below those of a normal law with sigma²."""
 
     holds: bool
     offset_in_sigmas: float
 
 
 class ComparisonBody(BaseModel):
-    """The comparison."""
+    """The comparison of offset tails with Gaussian noise."""
 
     variance: float
     sub_gaussian: SubGaussian
@@ -97,16 +97,17 @@ class ComparisonBody(BaseModel):
 @router.post(
     "/comparison",
     response_model=ComparisonBody,
-    responses=pictures.responses("The comparison; as SVG or PNG in four panels."),
+    responses=pictures.responses("The comparison; or a picture of it in four panels, as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPARISON),
 )
 @in_helpers
 def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Compare offset tails with Gaussian noise.
 
-    At equal variance delta, Rényi divergences and tails of one cell; at equal (epsilon, delta) the variances, for each
-    number of cells. With Accept: image/svg+xml or image/png the picture. sigma² must be between a tenth and a
-    million of the squared sensitivity, m 0 or between a millionth of sigma and ten sigmas, delta between 1e-30 and 0.1.
+    The answer compares delta, Rényi divergences and tails of one cell at equal variance, and the variances at equal
+    (epsilon, delta) for each number of cells. With Accept: image/svg+xml or image/png it is a picture. sigma² must be
+    between a tenth and a million of the squared sensitivity, m 0 or between a millionth of sigma and ten sigmas, delta
+    between 1e-30 and 0.1.
     """
     mechanism, delta = _mechanism(body), read_deltas([body.delta], ["/delta"])[0]
     if not _SMALLEST_DELTA <= delta <= Fraction(1, 10):
@@ -122,7 +123,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         raise InvalidInput.at("/mechanism", str(error)) from None
     epsilons = [_round(losses[0] * k / (_PLACES * 4 // 5)) for k in range(1, _PLACES + 1)]
     distances = [_round(Fraction(float(variance) ** 0.5) * k / 4) for k in range(1, _PLACES + 1)]
-    found = {
+    answer = {
         "variance": number_up(variance),
         "sub_gaussian": {
             "holds": comparison.is_sub_gaussian(mechanism),
@@ -134,7 +135,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         "tails": _tails(mechanism, distances),
     }
     kind = pictures.wanted(request)
-    return ok(found) if kind is None else charts.picture(_panels(found), kind, _caption(found))
+    return ok(answer) if kind is None else charts.picture(_panels(answer), kind, _caption(answer))
 
 
 def _mechanism(body: ComparisonQuestion) -> OffsetTails:
@@ -142,7 +143,9 @@ def _mechanism(body: ComparisonQuestion) -> OffsetTails:
     if not isinstance(mechanism, OsgtValue | DiscreteOsgtValue):
         raise TypeError("expected offset tails")
     if mechanism.cells is not None or mechanism.cells_added is not None:
-        raise InvalidInput.at("/mechanism/cells", "expected none: cells are asked for beside the mechanism")
+        raise InvalidInput.at(
+            "/mechanism/cells", "expected no cells in the mechanism: the field cells beside it lists them"
+        )
     v, s = mechanism.sigma_squared, Fraction(mechanism.sensitivity)
     if not _NARROWEST * s * s <= v <= _WIDEST * s * s or not Fraction(1, 10**6) <= s <= 10**6:
         raise InvalidInput.at("/mechanism/sigma_squared", "expected a tenth to a million of the squared sensitivity")
@@ -183,35 +186,35 @@ def _tails(mechanism: OffsetTails, distances: list[Fraction]) -> list[dict[str, 
     ]
 
 
-def _caption(found: dict[str, Any]) -> Caption:
-    said = (
+def _caption(comparison: dict[str, Any]) -> Caption:
+    variances = (
         f"{row['variance']:.6g} against {row['gaussian_variance']:.6g} with {row['cells']} cells"
-        for row in found["equal_privacy"]
+        for row in comparison["equal_privacy"]
     )
     return Caption(
         "Offset tails beside Gaussian noise",
         "Delta, Rényi divergences and tails at equal variance."
-        f" Variances at equal epsilon and delta: {'; '.join(said)}.",
+        f" Variances at equal epsilon and delta: {'; '.join(variances)}.",
     )
 
 
-def _panels(found: dict[str, Any]) -> list[charts.Panel]:
+def _panels(comparison: dict[str, Any]) -> list[charts.Panel]:
     def lines(name: str, at: str) -> list[charts.Line]:
-        rows = found[name]
+        rows = comparison[name]
         return [
             charts.Line(label, [row[at] for row in rows], [row[field] for row in rows], style)
             for field, label, style in (("offset_tails", "offset tails", "-"), ("gaussian", "Gaussian", "--"))
         ]
 
-    cells = [row["cells"] for row in found["equal_privacy"]]
+    cells = [row["cells"] for row in comparison["equal_privacy"]]
     variances = [
-        charts.Line("offset tails", cells, [row["variance"] for row in found["equal_privacy"]], "o-"),
-        charts.Line("Gaussian", cells, [row["gaussian_variance"] for row in found["equal_privacy"]], "s--"),
+        charts.Line("offset tails", cells, [row["variance"] for row in comparison["equal_privacy"]], "o-"),
+        charts.Line("Gaussian", cells, [row["gaussian_variance"] for row in comparison["equal_privacy"]], "s--"),
     ]
     tails = lines("tails", "x")
-    if found["tails"][0]["bound"] is not None:
-        x = [row["x"] for row in found["tails"]]
-        tails.append(charts.Line("2 exp(-x²/2 sigma²)", x, [row["bound"] for row in found["tails"]], ":"))
+    if comparison["tails"][0]["bound"] is not None:
+        x = [row["x"] for row in comparison["tails"]]
+        tails.append(charts.Line("2 exp(-x²/2 sigma²)", x, [row["bound"] for row in comparison["tails"]], ":"))
     return [
         charts.Panel("Equal variance: delta", "epsilon", "delta", lines("delta", "epsilon"), ("linear", "log")),
         charts.Panel("Equal variance: Rényi", "order", "nats", lines("rdp", "alpha"), ("log", "log")),

@@ -1,13 +1,13 @@
-"""The contract's table of contents: its operations in groups, in the order of a first day."""
+"""The contract's table of contents: operations in groups, in the order of a first day."""
 
 from typing import NamedTuple
 
 
 class Group(NamedTuple):
-    """Operations that belong together.
+    """A group of operations that belong together.
 
     Attributes:
-        description: what they are for, in one or two sentences.
+        description: the purpose of the group, in one or two sentences.
         operations: their ids, in the order of use.
     """
 
@@ -17,12 +17,12 @@ class Group(NamedTuple):
 
 GROUPS = {
     "accounts": Group(
-        "An account is a population that is protected, with its privacy budget. A first day begins by opening one.",
+        "An account is a protected population with its privacy budget. A first day begins with opening one.",
         ("open_account", "list_accounts", "read_account", "change_account"),
     ),
     "computations": Group(
         "Costs, conversions, calibration and margins of error before anything is registered. Nothing is stored or"
-        " charged, and every key may ask.",
+        " charged, and every key has access.",
         (
             "compose",
             "convert",
@@ -38,8 +38,8 @@ GROUPS = {
         ),
     ),
     "releases": Group(
-        "A release is a plan whose cost is charged to its account, or refused where it does not fit. Reserve one, then"
-        " commit or void it; a second steward approves large ones.",
+        "A release is a plan whose cost is charged to its account, or refused where it does not fit. A release can"
+        " be reserved first and then committed or voided; a second steward approves large ones.",
         (
             "register_release",
             "list_releases",
@@ -56,12 +56,12 @@ GROUPS = {
         ("draw_mechanism", "list_draws", "read_draw", "register_and_draw", "draw_histogram", "tabulate_groups"),
     ),
     "balance and history": Group(
-        "The account's spending and what is left of its budget, now and over time.",
+        "The account's spending and its remaining budget, now and over time.",
         ("read_balance", "read_history"),
     ),
     "trust": Group(
-        "The account's journal with its signed head, receipts and exports. With them others check the ledger without"
-        " relying on the service.",
+        "The account's journal with its signed head, receipts and exports. Others can check the ledger with them,"
+        " without relying on the service.",
         ("read_journal", "read_head", "verify_account", "read_receipt", "export_account", "read_installation"),
     ),
     "keys": Group(
@@ -82,7 +82,7 @@ GROUPS = {
         ("list_jobs", "read_job", "end_job"),
     ),
     "operations": Group(
-        "Probes for whoever runs the service. They need no key.",
+        "Probes for the operator of the service. They need no key.",
         ("healthz", "readyz"),
     ),
 }

@@ -1,4 +1,4 @@
-"""What handlers are given: the database, and for changing requests their identity and their threads."""
+"""Dependencies of handlers: the database, and the identity and threads of requests that change the ledger."""
 
 import asyncio
 import contextvars
@@ -16,7 +16,7 @@ from fastapi import Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.errors import InvalidInput
 from service.ledger import idempotency
 from service.ledger.database import Database
@@ -29,14 +29,14 @@ from service.noise import Attempts, Keystream
 R = TypeVar("R")
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
-PRICES_ONLY = "prices_only"  # in the state of a request that a helper is asked
-WRITES = "writes"  # in the state of a request in a helper: has the serving process write
-NOISE_KEY = "noise_key"  # likewise: of the keystream for its noise, which the serving process keeps
-READ_ONLY = "read_only"  # likewise, of one that it reads and does not do
-IN_HELPERS = "in_helpers"  # of a handler that runs in a helper: for bodies of so many bytes or more
-FINISH = "finish"  # of one whose request a helper reads where it is long: what does the rest
+PRICES_ONLY = "prices_only"  # in the state of a request to a helper: only compute the prices
+WRITES = "writes"  # in the state of a request in a helper: has the serving process write to the ledger
+NOISE_KEY = "noise_key"  # likewise: the key of the keystream for its noise, which the serving process keeps
+READ_ONLY = "read_only"  # likewise: read and check the request without carrying it out
+IN_HELPERS = "in_helpers"  # attribute of a handler that runs in a helper: the least bytes of such a body
+FINISH = "finish"  # attribute of a handler whose long requests a helper reads: the function that completes them
 _HEAVY = 1 << 14  # bytes of a body of counts: fewer are read, drawn and answered within some milliseconds
-_LARGE = 1 << 20  # bytes of a body from which its digest leaves the event loop
+_LARGE = 1 << 20  # bytes of a body from which its digest is computed off the event loop
 ATTEMPTS = Attempts()
 
 
@@ -65,11 +65,12 @@ class Change:
     principal: Principal
     request: idempotency.Request
     threads: Executor
-    require_partitions: bool = False  # whether a named partition is drawn only where the plan declares it
-    most_work: int = 100_000  # units that pricing may take
-    elsewhere: Callable[[str, bytes], list[Any]] | None = None  # asks a helper, from a thread
-    prices_only: bool = False  # this is a helper, and is asked what releases would cost
-    remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None  # this is a helper, and that writes
+    require_partitions: bool = False  # draw a named partition only where the plan declares it
+    most_work: int = 100_000  # units of work that pricing may take
+    elsewhere: Callable[[str, bytes], list[Any]] | None = None  # sends a request to a helper, from a thread
+    prices_only: bool = False  # this process is a helper that only computes prices
+    # in a helper: has the serving process write
+    remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None
 
     def write(self, act: Callable[..., R], *arguments: Any) -> R:
         """Return ``act(database, request, *arguments)``, called in the serving process, which alone writes.
@@ -82,18 +83,18 @@ class Change:
         return result
 
     def keystream(self) -> AbstractContextManager[Keystream]:
-        """Return a block with the keystream for the request's noise, to be committed within it."""
+        """Return a context with the keystream for the request's noise; the draw must be committed within it."""
         if self.noise_key is not None:
             return nullcontext(Keystream(self.noise_key))
         return ATTEMPTS.keystream(self.request.identity)
 
     async def in_thread(self, work: Callable[[], R]) -> R:
-        """Run work in the writers' threads, with what is bound to the request: its id for log lines, its trace."""
+        """Run work in the writers' threads, with the request's context: its id for log lines and its trace."""
         in_context = functools.partial(contextvars.copy_context().run, work)
         return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
 
-    read_only: bool = False  # likewise, and only reads what is to be changed
-    noise_key: bytes | None = field(default=None, repr=False)  # likewise, of a request that may come again
+    read_only: bool = False  # in a helper: read and check the request without carrying it out
+    noise_key: bytes | None = field(default=None, repr=False)  # in a helper: the key of a request that may be repeated
 
 
 async def change_of(
@@ -102,21 +103,22 @@ async def change_of(
         str | None,
         Header(
             alias="Idempotency-Key",
-            description="At most 255 printable ASCII characters. The first success is replayed to the same request.",
+            description="At most 255 printable ASCII characters. A repeated request with the same key receives the"
+            " first successful answer.",
         ),
     ] = None,
 ) -> Change:
-    """Read from a request what a change of the ledger takes beside its body.
+    """Read the parts of a change beside its body: idempotency key, principal and expected head.
 
     Raises:
-        InvalidInput: its Idempotency-Key is malformed.
+        InvalidInput: the Idempotency-Key is malformed.
     """
-    # Read here and not asked of FastAPI one by one: it takes longer to find a dependency than these take.
+    # Read directly: FastAPI takes longer to resolve a dependency than these reads take.
     state, principal = request.app.state, request.state.principal
     secret: Secret = state.secret
     digest = ""
     if len(request.headers.getlist("Idempotency-Key")) > 1:
-        raise InvalidInput.at("/header/Idempotency-Key", "expected once")
+        raise InvalidInput.at("/header/Idempotency-Key", "expected the header once")
     if idempotency_key is not None:
         if not (1 <= len(idempotency_key) <= 255 and idempotency_key.isascii() and idempotency_key.isprintable()):
             raise InvalidInput.at("/header/Idempotency-Key", "expected 1 to 255 printable ASCII characters")
@@ -124,8 +126,8 @@ async def change_of(
         parts = (secret, request.method, path, await request.body())
         large = len(parts[-1]) > _LARGE
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
-    kept = getattr(request.state, "kept", None)
-    identity = idempotency.Request(principal.name, idempotency_key, digest, secret, kept, principal.key_id)
+    expected_head = getattr(request.state, "kept", None)
+    identity = idempotency.Request(principal.name, idempotency_key, digest, secret, expected_head, principal.key_id)
     return Change(
         state.database,
         secret,
@@ -146,9 +148,9 @@ Changing = Annotated[Change, Depends(change_of)]
 
 
 def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Run a handler that writes in the writers' threads.
+    """Run a writing handler in the writers' threads.
 
-    Writers wait for locks; in threads of their own they leave the readers' free, and queue in order.
+    Writers wait for locks. In threads of their own they leave the readers' threads free, and queue in order.
     """
 
     @functools.wraps(handler)
@@ -160,19 +162,19 @@ def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
 
 
 def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a handler run in a helper's process: it computes long, or reads much, and would hold the interpreter."""
+    """Run a handler in a helper process: it computes or reads for long, and would hold the interpreter."""
     setattr(handler, IN_HELPERS, 0)
     return handler
 
 
 def heavy_in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a handler run in a helper's process where its body is large; it writes by ``Change.write`` alone."""
+    """Run a handler in a helper process where its body is large; it writes only through ``Change.write``."""
     setattr(handler, IN_HELPERS, _HEAVY)
     return handler
 
 
 def read_by_helpers(finish: Callable[[Change, Any], Response]) -> Callable[..., Any]:
-    """Have a long request of a handler read, checked and priced by a helper; ``finish`` does what it asks for."""
+    """Have a helper read, check and price a long request of a handler; ``finish`` then completes it."""
 
     def marked(handler: Callable[..., Any]) -> Callable[..., Any]:
         setattr(handler, FINISH, finish)
@@ -181,24 +183,24 @@ def read_by_helpers(finish: Callable[[Change, Any], Response]) -> Callable[..., 
     return marked
 
 
-class Found(Exception):
-    """What ends a request in a helper that is only to find something out: for the server alone, so it is pickled."""
+class HelperResult(Exception):
+    """Result of a request to a helper that only computes something; pickled, and never sent to clients."""
 
     def __init__(self, found: Any) -> None:
         super().__init__()
         self.found = found
 
 
-class Elsewhere(Exception):
-    """What a handler raises that finds out, before it does anything, that a helper should answer."""
+class AnswerInHelper(Exception):
+    """Signal of a handler that a helper should answer, raised before it has any effect."""
 
 
 class Streamed(StreamingResponse):
-    """An answer that is made while it is taken; however it ends, it lets go of what it is made of.
+    """A streamed response that releases its source however it ends.
 
-    Each part is made in a turn of the principal's. While a part is sent no turn is held, so that who takes an answer
-    slowly keeps nobody waiting. Where a client hangs up, the error's frames refer to each other until the collector
-    looks, and that may be long.
+    Each part is made in one of the principal's turns. No turn is held while a part is sent, so a slow client delays
+    no other. The source is closed explicitly: after a client hangs up, the error's frames refer to each other and
+    would keep it until the garbage collector runs.
     """
 
     def __init__(
@@ -212,14 +214,14 @@ class Streamed(StreamingResponse):
         super().__init__(self._content, status_code, headers, media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         self.body_iterator = self._in_turns(scope["app"].state.turns, scope["state"]["principal"].name)
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._content.close()
 
-    async def _in_turns(self, turns: Fair, principal: str) -> AsyncIterator[bytes | str]:
+    async def _in_turns(self, turns: FairPlaces, principal: str) -> AsyncIterator[bytes | str]:
         part: bytes | str | None = b""
         while part is not None:
             async with turns.place(principal, begun=True):
@@ -233,33 +235,33 @@ def _passed_on(content: Iterator[bytes | str]) -> Generator[bytes | str]:
 
 
 def respond(answer: Answer) -> Response:
-    """An answer of the ledger as HTTP."""
+    """Return an answer of the ledger as an HTTP response."""
     return Response(answer.body, answer.status, replay_header(answer), "application/json")
 
 
 def replay_header(answer: Answer) -> dict[str, str]:
-    """What says that an answer was given before."""
+    """Return the header that marks an idempotent replay."""
     return {"Idempotent-Replay": "true"} if answer.replayed else {}
 
 
 def ok(body: dict[str, Any]) -> Response:
-    """What was read or computed."""
+    """Return a successful response with a JSON body."""
     return Response(json.dumps(body), media_type="application/json")
 
 
 def prefers(accept: str, media_type: str) -> bool:
-    """Whether an Accept header asks for this media type, by its name, at least as much as for JSON."""
+    """Return True where an Accept header prefers this media type, by its name, at least as much as JSON."""
     return preferred(accept, (media_type,)) is not None
 
 
 def preferred(accept: str, media_types: Sequence[str]) -> str | None:
-    """Which of some media types an Accept header asks for most, by name; None where it asks for JSON rather."""
+    """Return the media type that an Accept header prefers by name; None where it prefers JSON."""
     weights = {"application/json": 0.0} | dict.fromkeys(media_types, 0.0)
     for wish in accept.split(","):
         name, *parameters = (part.strip().lower() for part in wish.split(";"))
         if name in weights:
             weights[name] = max(weights[name], _weight(parameters))
-    best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equal ones
+    best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equally preferred ones
     return best if weights[best] > 0 and weights[best] >= weights["application/json"] else None
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, with the answers that every operation shares."""
+"""The OpenAPI document: FastAPI's, with the answers that all operations share."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from service.api.problems import KINDS, MEDIA_TYPE
 from service.api.rollback import HEADER
 
 DESCRIPTION = """\
-Keeps a durable ledger of what has been lost about whom by differentially private releases, in pure, zCDP, RDP
+Keeps a durable ledger of the privacy loss of differentially private releases, per population, in pure, zCDP, RDP
 and (epsilon, delta) terms; calibrates noise to margins of error and draws exact noisy counts.
 
 Losses are in nats. Every guarantee is an upper bound. Exact numbers may be JSON numbers, decimal strings or
@@ -63,12 +63,12 @@ _IF_LEDGER_INCLUDES = {
     "name": HEADER,
     "in": "header",
     "required": False,
-    "description": "seq:hash of a journal entry that the client has seen; 412 where the journal does not hold it.",
+    "description": "seq:hash of a journal entry that the client has seen; 412 where the journal does not contain it.",
     "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,14}:[0-9a-f]{64}$"},
 }
 
 _CONFLICTS = {("/v1/jobs/{job}", "delete"), ("/v1/keys/{key}/rotate", "post")}  # beside those of accounts
-# Codes that an answer of a status has beside the first one, where an example shows them.
+# Further codes of a status, where an example shows them.
 _ALSO = {
     "budget_exceeded": {
         "register_release",
@@ -83,8 +83,8 @@ _STREAM = {
     "schema": {
         "type": "string",
         "format": "binary",
-        "description": "An Arrow IPC stream: binary, so there is no example to show. One that is sent has at most 100"
-        " record batches, and one more for every 1,000 rows; 20,000 with dictionaries in all.",
+        "description": "An Arrow IPC stream: binary, so no example is shown. A stream that is sent has at most 100"
+        " record batches, and one more for every 1,000 rows; at most 20,000 messages with dictionaries.",
     }
 }
 _IDENTITY = {
@@ -95,18 +95,24 @@ _IDENTITY = {
         "schema": {"type": "string"},
     },
     "X-Granularity": {
-        "description": "Of which an Arrow stream's counts are units, where it is not 1.",
+        "description": "The granularity of an Arrow stream's counts, where it is not 1.",
         "schema": {"type": "string"},
     },
 }
 _QUERY: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"type": "string"}, "The release's name."),
-    "mechanism": ({"type": "string"}, "As in JSON: the mechanism, as its JSON text; of a release, its name or path."),
-    "tags": ({"type": "array", "items": {"type": "string"}}, "The release's tags, the parameter once for each."),
+    "mechanism": (
+        {"type": "string"},
+        "As in JSON: the mechanism as JSON text; for a registered release, the mechanism's name or path.",
+    ),
+    "tags": ({"type": "array", "items": {"type": "string"}}, "The release's tags; the parameter is repeated for each."),
     "delta": ({"type": "string"}, DELTA_SAID),
-    "partition": ({"type": "string"}, "Which of disjoint subsets of the input the counts are of."),
-    "repetition": ({"type": "string"}, "Which turn, where the mechanism is repeated."),
-    "granularity": ({"type": "string"}, "The mechanism's, where it has one: the column counts units of it."),
+    "partition": ({"type": "string"}, "The name of the disjoint subset of the input that was counted."),
+    "repetition": ({"type": "string"}, "The number of the repetition, where the mechanism is repeated."),
+    "granularity": (
+        {"type": "string"},
+        "The mechanism's granularity, where it has one: the column counts units of it.",
+    ),
     "level": ({"type": "string"}, "The level's name."),
     "thresholds": ({"type": "string"}, "As JSON text."),
     "age_bins": ({"type": "string"}, "As JSON text."),
@@ -114,10 +120,10 @@ _QUERY: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
-    """What an operation takes as JSON or as an Arrow stream, for ``openapi_extra``.
+    """Return the request body of an operation that takes JSON or an Arrow stream, for ``openapi_extra``.
 
-    The stream is an example of itself only in code (see the guide): JSON cannot write one down. Examples of the query
-    stand in its schemas, as pages fill in those of parameters, and beside a JSON body they are refused.
+    JSON cannot contain an example of a stream; the guide has one in code. Examples of query parameters stand in their
+    schemas, since pages fill in examples of parameters, and a JSON body is refused together with these parameters.
     """
     parameters = [
         {
@@ -134,19 +140,19 @@ def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
 
 
 def bulk_answer(status: int) -> dict[int | str, dict[str, Any]]:
-    """An operation's answer that may be an Arrow stream, for ``responses``."""
+    """Return an operation's answer that may be an Arrow stream, for ``responses``."""
     return {status: {"content": {arrow.MEDIA_TYPE: _STREAM}, "headers": dict(_IDENTITY)}}
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The contract, made once."""
+    """Return the contract as a document."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title,
             version=app.version,
             description=DESCRIPTION,
             routes=app.routes,
-            separate_input_output_schemas=False,  # one name for one thing, for whoever makes a client of it
+            separate_input_output_schemas=False,  # one name for each model, for generators of clients
         )
         components = schema.setdefault("components", {})
         for name in ("HTTPValidationError", "ValidationError"):
@@ -170,7 +176,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
-    """Paths and their methods in the order of the groups, which is the one in which pages show them."""
+    """Return the paths and their methods in the order of the groups, which the pages show."""
 
     def place(operation: dict[str, Any]) -> int:
         return PLACES[operation["operationId"]][1]
@@ -180,7 +186,7 @@ def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """The contract at its address, written once: to render it for each request would hold all others up."""
+    """Serve the contract at its address, rendered once: rendering for each request would hold up all others."""
     writing = threading.Lock()
     written: list[tuple[bytes, str]] = []
 
@@ -201,7 +207,7 @@ def install(app: FastAPI) -> None:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Each operation's short name, and its problems from what it takes."""
+    """Complete an operation with a short name and with the problems that follow from its parameters."""
     name = operation["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}"))
     operation["operationId"], operation["tags"] = name, [PLACES[name][0]]
     summary, _, description = operation.get("description", "").partition("\n\n")
@@ -240,6 +246,6 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     if repeatable:
         first = next(answers[status] for status in ("201", "202", "200", "204") if status in answers)
         first.setdefault("headers", {})["Idempotent-Replay"] = {
-            "description": "true where an earlier answer is repeated for its Idempotency-Key.",
+            "description": "true for a repeated answer to the same Idempotency-Key.",
             "schema": {"type": "string", "enum": ["true"]},
         }

@@ -1,4 +1,4 @@
-"""The course of a budget as JSON."""
+"""Spending history of an account as JSON."""
 
 from typing import Any
 
@@ -18,29 +18,33 @@ class HistoryPoint(BaseModel):
     """An account right after one of its journal's entries; losses are nats of the budget's definition."""
 
     seq: int
-    kind: str = Field(description="Of the entry.", examples=["committed"])
+    kind: str = Field(description="The kind of the entry.", examples=["committed"])
     at: str
-    cap: float = Field(description="Of the budget as it was then.")
-    spent: float | None = Field(description="What admission counts of committed releases, up; null: infinite.")
-    counted: float | None = Field(description="The same with what was held: what is compared with the cap.")
-    remaining: float = Field(description="Down, never below 0.")
-    delta: float = Field(description="The sum of the deltas that mechanisms declare, of what is counted; up.")
-    releases: int = Field(description="How many are counted, of the account and of those under it.")
+    cap: float = Field(description="The cap of the budget at that time.")
+    spent: float | None = Field(
+        description="The loss of committed releases by admission's count, rounded up; null: infinite."
+    )
+    counted: float | None = Field(
+        description="spent with the reservations of that time: the figure that is compared with the cap. Rounded up."
+    )
+    remaining: float = Field(description="What was left of the cap; rounded down, never below 0.")
+    delta: float = Field(description="The sum of the deltas that mechanisms of counted releases declare; rounded up.")
+    releases: int = Field(description="The number of counted releases, of the account and of those under it.")
 
 
 class HistoryBody(BaseModel):
-    """The course of a budget; every: there is a point after so many entries that change what is counted."""
+    """The spending history of an account; every: one point stands for so many entries that change the counted loss."""
 
     account: str
     budget: BudgetModel
     every: int
     points: list[HistoryPoint]
     head: HeadBody
-    picture: str | None = Field(None, description="The same as SVG, where with_picture asks for it.")
+    picture: str | None = Field(None, description="The points as an SVG picture, where with_picture is true.")
 
 
 def history_body(connection: Connection, account: AccountRecord, points: int = USUAL_POINTS) -> dict[str, Any]:
-    """The course of an account up to its head, as JSON."""
+    """Return the spending history of an account up to its head, as JSON."""
     went = course.course_of(connection, account, points)
     return {
         "account": account.name,

@@ -1,4 +1,4 @@
-"""Accuracy against epsilon, for given counts."""
+"""Route of accuracy curves: accuracy against epsilon, for given counts."""
 
 import math
 from fractions import Fraction
@@ -25,14 +25,15 @@ MOST_EPSILONS = 50
 MOST_DRAWN = 5_000_000
 
 _CAPTION = Caption(
-    "Accuracy against epsilon", "In the L1 and the L2 norm, as drawn and as expected. Not protected: from true counts."
+    "Accuracy against epsilon",
+    "In the L1 and the L2 norm, as drawn and as expected. Not protected: computed from true counts.",
 )
 
 CellCount = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
 
 
 class CurveQuestion(Strict):
-    """Counts, and the losses at which their accuracy is asked for."""
+    """Counts, and the losses at which their accuracy is computed."""
 
     counts: Annotated[list[CellCount], FailFast(), Field(min_length=1, description="Never stored or logged.")]
     mechanism: Literal["geometric"] = "geometric"
@@ -48,14 +49,14 @@ class Norms(BaseModel):
 
 
 class CurvePoint(Norms):
-    """As drawn, cut off at 0; expected is not cut off, and of l2 a lower bound: by the root of the expected square."""
+    """Accuracy as drawn, cut off at 0. expected is not cut off; its l2 is a lower bound, by the mean square."""
 
     epsilon: float
     expected: Norms
 
 
 class CurveBody(BaseModel):
-    """The curve. It was computed from the counts without any protection: it is not to be published."""
+    """The accuracy curve. It was computed from the counts without any protection and must not be published."""
 
     points: list[CurvePoint]
     protected: Literal[False]
@@ -64,16 +65,16 @@ class CurveBody(BaseModel):
 @router.post(
     "/curve",
     response_model=CurveBody,
-    responses=pictures.responses("The curve; as SVG or PNG."),
+    responses=pictures.responses("The curve; or a picture of it, as SVG or PNG."),
     openapi_extra=examples.body(examples.CURVE),
 )
 @in_helpers
 def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Response:
     """Draw accuracy against epsilon.
 
-    For noise on every cell: how far noisy counts are from the true ones in the L1 and the L2 norm, from one draw at
-    each epsilon (the loss of one cell) and as expected. With Accept: image/svg+xml or image/png the picture.
-    At most 5,000,000 values are drawn: counts times epsilons.
+    For noise on every cell the answer shows the distance of noisy counts from the true ones in the L1 and the L2 norm,
+    from one draw at each epsilon (the loss of one cell) and in expectation. With Accept: image/svg+xml or image/png it
+    is a picture. At most 5,000,000 values are drawn: counts times epsilons.
     """
     epsilons = [_epsilon(text, f"/epsilons/{number}") for number, text in enumerate(body.epsilons)]
     if len(body.counts) * len(epsilons) > MOST_DRAWN:
@@ -81,7 +82,7 @@ def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Re
     counts = np.array(body.counts, dtype=float)
     whole, norm = float(counts.sum()), float(np.linalg.norm(counts))
     if whole == 0:
-        raise InvalidInput.at("/counts", "expected a count above 0: the accuracy is relative to all counts")
+        raise InvalidInput.at("/counts", "expected a count above 0: the accuracy is relative to the total")
     points = [
         _point(body.sensitivity / epsilon, len(counts), whole, norm, f"/epsilons/{number}")
         | {"epsilon": stated(epsilon, number_down)}
@@ -103,7 +104,7 @@ def _epsilon(text: str, pointer: str) -> Fraction:
 def _point(scale: Fraction, cells: int, whole: float, norm: float, pointer: str) -> dict[str, Any]:
     try:
         noise = sample(NoiseLaw(scale=scale), cells, Keystream()).astype(float)
-    except ValueError as error:  # too wide for 64-bit results
+    except ValueError as error:  # the law is too wide for 64-bit results
         raise InvalidInput.at(pointer, str(error)) from None
     rate = float(1 / scale)
     size = 1 / math.sinh(rate) if rate < 700 else 0.0

@@ -1,4 +1,4 @@
-"""A stored draw as it is answered, the first time and whenever it is read: as JSON or as an Arrow stream."""
+"""Stored draws as answers, for the first answer and all later reads: JSON or Arrow streams."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from service.api import arrow, tabulated
 from service.api.guarantees import HeadBody, head_body
-from service.api.lattice import shown, shown_list, unit_of
+from service.api.lattice import json_counts, shown, unit_of
 from service.api.plan_models import Mechanism
 from service.api.plans import DeclaredPartitions, declared_partitions, law_of
 from service.api.tabulated import TabulationBody
@@ -24,14 +24,14 @@ _PART = 1 << 16  # counts that are written as JSON at a time
 
 
 class MarginOfError(BaseModel):
-    """At most a share 1 - confidence of the counts is further from the truth than moe."""
+    """Margin of error: at most a share 1 - confidence of the counts is further from the truth than moe."""
 
     confidence: float
     moe: int | str
 
 
 class DrawBody(BaseModel):
-    """Noisy counts, in the order of the counts that came in; with a granularity, texts of exact numbers."""
+    """Noisy counts, in the order of the true counts; with a granularity, texts of exact numbers."""
 
     release: str
     draw: str
@@ -46,7 +46,7 @@ class DrawBody(BaseModel):
 
 
 class DrawOutlineBody(BaseModel):
-    """A draw without its noisy counts; of a tabulation with its level, and the margin of its step 2."""
+    """A draw without its noisy counts; for a tabulation with its level, and with the margin of its step 2."""
 
     release: str
     draw: str
@@ -55,22 +55,24 @@ class DrawOutlineBody(BaseModel):
     partition: str | None
     declared_partitions: DeclaredPartitions
     repetition: int
-    size: int = Field(description="How many noisy counts.")
+    size: int = Field(description="The number of noisy counts.")
     margin_of_error: MarginOfError
     head: HeadBody
     created_at: str
-    noisy_removed_at: str | None = Field(description="When they were removed, if they are no longer kept.")
+    noisy_removed_at: str | None = Field(
+        description="The time at which they were removed, where they are no longer kept."
+    )
 
 
 class DrawPage(BaseModel):
-    """A page of draws; it ends early where it holds a million counts."""
+    """A page of draws; it ends early at a million counts."""
 
     items: list[DrawBody | TabulationBody | DrawOutlineBody]
     next_cursor: str | None
 
 
 def outline_body(outline: DrawOutline) -> dict[str, Any]:
-    """A draw without its noisy counts."""
+    """Return a draw without its noisy counts, as JSON."""
     if outline.layout is None:
         margin = shown(_margin(outline.mechanism), unit_of(outline.mechanism))
     else:
@@ -96,14 +98,14 @@ def _margin(mechanism: MechanismValue) -> int:
 
 
 def stream_of(record: DrawRecord) -> Iterator[bytes]:
-    """A stored draw as an Arrow stream."""
+    """Yield a stored draw as an Arrow stream."""
     if record.layout is not None:
         return arrow.of_table(tabulated.table_of(record, record.layout))
     return arrow.only_noisy(record.noisy)
 
 
 def identity_of(record: DrawRecord) -> dict[str, str]:
-    """The headers that say what an Arrow stream is; with a granularity, its counts are in units of it."""
+    """Return the headers that identify an Arrow stream; with a granularity, its counts are in units of it."""
     unit = unit_of(record.mechanism)
     return {
         "X-Release": record.release_id,
@@ -114,7 +116,7 @@ def identity_of(record: DrawRecord) -> dict[str, str]:
 
 
 def page_of(drawn: Sequence[DrawRecord | DrawOutline], cursor: str | None) -> Iterator[str]:
-    """A page of draws as JSON, as it is sent."""
+    """Yield a page of draws as JSON text."""
     yield '{"items": ['
     for number, record in enumerate(drawn):
         yield ", " if number else ""
@@ -123,7 +125,7 @@ def page_of(drawn: Sequence[DrawRecord | DrawOutline], cursor: str | None) -> It
 
 
 def json_of(record: DrawRecord) -> Iterator[str]:
-    """A draw as JSON, a part of its counts at a time: as text and Python's integers they are many times as large."""
+    """Yield a draw as JSON text, some counts at a time: as text and integers they take many times the memory."""
     if record.layout is not None:
         yield from tabulated.json_of(record, record.layout)
         return
@@ -144,5 +146,7 @@ def json_of(record: DrawRecord) -> Iterator[str]:
     }
     yield json.dumps(around)[:-1] + ', "noisy": ['
     for start in range(0, record.noisy.size, _PART):
-        yield (", " if start else "") + json.dumps(shown_list(record.noisy[start : start + _PART].tolist(), unit))[1:-1]
+        yield (", " if start else "") + json.dumps(json_counts(record.noisy[start : start + _PART].tolist(), unit))[
+            1:-1
+        ]
     yield "]}"

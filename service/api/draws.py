@@ -1,4 +1,4 @@
-"""Noisy counts: drawing them, once, and reading them again."""
+"""Routes of noisy counts: each is drawn once, and can be read again."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import StrictRoute
 from service.api.context import (
+    AnswerInHelper,
     Change,
     Changing,
     CurrentDatabase,
-    Elsewhere,
-    Found,
+    HelperResult,
     Streamed,
     heavy_in_helpers,
     in_writers,
@@ -52,7 +52,7 @@ from service.privacy.plan import mechanisms_of
 
 
 class DrawRoute(StrictRoute):
-    """For counts as JSON; as an Arrow stream they go to the routes of ``bulk``."""
+    """Route class for counts as JSON; requests with an Arrow stream match the routes of ``bulk``."""
 
     media_types = f"application/json or {arrow.MEDIA_TYPE}"
 
@@ -61,14 +61,14 @@ router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
 
 PAGE_OF_COUNTS = 1_000_000
 _MANY = 1 << 13  # counts: fewer are written as JSON in a millisecond
-_A_COUNT = 40  # bytes that one takes at most while it is read back and answered
+_A_COUNT = 40  # bytes that one count takes at most while it is read back and answered
 
 AddNoise = Callable[[NoiseLaw, Fraction, Keystream], NDArray[np.int64]]
-"""Noise of a law on counts, in units of a granularity."""
+"""Function that adds a law's noise to counts; its result is in units of a granularity."""
 
 
 class NewDraw(Strict):
-    """One mechanism to register as a release of its own, and to draw."""
+    """A mechanism to register as a release of its own and to draw."""
 
     name: Label
     mechanism: Mechanism
@@ -78,28 +78,28 @@ class NewDraw(Strict):
 
 
 class RegisterAndDraw(NewDraw):
-    """The same with the counts to draw it on."""
+    """A mechanism to register and draw, with the true counts."""
 
     counts: Counts
 
 
 class DrawSelection(Strict):
-    """Which mechanism of a registered release is drawn, and for what."""
+    """The mechanism of a registered release to draw, and its partition and repetition."""
 
-    mechanism: Label = Field(description="Its name in the plan, or else its path.")
+    mechanism: Label = Field(description="The name of the mechanism in the plan, or its path.")
     partition: Label | None = Field(
         None,
-        description="Which of disjoint sets of records the counts are of: one of those that the plan declares, or else"
-        " a name in Unicode's normal form NFKC without unseen characters. Without it, the whole input.",
+        description="The name of the disjoint set of records that was counted: one that the plan declares, or else a"
+        " name in Unicode's normal form NFKC without invisible characters. Without it, the whole input.",
     )
     repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
-        0, description="Which turn, where the mechanism is repeated."
+        0, description="The number of the repetition, where the mechanism is repeated."
     )
     granularity: Granularity = None
 
 
 class DrawMechanism(DrawSelection):
-    """The same with the counts to draw it on."""
+    """The mechanism of a registered release to draw, with the true counts."""
 
     counts: Counts
 
@@ -119,9 +119,9 @@ DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.
 def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Changing) -> Response:
     """Register a mechanism and draw its noisy counts, in one step.
 
-    The charge and the noisy counts are stored in one transaction, and only then answered. Counts may come as an
-    Arrow IPC stream with an int64 column `count`, the other fields in the query then; the answer is the same
-    stream with `noisy` in its place.
+    The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
+    sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
+    same stream with `noisy` in place of that column.
     """
     return _respond(register(account, body, change, noisy_counts(body.counts)))
 
@@ -138,73 +138,81 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
     """Draw the noisy counts of a mechanism of a registered release.
 
-    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once; under a
-    choice, the first draw fixes the branch for its partition and turn. The partitions of one mechanism must be
-    disjoint sets of records: the ledger counts one charge for all of them and relies on your promise, as it does on
-    the mechanism's sensitivity. Where the plan declares partitions, others are refused with 422, and with 409 more
-    than it declares; where it declares none, the answer's declared_partitions is null. Counts may come as an Arrow IPC
-    stream with an int64 column `count`, the other fields in the query then; the answer is the same stream with `noisy`
-    in its place.
+    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once. Under a choice, the
+    first draw fixes the branch for its partition and repetition.
+
+    The partitions of one mechanism must be disjoint sets of records. The ledger counts one charge for all of them and
+    relies on your promise, as it does for the mechanism's sensitivity. Where the plan declares partitions, others are
+    refused with 422, and more than it declares with 409. Where it declares none, the answer's declared_partitions is
+    null.
+
+    Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
+    answer is then the same stream with `noisy` in place of that column.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
 
 
-def register(account: str, asked: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
-    """Charge a release of one mechanism and store its draw; ``noisy`` adds a law's noise to the counts.
+def register(account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
+    """Charge a release of one mechanism and store its draw.
 
-    Faults are ``below`` where the fields came from.
+    Args:
+        account: the name of the account.
+        asked: the mechanism and the release's fields.
+        change: the request.
+        noisy: adds a law's noise to the counts.
+        below: the pointer under which faults of the fields are reported.
     """
     require(change.principal, "pipeline", account)
-    stated, mechanism = stated_mechanism(asked, below)
-    delta = read_delta(asked.delta, f"{below}/delta")
-    new = NewRelease(asked.name, mechanism, document_of(stated), tuple(asked.tags), delta, f"{below}/mechanism")
+    model, mechanism = drawn_mechanism(new_draw, below)
+    delta = read_delta(new_draw.delta, f"{below}/delta")
+    new = NewRelease(new_draw.name, mechanism, document_of(model), tuple(new_draw.tags), delta, f"{below}/mechanism")
     with change.keystream() as keystream:
-        # First: counts that have no meaning are told before the account is asked.
-        drawn = _drawn(mechanism, noisy, keystream, below)
+        # The counts come first: an error in them is reported before the account is read.
+        drawn = _noise_units(mechanism, noisy, keystream, below)
         (ready,), _ = prepared(change, account, [new], costs=False)
         return change.write(draws.register_and_draw, ready, drawn)
 
 
-def stated_mechanism(asked: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
-    """A mechanism to register, with the granularity beside it: as it was stated, and what it means."""
-    stated = on_lattice(asked.mechanism, asked.granularity, below)
-    return stated, mechanism_of(stated, f"{below}/mechanism")
+def drawn_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
+    """Return a mechanism to register, with the granularity beside it: as it was sent, and as a value."""
+    model = on_lattice(new_draw.mechanism, new_draw.granularity, below)
+    return model, mechanism_of(model, f"{below}/mechanism")
 
 
 def draw_of(
-    account: str, release: str, asked: DrawSelection, change: Change, noisy: AddNoise, below: str = ""
+    account: str, release: str, selection: DrawSelection, change: Change, noisy: AddNoise, below: str = ""
 ) -> Outcome[DrawRecord]:
-    """Store a draw of a mechanism of a registered release, likewise."""
+    """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
     require(change.principal, "pipeline", account)
-    place = _place(account, release, asked, change, below)
+    place = _place(account, release, selection, change, below)
     mechanism = place.mechanism
     draws.check_turn(place, f"{below}/repetition")
-    unit_of(mechanism, asked.granularity, below)
-    names = [] if asked.partition is None else [asked.partition]
+    unit_of(mechanism, selection.granularity, below)
+    names = [] if selection.partition is None else [selection.partition]
     at, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
     with change.keystream() as keystream:
-        drawn = draws.seal(place, _drawn(mechanism, noisy, keystream, below))
+        drawn = draws.seal(place, _noise_units(mechanism, noisy, keystream, below))
         return change.write(draws.draw, account, release, drawn, refusal)
 
 
-def _place(account: str, release: str, asked: DrawSelection, change: Change, below: str) -> draws.Place:
-    """Where the mechanism is in the release's plan, which a helper reads where it is long."""
-    turn = Turn(WHOLE if asked.partition is None else asked.partition, asked.repetition)
+def _place(account: str, release: str, selection: DrawSelection, change: Change, below: str) -> draws.Place:
+    """Find the mechanism in the release's plan; a helper reads the plan where it is long."""
+    turn = Turn(WHOLE if selection.partition is None else selection.partition, selection.repetition)
     with change.database.read() as connection:
         account_id = accounts.read_account(connection, account).id
         is_long = releases.plan_size(connection, release, account_id) > releases.LONG
         elsewhere = change.elsewhere if is_long else None
-        found = None if elsewhere is not None else releases.read_release(connection, account_id, release)
+        record = None if elsewhere is not None else releases.read_release(connection, account_id, release)
     if elsewhere is not None:
-        body = asked.model_dump(include={"mechanism", "partition", "repetition"}) | {"counts": [0]}
+        body = selection.model_dump(include={"mechanism", "partition", "repetition"}) | {"counts": [0]}
         (place,) = elsewhere(f"/v1/accounts/{account}/releases/{release}/draws", json.dumps(body).encode())
-    elif found is not None:
-        plan = found.plan
-        mechanism = next((one for one in mechanisms_of(plan) if one.name == asked.mechanism), None)
+    elif record is not None:
+        plan = record.plan
+        mechanism = next((one for one in mechanisms_of(plan) if one.name == selection.mechanism), None)
         place = None if mechanism is None else draws.place_of(plan, mechanism, turn)
     if change.prices_only:
-        raise Found([place])
+        raise HelperResult([place])
     if place is None:
         raise draws.no_mechanism(f"{below}/mechanism")
     return cast("draws.Place", place)
@@ -220,11 +228,13 @@ def list_draws(
     take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
-    noisy: Annotated[bool, Query(description="With the noisy counts; else only how many they are.")] = True,
+    noisy: Annotated[
+        bool, Query(description="Include the noisy counts; without them, each draw has their number.")
+    ] = True,
 ) -> Response:
     """List the draws of a release.
 
-    With their noisy counts, oldest first; without them, those whose counts are no longer kept.
+    The oldest draw comes first, with its noisy counts. Draws whose counts have been removed are listed without them.
     """
     require(principal, "auditor", account)
 
@@ -238,12 +248,12 @@ def list_draws(
         text = _plan_text(request, connection, release)
     mechanisms = drawn.mechanisms_by_name(text)
     with database.read() as connection:
-        asked = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
+        arguments = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
         if not noisy:
-            outlines = drawn.list_outlines(*asked)
+            outlines = drawn.list_outlines(*arguments)
             last_seq = outlines[-1].head.seq if outlines.more else None
             return ok(page([outline_body(outline) for outline in outlines], last_seq))
-        records = drawn.list_draws(*asked)
+        records = drawn.list_draws(*arguments)
     last = write_cursor(records[-1].head.seq) if records.more else None
     return Streamed(page_of(records, last), media_type="application/json")
 
@@ -262,8 +272,8 @@ def read_draw(
 ) -> Response:
     """Read a draw.
 
-    The stored noisy counts, the same as when they were drawn, as JSON or Arrow. An operator can let them be removed
-    some days after they were drawn: 410 from then on. That they were drawn stays known, and a second draw refused.
+    The answer has the stored noisy counts, as JSON or Arrow; they never change. An operator can have them removed some
+    days after the draw. The answer is 410 from then on, and a second draw stays refused.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
@@ -283,37 +293,37 @@ def read_draw(
 
 
 def _leave_large(request: Request, size: int) -> None:
-    """Leave many counts to a helper, once they have taken room in this process: as JSON they hold the interpreter.
+    """Leave many counts to a helper, after reserving their memory here: as JSON they would hold the interpreter.
 
     Raises:
-        Elsewhere: there are many, and there are helpers.
+        AnswerInHelper: there are many counts, and there are helper processes.
     """
     if size > _MANY and request.app.state.helpers is not None:
-        raise Elsewhere
+        raise AnswerInHelper
 
 
 def _plan_text(request: Request, connection: Connection, release: str) -> str:
-    """A release's plan, to be read after the transaction.
+    """Return a release's plan as text, to be parsed after the transaction.
 
     Raises:
-        Elsewhere: it is long, and there are helpers to read it.
+        AnswerInHelper: the plan is long, and there are helper processes.
     """
     if request.app.state.helpers is not None and releases.plan_size(connection, release) > releases.LONG:
-        raise Elsewhere
+        raise AnswerInHelper
     return drawn.plan_text(connection, release)
 
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
-    """Noise on the counts of a JSON body."""
+    """Return a function that adds noise to the counts of a JSON body."""
     return lambda law, unit, keystream: add_noise(units_of(counts, unit, "/counts"), law, keystream)
 
 
-def _drawn(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystream, below: str) -> NDArray[np.int64]:
+def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystream, below: str) -> NDArray[np.int64]:
     pointer = f"{below}/mechanism"
     law = law_of(mechanism, pointer)
     try:
         return noisy(law, unit_of(mechanism), keystream)
-    except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
+    except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(pointer, str(error)) from None
 
 

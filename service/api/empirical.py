@@ -1,4 +1,4 @@
-"""Empirical privacy loss: estimates and lower bounds from confidential numbers, which are neither stored nor logged."""
+"""Routes of empirical privacy loss: estimates and lower bounds from confidential numbers, never stored or logged."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -32,15 +32,15 @@ from service.privacy.numbers import double_down, double_up, parse_exact
 
 router = APIRouter(prefix="/v1/empirical", route_class=StrictRoute)
 
-_LARGEST_EPSILON = 700  # nats: beyond, doubles do not hold exp(epsilon)
+_LARGEST_EPSILON = 700  # nats: doubles do not hold exp of larger ones
 _SMALLEST_RISK = Fraction(1, 10**15)
 
-_FOR_NOISE = "independent, identically distributed noise; of counts that were processed afterwards it is an estimate"
+_FOR_NOISE = "independent, identically distributed noise; for counts that were processed afterwards an estimate"
 _FOR_RUNS = "independent runs of one mechanism on each of two neighbouring inputs"
 
 
 def _numbers(value: Any, info: ValidationInfo) -> NDArray[np.float64]:
-    """An array of numbers as doubles; a fault names the place and not the number."""
+    """Return an array of numbers as doubles; a fault names the place and not the number."""
     if not isinstance(value, list):
         raise ValueError("expected an array of numbers")  # noqa: TRY004 - pydantic's way
     if {type(number) for number in value} <= {int, Decimal}:
@@ -69,25 +69,30 @@ Replicates = Annotated[int, Field(strict=True, ge=0, le=1000)]
 
 
 class Smoothing(Strict):
-    """How the density of residuals is smoothed, and where its largest ratio is looked for."""
+    """The smoothing of the residuals' density, and the range in which its largest ratio is searched."""
 
-    bandwidth: Exact = Field("0.1", description="Of the Gaussian kernel, in standard deviations of the residuals.")
-    percentile: Exact = Field(
-        "95", description="The range ends at this percentile or the opposite one, whichever is larger in size."
+    bandwidth: Exact = Field(
+        "0.1", description="The bandwidth of the Gaussian kernel, in standard deviations of the residuals."
     )
-    multiplier: Exact = Field("1", description="By which the range is made longer.")
-    bootstrap: Replicates = Field(200, description="Replicates for the interval and the bias; 0 for neither.")
+    percentile: Exact = Field(
+        "95",
+        description="The range ends at this percentile or at the opposite one, whichever is larger in absolute value.",
+    )
+    multiplier: Exact = Field("1", description="The factor by which the range is extended.")
+    bootstrap: Replicates = Field(
+        200, description="The number of replicates for the interval and the bias; 0 for neither."
+    )
 
 
 class LossQuestion(Smoothing):
-    """Residuals (noisy minus true counts), and how to measure the loss that they show."""
+    """Residuals (noisy minus true counts), and the settings of the estimate."""
 
     residuals: Numbers
-    counts: Numbers | None = Field(None, description="The true counts, for the picture alone: figure SA1 needs them.")
+    counts: Numbers | None = Field(None, description="The true counts, only for the picture: figure SA1 needs them.")
 
 
 class Point(BaseModel):
-    """At the middle of a unit bin: the part of the residuals in it, the smoothed density, EPL(x)."""
+    """At the middle of a unit bin: the share of the residuals in the bin, the smoothed density, and EPL(x)."""
 
     x: float
     density: float
@@ -96,7 +101,7 @@ class Point(BaseModel):
 
 
 class BiasBody(BaseModel):
-    """What the estimate comes out at for noise of known loss, of the residuals' variance and number."""
+    """The result of the estimate for noise of known loss, with the residuals' variance and number."""
 
     epsilon: float
     mean: float
@@ -106,13 +111,13 @@ class BiasBody(BaseModel):
 
 
 class LossBody(BaseModel):
-    """The published estimate and how far it can be trusted. It is neither an upper nor a lower bound."""
+    """The published estimate and its uncertainty. It is neither an upper nor a lower bound."""
 
     epl: float
     at: float
     interval: list[float] | None = Field(
-        description="95 %, by the basic bootstrap: it corrects for the bias, so the estimate itself is often above it."
-        " Null where resamples leave nothing to estimate, or would take too long."
+        description="95 %, by the basic bootstrap, which corrects for the bias; the estimate itself is therefore"
+        " often above it. Null where resamples leave nothing to estimate, or would take too long."
     )
     bias: BiasBody | None
     curve: list[Point]
@@ -123,16 +128,18 @@ class BoundQuestion(Strict):
     """Residuals, or the outputs of independent runs on an input and on a neighbouring one."""
 
     residuals: Numbers | None = None
-    shift: Positive | None = Field(None, description="How far one record moves one residual; 1 unless given.")
+    shift: Positive | None = Field(
+        None, description="The distance by which one record moves one residual; 1 unless given."
+    )
     outputs: Numbers | None = None
     neighbouring_outputs: Numbers | None = None
     confidence: Exact = "0.95"
-    delta: Exact | None = Field(None, description="At which epsilon is bounded; 0 unless given.")
-    epsilon: Exact | None = Field(None, description="At which delta is bounded instead of epsilon.")
+    delta: Exact | None = Field(None, description="The delta at which epsilon is bounded; 0 unless given.")
+    epsilon: Exact | None = Field(None, description="The epsilon at which delta is bounded, instead of epsilon.")
 
 
 class EventBody(BaseModel):
-    """The event that proves the bound, what it is compared with, and how often either happened among the tested."""
+    """The event that proves the bound, the event for comparison, and their frequencies among the tested values."""
 
     kind: Literal["at_least", "at_most", "between"]
     start: float
@@ -145,7 +152,7 @@ class EventBody(BaseModel):
 
 
 class BoundBody(BaseModel):
-    """A lower bound, rounded down: with this confidence the true figure is not below."""
+    """A lower bound, rounded down: the true figure is not below it, with this confidence."""
 
     epsilon_lower_bound: float | None
     delta_lower_bound: float | None
@@ -160,16 +167,17 @@ class BoundBody(BaseModel):
 @router.post(
     "/loss",
     response_model=LossBody,
-    responses=pictures.responses("The estimate; as SVG or PNG in the form of figures SA1 and SA2."),
+    responses=pictures.responses("The estimate; or a picture of it in the form of figures SA1 and SA2, as SVG or PNG."),
     openapi_extra=examples.body(examples.LOSS),
 )
 @in_helpers
 def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincipal) -> Response:
     """Estimate the privacy loss that residuals show, as published.
 
-    The largest log ratio of the residuals' kernel density at places one apart (Flaxman and Petti 2020), with a
-    bootstrap interval and the bias measured on geometric noise of the same variance and number. For stewards: the
-    answer is computed from true counts and is itself not protected. What is sent is neither stored nor logged.
+    The estimate is the largest log ratio of the residuals' kernel density at places one apart (Flaxman and Petti 2020).
+    The answer has a bootstrap interval, and the bias measured on geometric noise of the same variance and number. The
+    operation is for stewards: the answer is computed from true counts and is not protected. The numbers of the request
+    are neither stored nor logged.
     """
     require(principal, "steward")
     setting = setting_of(body)
@@ -178,12 +186,12 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
         raise InvalidInput.at("/counts", "expected as many counts as residuals")
     sample, generator = residuals_of(residuals), np.random.default_rng()
     try:
-        found = estimate(sample, setting)
+        estimated = estimate(sample, setting)
     except ValueError as error:
         raise InvalidInput.at("/residuals", str(error)) from None
     interval = bootstrap(sample, setting, body.bootstrap, generator) if body.bootstrap else None
     known = bias(sample, setting, body.bootstrap, generator) if body.bootstrap else None
-    answer = shown_estimate(found, interval, known, LARGEST_RANGE) | {"protected": False}
+    answer = shown_estimate(estimated, interval, known, LARGEST_RANGE) | {"protected": False}
     kind = pictures.wanted(request)
     if kind is not None:
         return loss_picture(answer, None if counts is None else (counts, residuals), kind)
@@ -193,16 +201,16 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
 @router.post(
     "/lower-bound",
     response_model=BoundBody,
-    responses=pictures.responses("The bound; as SVG or PNG with the event that proves it."),
+    responses=pictures.responses("The bound; or a picture of it with the event that proves it, as SVG or PNG."),
     openapi_extra=examples.body(examples.LOWER_BOUND),
 )
 @in_helpers
 def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPrincipal) -> Response:
     """Bound a privacy loss from below, at a stated confidence.
 
-    An event is chosen on a part of the sample, at random, and tested on the rest by an exact binomial interval. One
-    call is one test: the largest of several answers is not a bound at the stated confidence. For stewards: the answer
-    is not protected, and what is sent is neither stored nor logged.
+    An event is chosen on a random part of the sample, and tested on the rest by an exact binomial interval. One call is
+    one test: the largest of several answers is not a bound at the stated confidence. The operation is for stewards: the
+    answer is not protected. The numbers of the request are neither stored nor logged.
     """
     require(principal, "steward")
     confidence, risk = read_confidence(body.confidence)
@@ -232,10 +240,10 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
 
 
 def setting_of(body: Smoothing) -> Setting:
-    """The setting of an estimate.
+    """Read the settings of an estimate.
 
     Raises:
-        InvalidInput: a figure outside of its range.
+        InvalidInput: a figure is out of its range.
     """
     bandwidth, percentile, multiplier = (
         parse_exact(text) for text in (body.bandwidth, body.percentile, body.multiplier)
@@ -250,7 +258,7 @@ def setting_of(body: Smoothing) -> Setting:
 
 
 def read_confidence(text: str) -> tuple[Fraction, float]:
-    """The confidence, and one minus it, rounded down: less risk makes a lower bound smaller."""
+    """Return the confidence, and one minus it, rounded down: less risk makes a lower bound smaller."""
     confidence = parse_exact(text)
     if not 0 < confidence <= 1 - _SMALLEST_RISK:
         raise InvalidInput.at("/confidence", "expected a number above 0 and at most 1 - 10^-15")
@@ -258,7 +266,7 @@ def read_confidence(text: str) -> tuple[Fraction, float]:
 
 
 def _question(body: BoundQuestion) -> Question:
-    """Figures are rounded up: against a larger delta or epsilon less is refuted."""
+    """Read the figure to bound, rounded up: a bound against a larger delta or epsilon is weaker, and so stays valid."""
     if body.epsilon is not None:
         if body.delta is not None:
             raise InvalidInput.at("/delta", "expected delta or epsilon, got both")
@@ -276,18 +284,18 @@ def _question(body: BoundQuestion) -> Question:
 
 def _samples(body: BoundQuestion) -> dict[str, NDArray[np.float64]]:
     pair = {"outputs": body.outputs, "neighbouring_outputs": body.neighbouring_outputs}
-    given = {name: values for name, values in pair.items() if values is not None}
+    present = {name: values for name, values in pair.items() if values is not None}
     if body.residuals is not None:
-        if given:
-            raise InvalidInput.at(f"/{next(iter(given))}", "expected residuals or outputs, got both")
+        if present:
+            raise InvalidInput.at(f"/{next(iter(present))}", "expected residuals or outputs, got both")
         return {"residuals": body.residuals}
-    if not given:
+    if not present:
         raise InvalidInput.at("/residuals", "expected residuals, or outputs and neighbouring_outputs")
-    if len(given) == 1:
-        raise InvalidInput.at(f"/{next(name for name in pair if name not in given)}", "expected both sets of outputs")
+    if len(present) == 1:
+        raise InvalidInput.at(f"/{next(name for name in pair if name not in present)}", "expected both sets of outputs")
     if body.shift is not None:
-        raise InvalidInput.at("/shift", "expected a shift of residuals only: outputs are compared as they are")
-    return given
+        raise InvalidInput.at("/shift", "expected a shift only with residuals: outputs are compared as they are")
+    return present
 
 
 def _shown(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""The figures of the empirical answers, in the form of Flaxman and Petti 2020's SA1 and SA2."""
+"""Pictures of the empirical answers, in the form of figures SA1 and SA2 of Flaxman and Petti 2020."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,28 +22,29 @@ _NOTE = "Not protected: computed from true counts."
 
 
 def loss_picture(answer: dict[str, Any], scatter: Scatter | None, kind: str) -> Response:
-    """An estimate as a picture."""
+    """Draw an estimate."""
     title = f"Empirical privacy loss {answer['epl']:.4g}{_interval(answer['interval'])}"
-    said = f"The largest log ratio of the residuals' smoothed density at places one apart, at {answer['at']:.6g}."
-    return respond(_loss_figure(answer, scatter), kind, Caption(title, f"{said} {_NOTE}"))
+    sentence = f"The largest log ratio of the residuals' smoothed density at places one apart, at {answer['at']:.6g}."
+    return respond(_loss_figure(answer, scatter), kind, Caption(title, f"{sentence} {_NOTE}"))
 
 
 def bound_picture(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any], kind: str) -> Response:
-    """A lower bound as a picture."""
+    """Draw a lower bound."""
     event = answer["event"]
     proof = (
-        "No event proves more."
+        "No event proves a larger bound."
         if event is None
         else f"Of {event['tested']} tested values {event['likely']} were in the event and {event['unlikely']} in the"
-        " one that it is compared with."
+        " event for comparison."
     )
     return respond(_bound_figure(samples, answer), kind, Caption(_bound_title(answer), f"{proof} {_NOTE}"))
 
 
 def _loss_figure(answer: dict[str, Any], scatter: Scatter | None) -> "Figure":
-    """SA2: the density of the residuals, plain and smoothed, beside EPL(x); above it SA1, where counts are given.
+    """Draw figure SA2, with SA1 above it where counts are given.
 
-    ``scatter`` holds true counts and residuals. SA1 is the noisy counts and the residuals against the true counts.
+    SA2 is the density of the residuals, plain and smoothed, beside EPL(x). SA1 is the noisy counts and the residuals
+    against the true counts; ``scatter`` holds true counts and residuals.
     """
     figure = _figure(1 if scatter is None else 2)
     panels: Sequence[Axes] = np.ravel(figure.subplots(1 if scatter is None else 2, 2)).tolist()
@@ -66,12 +67,12 @@ def _loss_figure(answer: dict[str, Any], scatter: Scatter | None) -> "Figure":
 
 
 def _bound_figure(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any]) -> "Figure":
-    """Histograms of what was tested, with the two events that prove the bound."""
+    """Draw histograms of the tested values, with the two events that prove the bound."""
     figure = _figure(1)
     axes = figure.subplots()
     both = np.concatenate(list(samples.values()))
     if both.size:
-        margin = 0.5 + 4 * np.spacing(np.abs(both).max())  # so that it is one at any size
+        margin = 0.5 + 4 * np.spacing(np.abs(both).max())  # the distance stays visible to doubles at any size
         low, high = float(both.min()) - margin, float(both.max()) + margin
         edges = low + np.arange(_BARS + 1) * max(1.0, np.ceil((high - low) / _BARS))
         for name, values in samples.items():
@@ -89,7 +90,7 @@ def _bound_figure(samples: dict[str, NDArray[np.float64]], answer: dict[str, Any
 
 def _bound_title(answer: dict[str, Any]) -> str:
     what = "epsilon" if answer["delta_lower_bound"] is None else "delta"
-    bound = np.floor(answer[f"{what}_lower_bound"] * 1e6) / 1e6  # down, as the bound itself
+    bound = np.floor(answer[f"{what}_lower_bound"] * 1e6) / 1e6  # rounded down, as the bound itself
     return f"{what} at least {bound:.6f} at confidence {answer['confidence']}"
 
 

@@ -1,7 +1,7 @@
-"""The worked examples of the documentation: requests, and what a server answered to them.
+"""Worked examples of the documentation: requests, and the answers of a server.
 
 ``answers.json`` is the record of one day on a real server: answers by operation, status and media type, and a problem
-of each code. ``python -m tests.first_day`` records it; a test lives through the day again and compares.
+of each code. ``python -m tests.first_day`` records it; a test repeats the day and compares.
 """
 
 import json
@@ -14,7 +14,7 @@ PROBLEMS: dict[str, Any] = _RECORDED["problems"]
 
 
 def _id(operation: str, status: str, name: str) -> str:
-    """Of what an answer is about; empty before there is a record."""
+    """Return the id of the resource in a recorded answer; empty before there is a record."""
     return str(ANSWERS.get(operation, {}).get(status, {}).get("application/json", {}).get(name, ""))
 
 
@@ -25,7 +25,7 @@ KEY_ID = _id("create_key", "201", "id")
 
 
 def body(value: dict[str, Any]) -> dict[str, Any]:
-    """An operation's example body, for ``openapi_extra``."""
+    """Return an operation's example body, for ``openapi_extra``."""
     return {"requestBody": {"content": {"application/json": {"example": value}}}}
 
 
@@ -89,7 +89,7 @@ DRAW = {
     "counts": [54571, 182265, 27457, 22915],
 }
 DRAW_OF_RELEASE = {"mechanism": "County/total", "partition": "01", "counts": [54571, 182265, 27457, 22915]}
-# The same where the counts are an Arrow stream: the other fields are the query.
+# The same with an Arrow stream of counts: the other fields are the query.
 DRAW_QUERY: dict[str, Any] = {
     "name": "county totals",
     "mechanism": '{"type": "discrete_gaussian", "sigma_squared": "9.375"}',

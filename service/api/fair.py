@@ -1,4 +1,4 @@
-"""Places to work in, handed out to principals in turn, so that nobody's requests wait for all of another's."""
+"""Fair shares of places to work in: principals take turns, so one principal's requests never hold up all others."""
 
 import asyncio
 import threading
@@ -9,26 +9,25 @@ from contextlib import asynccontextmanager
 
 from service.errors import TooManyRequests
 
-_RECENT = 10.0  # seconds for which somebody who asked is counted as being there
+_RECENT = 10.0  # seconds after its last request for which a principal counts as present
 _MOST_NAMES = 1000
-_RETRY = 5  # seconds after which who was one too many may come again
+_RETRY = 5  # seconds after which a refused request should be repeated
 
 _Place = asyncio.Future[None]
 
 
-class Fair:
-    """A number of places, of which one principal has a share while others are there.
+class FairPlaces:
+    """A number of places, of which one principal has only a share while others are present.
 
-    Whoever waits is let in when his principal's turn comes: principals take turns, and each one's requests keep their
-    order.
+    Principals take turns at free places. Each principal's requests keep their order.
 
     Args:
-        places: in all.
-        share: of one principal while another has asked within the last seconds.
-        alone: of one principal while nobody else has.
-        waiting: how many requests of one principal may wait.
+        places: the total.
+        share: of one principal while another has sent a request within the last seconds.
+        alone: of one principal otherwise.
+        waiting: the number of requests of one principal that may wait.
         clock: monotonic, in seconds.
-        beside: other places, which count as these do for who has asked within the last seconds.
+        beside: other places; principals that are present there count as present here.
     """
 
     def __init__(
@@ -38,33 +37,38 @@ class Fair:
         alone: int,
         waiting: int,
         clock: Callable[[], float] = time.monotonic,
-        beside: "Fair | None" = None,
+        beside: "FairPlaces | None" = None,
     ) -> None:
         self._free, self._share, self._alone, self._most = places, share, alone, waiting
         self._clock = clock
         self._busy: Counter[str] = Counter()
-        self._queues: OrderedDict[str, deque[_Place]] = OrderedDict()  # whose turn is next comes first
-        self._seen: OrderedDict[str, float] = OrderedDict()  # when each was last here, the latest last
-        self._mutex = threading.Lock()  # an application may be asked from several event loops
+        self._queues: OrderedDict[str, deque[_Place]] = OrderedDict()  # the principal with the next turn comes first
+        # the time of each principal's last request, the latest last
+        self._seen: OrderedDict[str, float] = OrderedDict()
+        self._mutex = threading.Lock()  # an application may run in several event loops
         if beside is not None:
             self._seen, self._mutex = beside._seen, beside._mutex
         self.refused = 0
 
     @property
     def waiting(self) -> int:
-        """How many wait now."""
+        """The number of requests that wait now."""
         with self._mutex:
             return sum(map(len, self._queues.values()))
 
     @property
     def busy(self) -> int:
-        """How many places are taken now."""
+        """The number of places that are taken now."""
         with self._mutex:
             return self._busy.total()
 
     @asynccontextmanager
     async def place(self, principal: str, *, begun: bool = False) -> AsyncIterator[None]:
-        """Hold a place, once there is one; a request that had one before has ``begun``, and is not one too many.
+        """Hold a place, once one is free.
+
+        Args:
+            principal: the caller.
+            begun: the request held a place before, so it may wait whatever the limit.
 
         Raises:
             TooManyRequests: too many of the principal's requests wait already.
@@ -81,13 +85,13 @@ class Fair:
             self._leave(principal)
 
     async def enter(self, principal: str, *, begun: bool = False) -> None:
-        """Take a place, once there is one.
+        """Take a place, once one is free; the arguments are those of ``place``.
 
         Raises:
             TooManyRequests: too many of the principal's requests wait already.
         """
         with self._mutex:
-            self._note(principal)
+            self._mark_present(principal)
             if principal not in self._queues and self._has_room(principal):
                 self._take(principal)
                 return
@@ -105,11 +109,11 @@ class Fair:
             with self._mutex:
                 if place in self._queues.get(principal, ()):
                     self._forget(principal, place)
-                else:  # it was let in at the same moment
+                else:  # it received its place at the same moment
                     self._leave(principal)
             raise
 
-    def _note(self, principal: str) -> None:
+    def _mark_present(self, principal: str) -> None:
         self._seen[principal] = self._clock()
         self._seen.move_to_end(principal)
         if len(self._seen) > _MOST_NAMES:
@@ -137,7 +141,7 @@ class Fair:
                 place.get_loop().call_soon_threadsafe(_let_in, place)
                 if waiting in self._queues:
                     self._queues.move_to_end(waiting)
-                    break  # the others' turn
+                    break  # it is another principal's turn
 
     def _forget(self, principal: str, place: _Place) -> None:
         queue = self._queues[principal]
@@ -147,5 +151,5 @@ class Fair:
 
 
 def _let_in(place: _Place) -> None:
-    if not place.done():  # cancelled; who waited gives the place back himself
+    if not place.done():  # a cancelled waiter gives the place back itself
         place.set_result(None)

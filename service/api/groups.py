@@ -1,4 +1,4 @@
-"""Population groups as they come in, as JSON or as a table of Arrow: checked, and as arrays for all groups at once."""
+"""Population groups of a request, from JSON or an Arrow table, checked and as arrays over all groups."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from service.errors import InvalidInput
 from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, Groups
 
 Pointer = Callable[[int, str], str]
-"""Where a field of a group is, by the group's number."""
+"""Function from a group's number and a field to the JSON pointer of that field."""
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _KINDS = {"group": "string", "total_only": "bool", "total": "int64", "sex_by_age": "lists of lists of int64"}
@@ -29,20 +29,20 @@ _Ages = Annotated[list[_Count], Field(min_length=1, max_length=MOST_AGES)]
 
 
 class PopulationGroup(Strict):
-    """A population group and its true counts; they are never stored or logged."""
+    """A population group and its true counts, which are never stored or logged."""
 
-    group: Label = Field(description="Its name, once ever at a level.")
+    group: Label = Field(description="The name of the group, which occurs once ever at a level.")
     total_only: Annotated[bool, Field(strict=True)] = Field(
-        False, description="Whether only its total is tabulated, with all of the group's budget."
+        False, description="true: only the group's total is tabulated, with the group's whole budget."
     )
     sex_by_age: Annotated[list[_Ages], Field(min_length=SEXES, max_length=SEXES)] | None = Field(
-        None, description="A row for each sex: how many there are of each single year of age, from 0 on."
+        None, description="A row of counts for each sex, by single year of age from 0 on."
     )
-    total: _Count | None = Field(None, description="In the place of sex_by_age, of a group that is total_only.")
+    total: _Count | None = Field(None, description="The total, in place of sex_by_age, where total_only is true.")
 
 
 class NamedGroups(NamedTuple):
-    """Groups in their order: their names, which are public, and their true counts; ``at``: where a request has them."""
+    """Groups in their order: public names and true counts; ``at`` gives the pointers of a request's fields."""
 
     names: list[str]
     counts: Groups
@@ -50,10 +50,10 @@ class NamedGroups(NamedTuple):
 
 
 def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
-    """Groups of a JSON body.
+    """Read the groups of a JSON body.
 
     Raises:
-        InvalidInput: a name comes twice, or a group has not the counts that it needs.
+        InvalidInput: a name is repeated, or a group lacks the counts that it needs.
     """
 
     def at(number: int, field: str) -> str:
@@ -72,12 +72,18 @@ def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
 
 
 def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
-    """Groups of an Arrow stream; a fault names a column and a row.
+    """Read the groups of an Arrow stream; a fault names a column and a row.
+
+    Args:
+        body: the stream.
+        most_bytes: the limit on the decompressed table, in bytes.
+        take: reserves so many bytes of the shared memory limit.
 
     Raises:
-        InvalidInput: likewise, or a column is unknown, missing or of another type, or a count is not a count.
-        TooLarge: it unfolds to more than ``most_bytes``, or there is never room for it.
-        Unavailable: there is no room for it now.
+        InvalidInput: a name is repeated, a group lacks counts, a column is unknown, missing or of another type, or a
+            count is out of range.
+        TooLarge: the table decompresses to more than ``most_bytes``, or needs more memory than one principal may take.
+        Unavailable: the memory is in use by other requests.
     """
 
     def at(number: int, field: str) -> str:
@@ -90,10 +96,10 @@ def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
     marked = _column(table, "total_only")
     total_only = np.zeros(len(names), bool) if marked is None else _plain(marked, "total_only")
     ages, with_ages = _ages(_column(table, "sex_by_age"), len(names), at)
-    given = _column(table, "total")
-    with_total = np.zeros(len(names), bool) if given is None else given.is_valid().to_numpy(zero_copy_only=False)
+    column = _column(table, "total")
+    with_total = np.zeros(len(names), bool) if column is None else column.is_valid().to_numpy(zero_copy_only=False)
     _check(names, total_only, with_ages, with_total, at)
-    totals = np.zeros(len(names), np.int64) if given is None else _plain(given.fill_null(0), "total")
+    totals = np.zeros(len(names), np.int64) if column is None else _plain(column.fill_null(0), "total")
     _check_counts(totals, lambda place: at(place, "total"))
     return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at)
 
@@ -103,7 +109,7 @@ def _check_columns(schema: pa.Schema) -> None:
     if "group" not in names:
         raise InvalidInput.at("/group", "expected this column; it is missing")
     if len(set(names)) < len(names) or not set(names) <= _KINDS.keys():
-        raise InvalidInput.at("", f"expected no columns but {', '.join(_KINDS)}, each once at most")
+        raise InvalidInput.at("", f"expected no columns but {', '.join(_KINDS)}, each at most once")
     for name in names:
         if not _is_kind(name, schema.field(name).type):
             raise InvalidInput.at(f"/{name}", f"expected a column of type {_KINDS[name]}")
@@ -134,7 +140,7 @@ def _check(
         raise InvalidInput.at(at(again, "group"), "expected each group once")
     faulty = np.where(total_only, with_ages == with_total, ~with_ages | with_total)
     if faulty.any():
-        detail = "expected sex_by_age and no total; of a group that is total_only, one of both"
+        detail = "expected sex_by_age and no total; where total_only is true, one of the two"
         raise InvalidInput.at(at(int(np.argmax(faulty)), "sex_by_age"), detail)
 
 
@@ -144,14 +150,14 @@ def _groups(
     totals: NDArray[np.int64],
     ages: NDArray[np.int64],
 ) -> Groups:
-    """``ages`` are those of the groups that have some; their sum is the total."""
+    """Build the groups from arrays; ``ages`` are those of the groups that have some, and their sum is the total."""
     totals = totals.copy()
     totals[with_ages] = ages.sum(axis=(1, 2))
     return Groups(totals, total_only, ages, with_ages.cumsum() - 1)
 
 
 def _padded(counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of counts, one for each sex of each group, as one array; shorter rows end with zeros."""
+    """Return rows of counts, one for each sex of each group, as one array; shorter rows end with zeros."""
     longest = int(lengths.max(initial=1))
     if (lengths == longest).all():
         return counts.reshape(-1, SEXES, longest)
@@ -164,7 +170,7 @@ def _column(table: pa.Table, name: str) -> pa.Array | None:
     if name not in table.schema.names:
         return None
     chunks = table[name]
-    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies
+    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # combine_chunks copies
 
 
 def _plain(column: pa.Array, name: str) -> NDArray[Any]:
@@ -186,7 +192,7 @@ def _names(table: pa.Table, at: Pointer) -> list[str]:
 
 
 def _ages(column: pa.Array | None, groups: int, at: Pointer) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The ages of the groups that have some, and which these are."""
+    """Return the ages of the groups that have some, and a mask of these groups."""
     if column is None:
         return np.zeros((0, SEXES, 1), np.int64), np.zeros(groups, bool)
     with_ages = column.is_valid().to_numpy(zero_copy_only=False)
@@ -215,7 +221,7 @@ def _ages(column: pa.Array | None, groups: int, at: Pointer) -> tuple[NDArray[np
 
 
 def _lengths(lists: pa.Array) -> NDArray[np.int64]:
-    """How long each list is; one that is null has no length, which is no length that is wanted."""
+    """Return the length of each list; a null list gets a length that no check accepts."""
     lengths: NDArray[np.int64] = pc.list_value_length(lists).cast(pa.int64()).fill_null(-1).to_numpy()
     return lengths
 

@@ -1,4 +1,4 @@
-"""GUARANTEE, budgets and heads as they leave the service."""
+"""Guarantees, budgets and heads as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class RdpFigure(BaseModel):
 class ApproximateFigure(BaseModel):
     """An (epsilon, delta) statement by one analysis; adaptive: it holds under adaptive choice.
 
-    method, for tight: closed form, atoms, lattice or contour; or the other analysis that says no less.
+    method, for tight: closed form, atoms, lattice or contour; or the other analysis whose bound is at least as small.
     """
 
     delta: float
@@ -65,7 +65,7 @@ class BestFigure(BaseModel):
 
 
 class GuaranteeBody(BaseModel):
-    """Upper bounds on a privacy loss in every notion; null where a notion says nothing."""
+    """Upper bounds on a privacy loss in every notion; null where a notion gives no bound."""
 
     pure: PureFigure | None
     zcdp: ZcdpFigure | None
@@ -83,7 +83,7 @@ class HeadBody(BaseModel):
 
 
 class PureBudget(Strict):
-    """A cap on pure epsilon; delta caps what mechanisms declare."""
+    """A cap on pure epsilon; delta caps the deltas that mechanisms declare."""
 
     definition: Literal["pure"]
     epsilon: Exact
@@ -91,7 +91,7 @@ class PureBudget(Strict):
 
 
 class ZcdpBudget(Strict):
-    """A cap on rho; delta caps what mechanisms declare."""
+    """A cap on rho; delta caps the deltas that mechanisms declare."""
 
     definition: Literal["zcdp"]
     rho: Exact
@@ -99,7 +99,7 @@ class ZcdpBudget(Strict):
 
 
 class RdpBudget(Strict):
-    """A cap on the Rényi loss at one order; delta caps what mechanisms declare."""
+    """A cap on the Rényi loss at one order; delta caps the deltas that mechanisms declare."""
 
     definition: Literal["rdp"]
     alpha: Exact
@@ -108,7 +108,7 @@ class RdpBudget(Strict):
 
 
 class ApproximateBudget(Strict):
-    """An (epsilon, delta) cap; declared_delta is the part of delta set aside for mechanisms that declare deltas."""
+    """An (epsilon, delta) cap; declared_delta is the part of delta reserved for mechanisms that declare deltas."""
 
     definition: Literal["approximate"]
     epsilon: Exact
@@ -120,14 +120,14 @@ BudgetModel = Annotated[PureBudget | ZcdpBudget | RdpBudget | ApproximateBudget,
 
 
 DELTA_SAID = (
-    "At which the release's cost is shown as (epsilon, delta). By default the account's: its budget's own where that is"
-    " an (epsilon, delta) budget, else 1e-10."
+    "The delta at which the release's cost is shown as (epsilon, delta). The default is the account's: its budget's"
+    " delta for an (epsilon, delta) budget, else 1e-10."
 )
 CostDelta = Annotated[Exact | None, Field(description=DELTA_SAID)]
 
 
 class Remaining(BaseModel):
-    """What is left of a budget, in its shape; rounded down, never below 0."""
+    """The rest of a budget, in its definition; rounded down, never below 0."""
 
     definition: Definition
     epsilon: float | None = None
@@ -143,14 +143,24 @@ def cost_of(
     deltas: tuple[Fraction, ...] = (USUAL_DELTA,),
     orders: tuple[Fraction, ...] = USUAL_ORDERS,
 ) -> dict[str, Any]:
-    """GUARANTEE of one plan, memoised whatever its names are: pipelines register equal plans again and again."""
+    """Return the guarantee of one plan, memoised by its shape: pipelines register equal plans again and again.
+
+    Args:
+        plan: the plan.
+        neighbouring: the relation of its account.
+        deltas: at which (epsilon, delta) is given.
+        orders: at which Rényi bounds are given.
+
+    Returns:
+        The fields of GUARANTEE, rounded up.
+    """
     condensed = condense(plan)
     price = _cost if condensed.size <= MEMOISED_SIZE else _cost.__wrapped__
     return price(condensed, neighbouring, deltas, orders)
 
 
 def cost_text(plan: Priced, neighbouring: Neighbouring, delta: Fraction) -> str:
-    """The same as JSON text, memoised too: it is most of the answer to a charge."""
+    """Return the guarantee of one plan as JSON text, memoised too: it is most of the answer to a charge."""
     condensed = condense(plan)
     write = _cost_text if condensed.size <= MEMOISED_SIZE else _cost_text.__wrapped__
     return write(condensed, neighbouring, delta)
@@ -170,7 +180,7 @@ def _cost(
 
 
 def guarantee_body(cost: Guarantee) -> dict[str, Any]:
-    """A guarantee as JSON."""
+    """Return a guarantee as JSON."""
     return {
         "pure": _figure("epsilon", cost.epsilon),
         "zcdp": _figure("rho", cost.rho),
@@ -179,7 +189,7 @@ def guarantee_body(cost: Guarantee) -> dict[str, Any]:
         "approximate": [_statement(s) for s in cost.approximate if _up(s.epsilon) is not None],
         "best": [
             {
-                "delta": _as_asked(best.delta),
+                "delta": _delta_number(best.delta),
                 "adaptive": _statement(best.adaptive) if best.adaptive else None,
                 "fixed": _statement(best.fixed) if best.fixed else None,
             }
@@ -188,12 +198,12 @@ def guarantee_body(cost: Guarantee) -> dict[str, Any]:
     }
 
 
-def _as_asked(delta: Fraction) -> float | None:
+def _delta_number(delta: Fraction) -> float | None:
     return stated(delta, number_up)
 
 
 def _order(alpha: Fraction) -> float | None:
-    """Down: what holds at an order holds at those below it."""
+    """Round an order down: a bound at an order also holds at lower orders."""
     return stated(alpha, number_down)
 
 
@@ -211,7 +221,7 @@ def _figure(name: str, loss: Loss) -> dict[str, Any] | None:
 
 def _statement(statement: Approximate) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "delta": _as_asked(statement.delta),
+        "delta": _delta_number(statement.delta),
         "epsilon": _up(statement.epsilon),
         "via": statement.via,
     }
@@ -222,14 +232,14 @@ def _statement(statement: Approximate) -> dict[str, Any]:
 
 
 def remaining_body(account: AccountRecord) -> dict[str, Any]:
-    """What is left of an account's budget, in the budget's shape."""
+    """Return the rest of an account's budget, in the budget's definition."""
     budget = account.budget
     body: dict[str, Any] = {"definition": budget.definition.value}
     if budget.alpha is not None:
         body["alpha"] = _order(budget.alpha)
     body[budget.cap_on] = number_down(remaining(budget, account.weights, account.totals))
     if budget.definition is Definition.APPROXIMATE:
-        body["delta"] = _as_asked(budget.delta)
+        body["delta"] = _delta_number(budget.delta)
     if budget.declared_delta:
         declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
         body["declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"] = declared
@@ -237,25 +247,25 @@ def remaining_body(account: AccountRecord) -> dict[str, Any]:
 
 
 def budget_body(account: AccountRecord) -> dict[str, str]:
-    """An account's budget, exact."""
+    """Return an account's budget, exact."""
     return write_budget(account.budget)
 
 
 def head_body(head: Head) -> dict[str, Any]:
-    """The head of a journal."""
+    """Return the head of a journal."""
     return {"seq": head.seq, "hash": head.hash}
 
 
 def usual_delta_text(budget: Mapping[str, Any]) -> str:
-    """The delta at which an account with this budget, as it is answered, shows its losses."""
+    """Return the default delta of an account's answers, from its budget as JSON."""
     return exact_text(usual_delta(read_budget(dict(budget))))
 
 
 def read_deltas(texts: Sequence[str], pointers: Sequence[str]) -> tuple[Fraction, ...]:
-    """Deltas at which (epsilon, delta) is asked for.
+    """Read the deltas at which (epsilon, delta) is requested.
 
     Raises:
-        InvalidInput: one is not strictly between 0 and 1.
+        InvalidInput: a delta is not strictly between 0 and 1.
     """
     deltas = tuple(map(parse_exact, texts))
     for delta, pointer in zip(deltas, pointers, strict=True):
@@ -265,5 +275,5 @@ def read_deltas(texts: Sequence[str], pointers: Sequence[str]) -> tuple[Fraction
 
 
 def read_delta(text: str | None, pointer: str) -> Fraction | None:
-    """The same of one that may be left out."""
+    """Read one optional delta; raise as ``read_deltas``."""
     return None if text is None else read_deltas([text], [pointer])[0]

@@ -1,4 +1,4 @@
-"""Whether the process lives and can serve."""
+"""Probes: liveness and readiness."""
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
@@ -13,26 +13,28 @@ router = APIRouter()
 
 @router.get("/healthz")
 async def healthz() -> Response:
-    """Alive.
+    """Check liveness.
 
-    The process answers.
+    200 means that the process answers.
     """
     return JSONResponse({"status": "alive"})
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Ready.
+    """Check readiness.
 
-    The database answers and is migrated, and the process is not about to end.
+    200 means that the database answers and is migrated, and that the process is not shutting down.
     """
     state = request.app.state
     if state.ending:
-        raise Unavailable("the process ends in a moment: ask another one")
+        raise Unavailable("the process is shutting down: use another one")
     database: Database = state.database
     if database.stopped is not None:
         raise Unavailable(database.stopped)
-    # Threads of their own: a probe never waits behind requests.
+    # A separate thread pool: a probe never waits behind requests.
     if not await to_thread.run_sync(is_migrated, database, limiter=state.probes):
-        raise Unavailable("the database is not of this version of the service: run the newer one's migrate command")
+        raise Unavailable(
+            "the database belongs to another version of the service: run the migrate command of the newer one"
+        )
     return JSONResponse({"status": "ready"})

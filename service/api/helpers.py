@@ -1,9 +1,9 @@
-"""Processes that answer what takes long, so that the serving one keeps its interpreter for charges.
+"""Helper processes that answer long requests, so that the serving process keeps its interpreter for charges.
 
-Each holds the whole application and answers one request at a time, over a pipe, as if it had come to it: ASGI messages
-go through as they are. It only reads the ledger: noisy counts go back through the pipe, the serving process stores
-them, and the helper writes the answer. It is forked from a process that has imported everything and does nothing else,
-in milliseconds, so that it can be ended at any moment: when the client hangs up, or when its time is over.
+Each helper holds the whole application and answers one request at a time over a pipe, as ASGI messages. It only reads
+the ledger: noisy counts go back through the pipe, the serving process stores them, and the helper writes the answer. A
+helper is forked in milliseconds from a process that has imported everything and is otherwise idle. It can therefore be
+ended at any moment: when the client hangs up, or when its time is over.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.context import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, WRITES, Change, Found
-from service.api.fair import Fair
+from service.api.context import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, WRITES, Change, HelperResult
+from service.api.fair import FairPlaces
 from service.api.kept import TO_KEEP
 from service.api.problems import KINDS, problem
 from service.api.rollback import HEADER
@@ -38,79 +38,85 @@ from service.ledger import known
 from service.ledger.database import Database
 from service.memory_privacy import forbid_dumps
 
-_PICKLED = b"application/x-python-pickle"  # of answers that are not for clients
-_WAITING = 64  # requests of one principal
-_RETRY = 5  # seconds after which somebody whose releases wait for their price may ask again
+_PICKLED = b"application/x-python-pickle"  # media type of answers that are not for clients
+_WAITING = 64  # waiting requests of one principal
+_RETRY = 5  # seconds after which a principal may ask for prices again
 _NICENESS = 10
-_MOST_KEPT = 1 << 25  # bytes of an answer that wait for its end: a million counts as JSON are fewer
-_STOPPED = "stopped"  # why nothing is to be written any more, in the state of a request that found it out
-_BROUGHT_BACK = ("problem", TO_KEEP, _STOPPED)  # of the state of a request
-_FAILED, _LAST_WORDS = 1, 5.0  # the status of one that met an error; seconds until it has that
-_END = "end"  # the type of the message after a request's last
-_WRITE = "write"  # of one that has the serving process write; its answer comes before the rest
-_FOLLOWS = "follows"  # in a message: the bytes of its body, which comes by itself and is not copied on the way
-_LARGE, _COPIES = 1 << 20, 2  # bytes of such a body; how often it may be here while it is passed on
-_HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # that operations look at
+_MOST_KEPT = 1 << 25  # bytes of an answer that are kept until its end: a million counts as JSON are fewer
+_STOPPED = "stopped"  # in the state of a request: the reason why nothing may be written any more
+_BROUGHT_BACK = ("problem", TO_KEEP, _STOPPED)  # keys of a request's state that a helper returns
+_FAILED, _LAST_WORDS = 1, 5.0  # exit status after an error; seconds until the process has that status
+_END = "end"  # type of the message that follows a request's last one
+_WRITE = "write"  # type of a message that has the serving process write; its answer comes before the rest
+_FOLLOWS = "follows"  # key of a message: the bytes of its body, which follows separately and is not copied on the way
+_LARGE, _COPIES = 1 << 20, 2  # bytes of such a body; its copies in this process while it is passed on
+_HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # the headers that operations read
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
 
 
 class Helpers:
-    """The processes, and the queue before them.
+    """The helper processes, and the queue for them.
 
     Args:
-        number: of processes; one principal has all but one of them at the most.
-        application: makes what answers, in the process.
-        preload: the module that holds it, to be imported once for all.
-        seconds: in which an answer has to begin.
-        asking: how many threads may wait for a price at once, so that others are left.
+        number: the number of processes; one principal has at most all but one of them.
+        application: makes the application, in the process.
+        preload: the module of ``application``, imported once for all processes.
+        seconds: the time in which an answer must begin.
+        asking: the number of threads that may wait for a price at once.
     """
 
     def __init__(
         self, number: int, application: Callable[[], FastAPI], preload: str, seconds: float, asking: int
     ) -> None:
         share = max(1, number - 1)
-        self.queue = Fair(number, share, share, _WAITING)
+        self.queue = FairPlaces(number, share, share, _WAITING)
         self.overran = self.hung_up = 0
         self._most_asking, self._asking, self._counting = asking, Counter[str](), threading.Condition()
         self._application, self._seconds = application, seconds
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([preload])
         self._threads = CapacityLimiter(2 * number + 2)
-        self._idle: list[_Helper] = []  # the last one was busy last, and remembers most
+        self._idle: list[_Helper] = []  # the last one was used last, and has the most in its caches
 
     def warm(self) -> None:
-        """Have one ready before the first request comes."""
+        """Start one process before the first request comes."""
         self._idle.append(self._new())
 
     def close(self) -> None:
-        """End those that do nothing."""
+        """End the idle processes."""
         while self._idle:
             self._idle.pop().end()
 
     async def answer(self, request: Request, body: bytes, change: Change | None, send: Send) -> None:
-        """Have a request answered elsewhere, and pass the answer on; it ends when the client hangs up.
+        """Have a helper answer a request, and pass the answer on; stop when the client hangs up.
+
+        Args:
+            request: the request.
+            body: its body.
+            change: writes to the ledger on the helper's behalf; None for requests that only read.
+            send: receives the answer.
 
         Raises:
-            TooManyRequests: too many of the principal's wait.
-            Unavailable: it takes too long, or the process was ended.
+            TooManyRequests: too many of the principal's requests wait.
+            Unavailable: the answer takes too long, or the process was ended.
             InvalidInput: the client has hung up.
-            ServiceError: what it writes is refused.
+            ServiceError: the ledger refuses the write.
         """
-        kept, asked = _Kept(request, send), asked_of(request.scope)
-        if change is not None:  # kept here: helpers are several, and none is told what the request has in common
-            asked["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
-        last = await self._while_heard(request, self._work(request, asked, body, change, kept.send))
+        messages, scope = _BufferedAnswer(request, send), helper_scope(request.scope)
+        if change is not None:  # idempotency stays in this process: helpers do not share it
+            scope["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
+        last = await self._until_disconnect(request, self._work(request, scope, body, change, messages.send))
         if last is None:
-            raise _nobody_hears()
-        await kept.pass_on()  # when the helper is free again, however slowly it is taken
+            raise _client_gone()
+        await messages.pass_on()  # the helper is free by now, however slowly the client reads
         await send(last)
-        if found := request.scope["state"].get(TO_KEEP):
+        if to_keep := request.scope["state"].get(TO_KEEP):
             state = request.app.state
-            with suppress(ServiceError):  # the answer is given, and may be found again
-                await self._in_thread(partial(known.keep, state.database, state.secret, found))
+            with suppress(ServiceError):  # the answer is complete; a later request finds the figures again
+                await self._in_thread(partial(known.keep, state.database, state.secret, to_keep))
 
     def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
-        """Ask a helper on behalf of a request, from the thread that works on it, what releases would cost."""
+        """Return a function that asks a helper for the prices of releases, from the thread that handles the request."""
         loop, principal = asyncio.get_running_loop(), request.state.principal.name
 
         def ask(path: str, body: bytes) -> list[Any]:
@@ -125,13 +131,13 @@ class Helpers:
         return ask
 
     def _begin_asking(self, principal: str) -> None:
-        """Count somebody who asks, of whom each may hold half of the places, so that others always come in.
+        """Count a thread that waits for prices; wait in it while the principal holds its share.
 
-        What is beyond waits, in a thread of those few that one principal has at a time.
+        Each principal may hold half of the places, so that others always find one.
 
         Raises:
             TooManyRequests: the principal's releases wait for too long.
-            Unavailable: too many of all do.
+            Unavailable: too many releases of all principals wait.
         """
         most = max(1, self._most_asking // 2)
         with self._counting:
@@ -140,45 +146,48 @@ class Helpers:
             if self._asking.total() >= self._most_asking:
                 raise Unavailable("too many releases wait for their price")
             self._asking[principal] += 1
-            self._asking = +self._asking  # without those who have none
+            self._asking = +self._asking  # drops principals without waiting threads
 
     async def _prices(self, request: Request, path: str, body: bytes) -> list[Any]:
-        """The figures of the releases in a body.
+        """Return the figures of the releases in a body.
 
         Raises:
-            TooManyRequests: too many of the principal's wait.
-            Unavailable: it takes too long, or the process was ended.
+            TooManyRequests: too many of the principal's requests wait.
+            Unavailable: the helper takes too long, or was ended.
             InvalidInput: the client has hung up.
         """
-        asked = asked_of(request.scope)
-        asked |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
-        asked["headers"] = [(b"content-type", b"application/json")]
-        asked["state"][PRICES_ONLY] = True
-        found = await self._found(request, asked, body)
-        if isinstance(found, list):
-            return found
+        scope = helper_scope(request.scope)
+        scope |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        scope["headers"] = [(b"content-type", b"application/json")]
+        scope["state"][PRICES_ONLY] = True
+        figures = await self._helper_result(request, scope, body)
+        if isinstance(figures, list):
+            return figures
         raise RuntimeError("a helper refused to price what had been read")
 
     async def read(self, request: Request, body: bytes) -> Any:
-        """What a helper finds in a request that changes the ledger, or its answer: a refusal, or one of a dry run.
+        """Have a helper read a request that changes the ledger.
+
+        Returns:
+            The value that the helper read, or its answer: a refusal, or the answer of a dry run.
 
         Raises:
             TooManyRequests, Unavailable, InvalidInput: as ``answer``.
         """
-        asked = asked_of(request.scope)
-        asked["state"][READ_ONLY] = True
-        return await self._found(request, asked, body)
+        scope = helper_scope(request.scope)
+        scope["state"][READ_ONLY] = True
+        return await self._helper_result(request, scope, body)
 
-    async def _found(self, request: Request, asked: dict[str, Any], body: bytes) -> Any:
-        told: list[Message] = []
+    async def _helper_result(self, request: Request, scope: dict[str, Any], body: bytes) -> Any:
+        messages: list[Message] = []
 
         async def keep(message: Message) -> None:
-            told.append(message)
+            messages.append(message)
 
-        last = await self._while_heard(request, self._work(request, asked, body, None, keep))
+        last = await self._until_disconnect(request, self._work(request, scope, body, None, keep))
         if last is None:
-            raise _nobody_hears()
-        start, *parts = told
+            raise _client_gone()
+        start, *parts = messages
         headers = dict(start["headers"])
         if headers[b"content-type"] == _PICKLED:
             return pickle.loads(last["body"])  # noqa: S301 - of our own process
@@ -187,9 +196,9 @@ class Helpers:
         answer.raw_headers = start["headers"]
         return answer
 
-    async def _while_heard(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
-        """What comes of some work, which ends when the client hangs up; None where it did."""
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request.receive))
+    async def _until_disconnect(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
+        """Return the result of some work, which is cancelled when the client hangs up; None where it was."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request.receive))
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -205,16 +214,16 @@ class Helpers:
                 await task
 
     async def _work(
-        self, request: Request, asked: dict[str, Any], body: bytes, change: Change | None, send: Send
+        self, request: Request, scope: dict[str, Any], body: bytes, change: Change | None, send: Send
     ) -> Message:
         async with self.queue.place(request.state.principal.name):
             helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
             helper.idle, helper.take = False, room_of(request.scope)
             database: Database = request.app.state.database
             try:
-                message = await self._in_time(partial(helper.begin, database, asked, bytes(body)))
+                message = await self._in_time(partial(helper.begin, database, scope, bytes(body)))
                 if change is not None and message["type"] == _WRITE:
-                    message = await self._written(helper, change, message)
+                    message = await self._write(helper, change, message)
                 last = await self._relay(helper, request.scope, message, send)
                 if reason := request.scope["state"].pop(_STOPPED, None):
                     database.stop(reason)
@@ -225,11 +234,11 @@ class Helpers:
                 else:
                     helper.end()
 
-    async def _written(self, helper: "_Helper", change: Change, message: Message) -> Message:
-        """Write what a helper asks for, and return the first message of its answer.
+    async def _write(self, helper: "_Helper", change: Change, message: Message) -> Message:
+        """Write on a helper's behalf, and return the first message of its answer.
 
         Raises:
-            ServiceError: it is refused. The helper is free then, and the error is answered as anywhere else.
+            ServiceError: the ledger refuses the write. The helper is free then, and the error is answered as usual.
         """
         try:
             result = await change.in_thread(partial(change.write, message["act"], *message["arguments"]))
@@ -270,36 +279,36 @@ class Helpers:
         return _Helper(process, ours)
 
 
-class _Refused(Exception):
-    """What the serving process refused to write, and answers itself."""
+class _RefusedWrite(Exception):
+    """Refusal of a write by the serving process, which answers it."""
 
 
 class _Helper:
-    """One process, seen from without."""
+    """One helper process, seen from the serving process."""
 
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
         self.idle = True
-        self._moment = 0  # of what it knows to be committed
+        self._moment = 0  # number of the last commit that it has been told of
         self.take: Take = room_of({"state": {}})
 
-    def begin(self, database: Database, asked: dict[str, Any], body: bytes) -> Message:
-        """Send a request with what was committed since the last one; the first message that comes back."""
+    def begin(self, database: Database, scope: dict[str, Any], body: bytes) -> Message:
+        """Send a request with the commits since the last one; return the first message that comes back."""
         self._moment, heads = database.known_after(self._moment)
-        return self.ask((asked, body, heads))
+        return self.ask((scope, body, heads))
 
-    def ask(self, said: object) -> Message:
-        """Send a request, or what it waits for; the first message that comes back."""
-        with suppress(BrokenPipeError):  # what it ended of is found when it is listened to
-            self._pipe.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
+    def ask(self, message: object) -> Message:
+        """Send a request, or the answer that it waits for; return the first message that comes back."""
+        with suppress(BrokenPipeError):  # hear() reports why the process ended
+            self._pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         return self.hear()
 
     def hear(self) -> Message:
-        """The next message.
+        """Return the next message.
 
         Raises:
-            TooLarge: it takes more room than there may be.
-            Unavailable: it takes more than there is now, or the process has been ended.
+            TooLarge: the request needs more memory than one principal may take.
+            Unavailable: the memory is in use by other requests, or the process has been ended.
         """
         try:
             message: Message = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - of our own process
@@ -309,26 +318,26 @@ class _Helper:
         except (EOFError, OSError):
             self._process.join(_LAST_WORDS)
             if self._process.exitcode == _FAILED:
-                raise RuntimeError("a helper failed; it said where in the log") from None
+                raise RuntimeError("a helper failed; its error is in the log") from None
             raise Unavailable("the process that worked on the answer was ended") from None
         self.idle = message["type"] == _END
         return message
 
     def end(self) -> None:
-        """End it, whatever it does; who listens to it hears so."""
+        """End the process, whatever it does; a thread that listens to it gets an error."""
         if self._process.exitcode is None:
             self._process.kill()
 
 
-class _Kept:
-    """What has come of an answer, so that who takes it slowly does not keep the helper that makes it.
+class _BufferedAnswer:
+    """The messages of an answer, kept so that a slow client does not hold the helper.
 
-    A long export is passed on as it comes, and so is what there is no room to keep.
+    A long export is passed on as it is made, and so is an answer that finds no memory.
     """
 
     def __init__(self, request: Request, send: Send) -> None:
         self._send, self._room = send, room_of(request.scope)
-        self._messages: list[Message] | None = []  # none any more where they are passed on
+        self._messages: list[Message] | None = []  # None once messages are passed on directly
         self._size = 0
 
     async def send(self, message: Message) -> None:
@@ -347,52 +356,52 @@ class _Kept:
             await self.pass_on()
 
     async def pass_on(self) -> None:
-        """Send what is kept, and keep no more."""
+        """Send the kept messages, and keep no more."""
         messages, self._messages = self._messages or [], None
         for message in messages:
             await self._send(message)
 
 
 class Helped(Response):
-    """An answer that a helper makes to a request, whose body has been read; ``change`` writes on its behalf."""
+    """A response that a helper makes to a request whose body has been read; ``change`` writes on its behalf."""
 
     def __init__(self, helpers: Helpers, whole: bytes, change: Change | None) -> None:
         super().__init__()
         self._helpers, self._whole, self._change = helpers, whole, change
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have it made, and send it."""
+        """Have the answer made, and send it."""
         await self._helpers.answer(Request(scope, receive, send), self._whole, self._change, send)
 
 
 def install(app: FastAPI) -> None:
-    """Let an application in a helper answer with what it found, where it is only to find something out."""
+    """Let an application in a helper return the values that it computes for the serving process."""
 
     def tell(_: Request, error: Exception) -> Response:
-        return Response(pickle.dumps(cast(Found, error).found), media_type=_PICKLED.decode())
+        return Response(pickle.dumps(cast(HelperResult, error).found), media_type=_PICKLED.decode())
 
-    app.add_exception_handler(Found, tell)
+    app.add_exception_handler(HelperResult, tell)
 
 
-def _nobody_hears() -> InvalidInput:
-    """An answer that nobody hears: it only keeps this from being logged as a failure of ours."""
+def _client_gone() -> InvalidInput:
+    """Return an answer for a client that is gone; it only prevents a log line about a failure of the service."""
     return InvalidInput.at("", "expected the client to wait for its answer")
 
 
-def asked_of(scope: Scope) -> dict[str, Any]:
-    """What a helper is told of a request: neither its key nor its cookies, and of its state what says who asks."""
-    kept = {name: scope[name] for name in _PASSED_ON if name in scope}
+def helper_scope(scope: Scope) -> dict[str, Any]:
+    """Return the parts of a request that a helper receives: no key and no cookies, and the principal from its state."""
+    passed_on = {name: scope[name] for name in _PASSED_ON if name in scope}
     state = {name: scope["state"][name] for name in ("principal", "request_id") if name in scope["state"]}
     headers = [(name, value) for name, value in scope["headers"] if name in _HEADERS]
-    return kept | {"headers": headers, "state": state, "root_path": "", "client": None}
+    return passed_on | {"headers": headers, "state": state, "root_path": "", "client": None}
 
 
-async def _hung_up(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _leave(_: Request, __: Exception) -> Response:
+def _empty_answer(_: Request, __: Exception) -> Response:
     return Response()  # not passed on
 
 
@@ -407,7 +416,7 @@ def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     forbid_dumps()
     os.nice(_NICENESS)
     app = application()
-    app.add_exception_handler(_Refused, _leave)
+    app.add_exception_handler(_RefusedWrite, _empty_answer)
     app.add_exception_handler(Exception, _failure)
     with asyncio.Runner() as runner:
         while True:
@@ -421,12 +430,12 @@ def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
 
 async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> None:
     structlog.contextvars.bind_contextvars(request_id=scope["state"].get("request_id"))
-    left, whole = [body], False
+    unread, whole = [body], False
 
     async def receive() -> Message:
-        if left:
-            return {"type": "http.request", "body": left.pop(), "more_body": False}
-        await asyncio.Event().wait()  # who hangs up ends the process
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        await asyncio.Event().wait()  # a hang-up of the client ends the process
         raise AssertionError
 
     async def send(message: Message) -> None:
@@ -444,7 +453,7 @@ async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> 
         pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         answered = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
         if answered is None:
-            raise _Refused
+            raise _RefusedWrite
         return answered[0]
 
     scope["state"][WRITES] = write
@@ -453,8 +462,8 @@ async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> 
             await app(scope, receive, send)
         except BrokenPipeError:
             raise
-        except Exception:  # it was answered, unless a part of another answer had gone
-            logging.getLogger("service.helpers").exception("request")  # without its message, as all such lines
+        except Exception:  # already answered, unless a part of another answer had been sent
+            logging.getLogger("service.helpers").exception("request")  # without its message, which might quote input
             if not whole:
                 os._exit(_FAILED)
         scope["state"][_STOPPED] = app.state.database.stopped

@@ -1,4 +1,4 @@
-"""Bottom-up tables: noise on every cell of a full cross-tabulation, and margins by adding noisy cells up."""
+"""Route of bottom-up tables: noise on every cell of a full cross-tabulation, and margins as sums of noisy cells."""
 
 import json
 import math
@@ -16,12 +16,12 @@ from service.api import examples
 from service.api.accounts import AccountPath
 from service.api.auth import require
 from service.api.body import StrictRoute
-from service.api.context import Changing, Elsewhere, heavy_in_helpers, in_writers, respond
+from service.api.context import AnswerInHelper, Changing, heavy_in_helpers, in_writers, respond
 from service.api.drawn import CONFIDENCE
-from service.api.draws import NewDraw, noisy_counts, register, stated_mechanism
+from service.api.draws import NewDraw, drawn_mechanism, noisy_counts, register
 from service.api.exact import Label, Strict
 from service.api.guarantees import HeadBody, head_body
-from service.api.lattice import Count, Counts, in_units, shown, shown_list, unit_of
+from service.api.lattice import Count, Counts, in_units, json_counts, shown, unit_of
 from service.api.plan_models import Mechanism
 from service.api.plans import law_of
 from service.errors import Fault, InvalidInput
@@ -51,11 +51,9 @@ Margin = Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)]
 
 
 class PublishedTotal(Strict):
-    """A total that was published: of all cells with these values of a margin's dimensions."""
+    """A published total: of all cells with these values of a margin's dimensions."""
 
-    margin: Margin = Field(
-        description="Any: also margins neither of which keeps all dimensions of the other, as rows and columns."
-    )
+    margin: Margin = Field(description="The dimensions of the margin. Margins may cross, such as rows and columns.")
     values: Annotated[list[Label], Field(max_length=MOST_DIMENSIONS)] = Field(
         description="A value for each dimension of the margin."
     )
@@ -63,27 +61,29 @@ class PublishedTotal(Strict):
 
 
 class Histogram(NewDraw):
-    """A full cross-tabulation to register and draw, and what is to be added up."""
+    """A full cross-tabulation to register and draw, with its margins and published totals."""
 
     dimensions: Dimensions
     counts: Counts = Field(description="True counts, row-major: the last dimension varies fastest.")
     margins: Annotated[list[Margin], Field(max_length=MOST_MARGINS)] = Field(
-        default_factory=list, description="The dimensions that each margin keeps, in its order; none is the total."
+        default_factory=list,
+        description="The dimensions that each margin keeps, in its order; an empty list is the total.",
     )
     published: Annotated[list[PublishedTotal], FailFast()] = Field(
         default_factory=list,
-        description="Totals that the adjusted cells meet, of at most 100 different margins."
-        " They are public: not all need be there.",
+        description="Totals that the adjusted cells meet, of at most 100 different margins. They are public; a"
+        " margin may list only some of its totals.",
     )
     adjust: Literal["none", "rake", "least_squares"] = Field(
         "none",
-        description="How: in the proportions of the noisy cells, or nearest to them. Adjusted cells are whole units and"
-        " not negative; where margins cross, they are the raked or nearest real cells, rounded so that totals are met.",
+        description="The method: in the proportions of the noisy cells, or nearest to them. Adjusted cells are whole"
+        " units and not negative. Where margins cross, they are the raked or nearest real cells, rounded"
+        " so that totals are met.",
     )
 
 
 class Cells(BaseModel):
-    """The cells, row-major: with their noise, and adjusted; moe is that of the noise, adjustment changes the error."""
+    """The cells, row-major: noisy, and adjusted; moe is that of the noise, and adjustment changes the error."""
 
     noisy: list[int | str]
     adjusted: list[int | str] | None
@@ -114,12 +114,12 @@ class HistogramBody(BaseModel):
 
 @dataclass(frozen=True)
 class Table:
-    """What is known of a table before it is drawn.
+    """The layout of a table, known before it is drawn.
 
     Attributes:
-        margins: the axes that each keeps.
+        margins: the axes that each margin keeps.
         moes: margins of error of sums of so many cells, in units.
-        blocks: what adjusted cells meet; None where they are not asked for.
+        blocks: the published totals that adjusted cells meet; None without adjustment.
     """
 
     shape: tuple[int, ...]
@@ -128,7 +128,7 @@ class Table:
     blocks: Blocks | Crossed | None
 
     def cells_of(self, axes: Sequence[int]) -> int:
-        """How many cells are added up for each count of a margin."""
+        """Return the number of cells that are added up for each count of a margin."""
         return math.prod(self.shape) // math.prod(self.shape[axis] for axis in axes)
 
 
@@ -140,37 +140,38 @@ class Table:
 def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> Response:
     """Register a mechanism and draw a full cross-tabulation with it, bottom-up.
 
-    One release and one draw: noise on every cell, of which a record is in one. Margins are sums of noisy cells and
-    cost nothing more; each has the exact margin of error of a sum of so many cells. Published totals are met
-    afterwards, by raking or by least squares, exactly and without negative cells; totals that contradict each other, or
-    for which no whole cells are found, are refused before anything is charged. Those of at most two hierarchies always
-    have whole cells if they have any. What is stored is the noisy cells; the rest follows from them again for a
-    replay.
+    The operation makes one release and one draw, with noise on every cell; a record is in one cell. Margins are sums of
+    noisy cells and cost nothing more. Each has the exact margin of error of a sum of so many cells.
+
+    Published totals are met afterwards, by raking or by least squares, exactly and without negative cells. Totals that
+    contradict each other, or for which no whole cells are found, are refused before anything is charged. Totals of at
+    most two hierarchies always have whole cells if they have any. Only the noisy cells are stored; a replay derives the
+    rest from them.
     """
     require(change.principal, "pipeline", account)
-    # However few cells there are, a search for whole ones may take long, and any margin may hold as many as there are.
+    # However few the cells are, a search for whole ones may take long, and any margin may have as many counts as cells.
     long = body.adjust != "none" or len(body.margins) * len(body.counts) > _MANY
     if long and change.elsewhere is not None:
-        raise Elsewhere
+        raise AnswerInHelper
     table = _table(body)
     drawn = register(account, body, change, noisy_counts(body.counts))
     return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))
 
 
 def _table(body: Histogram) -> Table:
-    """What is asked for, before anything is charged.
+    """Check the request and return the table's layout, before anything is charged.
 
     Raises:
-        InvalidInput: names do not fit together, or there are not as many counts as cells.
+        InvalidInput: names are repeated or unknown, or the number of counts is not the number of cells.
     """
     names = [dimension.name for dimension in body.dimensions]
     faults = [
-        Fault(f"/dimensions/{number}/name", "expected each name once")
+        Fault(f"/dimensions/{number}/name", "expected each name only once")
         for number, name in enumerate(names)
         if name in names[:number]
     ]
     faults += [
-        Fault(f"/dimensions/{number}/values", "expected each value once")
+        Fault(f"/dimensions/{number}/values", "expected each value only once")
         for number, dimension in enumerate(body.dimensions)
         if len(set(dimension.values)) < len(dimension.values)
     ]
@@ -185,10 +186,10 @@ def _table(body: Histogram) -> Table:
             Fault("/counts", f"expected {math.prod(shape)} counts, one for each cell; got {len(body.counts)}")
         )
     if body.published and body.adjust == "none":
-        faults.append(Fault("/adjust", "expected rake or least_squares, as there are published totals to meet"))
+        faults.append(Fault("/adjust", "expected rake or least_squares, since there are published totals to meet"))
     if faults:
         raise InvalidInput(faults)
-    _, mechanism = stated_mechanism(body)
+    _, mechanism = drawn_mechanism(body)
     law = law_of(mechanism, "/mechanism")
     blocks = None if body.adjust == "none" else blocks_of(shape, _published(body, unit_of(mechanism)))
     table = Table(shape, [tuple(map(names.index, margin)) for margin in body.margins], {}, blocks)
@@ -204,7 +205,7 @@ def _published(body: Histogram, unit: Fraction) -> list[Published]:
     }
     if len({frozenset(one.margin) for one in body.published}) > MOST_MARGINS:
         raise InvalidInput.at("/published", f"expected totals of at most {MOST_MARGINS} different margins")
-    found: list[Published] = []
+    totals: list[Published] = []
     for number, one in enumerate(body.published):
         at = f"/published/{number}"
         if len(set(one.margin)) < len(one.margin) or not set(one.margin) <= places.keys():
@@ -219,8 +220,8 @@ def _published(body: Histogram, unit: Fraction) -> list[Published]:
             along[axis] = known[value]
         axes = tuple(sorted(along))
         total = in_units(one.total, unit, f"{at}/total")
-        found.append(Published(axes, tuple(along[axis] for axis in axes), total))
-    return found
+        totals.append(Published(axes, tuple(along[axis] for axis in axes), total))
+    return totals
 
 
 def _margin_of_error(law: NoiseLaw, cells: int) -> int:
@@ -240,7 +241,7 @@ def _body(record: DrawRecord, body: Histogram, table: Table) -> dict[str, Any]:
         adjusted = adjust(record.noisy, table.blocks).reshape(table.shape)
 
     def sums(cells: NDArray[np.int64] | None, axes: Sequence[int]) -> Sequence[int | str] | None:
-        return None if cells is None else shown_list(added_up(cells, axes), unit)
+        return None if cells is None else json_counts(added_up(cells, axes), unit)
 
     every = range(len(table.shape))
     return {
@@ -268,10 +269,10 @@ def _body(record: DrawRecord, body: Histogram, table: Table) -> dict[str, Any]:
 
 
 def added_up(cells: NDArray[np.int64], axes: Sequence[int]) -> list[int]:
-    """The cells added up over all other axes, row-major over these in their order; exact, however large."""
+    """Return the cells added up over all other axes, row-major over these in their order; exact, however large."""
     largest = max(abs(int(cells.min())), abs(int(cells.max())))
     exact: NDArray[Any] = cells if largest * cells.size < 2**63 else cells.astype(object)
     others = tuple(axis for axis in range(cells.ndim) if axis not in axes)
     sums = exact.sum(axis=others, keepdims=True).transpose(*axes, *others)
-    found: list[int] = sums.ravel().tolist()
-    return found
+    counts: list[int] = sums.ravel().tolist()
+    return counts

@@ -1,4 +1,4 @@
-"""How an account's spending went."""
+"""Route of an account's spending history."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 @router.get(
     "/{account}/history",
     response_model=HistoryBody,
-    responses=pictures.responses("The course of the budget; as SVG or PNG."),
+    responses=pictures.responses("The budget over time; or a picture of it, as SVG or PNG."),
 )
 @in_helpers
 def read_history(
@@ -27,23 +27,23 @@ def read_history(
     request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
-    points: Annotated[int, Query(ge=2, le=1000, description="How many points at the most.")] = USUAL_POINTS,
+    points: Annotated[int, Query(ge=2, le=1000, description="The largest number of points.")] = USUAL_POINTS,
     with_picture: Annotated[
-        bool, Query(description="Draw the points too, in the same answer: the journal is followed once for both.")
+        bool, Query(description="Include a picture of the points in the answer; the journal is read once for both.")
     ] = False,
 ) -> Response:
-    """Spending over time.
+    """Read the spending over time.
 
-    What was spent, what was held, and the cap, after each journal entry that changed one of them; where these are
-    more than points, after every so many of them and after the last. All of it comes from the journal: a reservation
-    whose time is over is held until an entry says that it expired. Figures are those that admission compares with
-    the cap, in the budget's own definition. With Accept: image/svg+xml or image/png the picture alone. Takes some
-    five seconds for a million entries.
+    The answer has the spent loss, the reserved loss and the cap after each journal entry that changed one of them.
+    Where there are more such entries than points, it has every n-th of them and the last. All figures come from the
+    journal: a reservation counts until an entry records its expiry. Figures are those that admission compares with the
+    cap, in the budget's own definition. With Accept: image/svg+xml or image/png the answer is only the picture. The
+    operation takes some five seconds for a million entries.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        body = history_body(connection, found, points)
+        record = accounts.read_account(connection, account)
+        body = history_body(connection, record, points)
     kind = pictures.wanted(request)
     if kind is not None:
         return spending_picture(body, kind)

@@ -1,6 +1,7 @@
-"""The keys of an OpenID Connect issuer: fetched by a thread, kept, and fetched again when they are old or one is new.
+"""The signing keys of an OpenID Connect issuer, fetched by a thread and cached.
 
-Nobody waits for the issuer whose token's key is known; where it is down those go on, for a day at most.
+Keys are fetched again when they are old or when a token names an unknown one. A token whose key is known never waits
+for the issuer. While the issuer is down, known keys stay valid for a day at most.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ from jwt import PyJWK, PyJWTError
 from service.errors import Unauthenticated, Unavailable
 from service.settings import is_confidential, is_loopback
 
-ALGORITHMS = ("RS256", "ES256", "EdDSA")  # none in which whoever verifies could sign
+ALGORITHMS = ("RS256", "ES256", "EdDSA")  # asymmetric ones only: a verifier cannot sign with them
 
 _DISCOVERY = "/.well-known/openid-configuration"
 _FRESH = 600.0  # seconds after which keys are fetched again while the old ones serve, so that withdrawn ones end
-_STALE = 86_400.0  # seconds after which the old ones serve no more
-_PAUSE = 10.0  # seconds between two fetches, whatever unknown keys come
+_STALE = 86_400.0  # seconds after which the old keys are no longer valid
+_PAUSE = 10.0  # seconds between two fetches, however many unknown keys come
 _TIMEOUT = 5.0  # seconds for each step of a fetch
 _LONGEST = 15.0  # seconds for one document
 _LARGEST = 1 << 20  # bytes of one document
@@ -46,7 +47,7 @@ class _Fetched:
 
 
 class _Unusable(Exception):
-    """What the issuer answered cannot be used; the text is for the log."""
+    """An unusable answer of the issuer; the text is for the log."""
 
 
 class Issuer:
@@ -59,40 +60,41 @@ class Issuer:
         self._mutex = threading.Lock()
         self._fetched = _Fetched({}, -math.inf)
         self._running: Future[None] | None = None
-        self._next = -math.inf  # when the next fetch may begin
-        self._failed = False  # whether the last one did
+        self._next = -math.inf  # time of the earliest next fetch
+        self._failed = False  # the last fetch failed
 
     async def key(self, key_id: str, algorithm: str) -> PyJWK:
-        """The key of this id for this algorithm.
+        """Return the key of this id for this algorithm.
 
         Raises:
             Unauthenticated: the issuer publishes no such key.
-            Unavailable: it is not known here, and the issuer cannot be asked.
+            Unavailable: the key is not cached, and the issuer does not answer.
         """
         age = self._clock() - self._fetched.at
-        found = self._fetched.keys.get((key_id, algorithm))
-        if found is not None and age < _FRESH:
-            return found
+        published = self._fetched.keys.get((key_id, algorithm))
+        if published is not None and age < _FRESH:
+            return published
         fetching = self._fetch_soon()
-        if found is not None and age < _STALE:
-            return found
+        if published is not None and age < _STALE:
+            return published
         if fetching is not None:
-            await asyncio.shield(asyncio.wrap_future(fetching))  # it is everybody's: who hangs up does not end it
+            # shared by all waiting requests: a client that hangs up must not cancel it
+            await asyncio.shield(asyncio.wrap_future(fetching))
         elif self._failed:
             raise _unavailable(self._next - self._clock())
-        found = self._fetched.keys.get((key_id, algorithm))
-        if found is None:
+        published = self._fetched.keys.get((key_id, algorithm))
+        if published is None:
             raise Unauthenticated("the token is not signed by a key that its issuer publishes")
-        return found
+        return published
 
     def _fetch_soon(self) -> "Future[None] | None":
-        """The fetch that is running, or a new one; None where the last was a moment ago."""
+        """Return the fetch that is running, or a new one; None where the last was a moment ago."""
         with self._mutex:
             if self._running is not None and not self._running.done():
                 return self._running
             if self._clock() < self._next:
                 return None
-            self._next = math.inf  # until this one is done
+            self._next = math.inf  # until this fetch is done
             self._running = self._thread.submit(self._fetch)
             return self._running
 
@@ -100,7 +102,8 @@ class Issuer:
         try:
             keys = _published(self.url)
             self._fetched, self._failed = _Fetched(keys, self._clock()), False
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, _Unusable) as error:  # a bad certificate file
+        # OSError: such as a bad certificate file
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, _Unusable) as error:
             self._failed = True
             reason = str(error) if isinstance(error, _Unusable) else type(error).__name__
             _log.warning("the issuer's keys cannot be fetched", issuer=self.url, reason=reason)
@@ -111,21 +114,21 @@ class Issuer:
 
 def _unavailable(seconds: float) -> Unavailable:
     wait = max(1, math.ceil(min(seconds, _PAUSE)))
-    return Unavailable("the issuer of the token cannot be asked for its keys now; API keys go on working", wait)
+    return Unavailable("the issuer of the token does not answer, so its keys are not known; API keys still work", wait)
 
 
 def _published(issuer: str) -> Keys:
-    """What the issuer publishes now.
+    """Fetch the keys that the issuer publishes now.
 
     Raises:
-        httpx.HTTPError, httpx.InvalidURL, OSError, ValueError: it cannot be asked, or does not answer.
-        _Unusable: its answer is not what the specification says, or cannot be trusted.
+        httpx.HTTPError, httpx.InvalidURL, OSError, ValueError: the issuer does not answer, or not as HTTP and JSON.
+        _Unusable: the answer breaks the specification, or cannot be trusted.
     """
-    # Whoever is on this machine is not reached through the machine's proxy.
+    # An issuer on this machine is not reached through the machine's proxy.
     with httpx.Client(timeout=_TIMEOUT, trust_env=not is_loopback(issuer)) as client:
         document = _document(client, issuer.removesuffix("/") + _DISCOVERY)
         if document.get("issuer") != issuer:
-            raise _Unusable("its discovery document is of another issuer")
+            raise _Unusable("the discovery document belongs to another issuer")
         address = document.get("jwks_uri")
         if not isinstance(address, str) or not is_confidential(address):
             raise _Unusable("expected jwks_uri with https")
@@ -144,11 +147,11 @@ def _document(client: httpx.Client, address: str) -> dict[str, Any]:
     deadline, body = time.monotonic() + _LONGEST, bytearray()
     with client.stream("GET", address, headers={"Accept": "application/json"}) as answer:
         if answer.status_code != httpx.codes.OK:
-            raise _Unusable(f"it answered with status {answer.status_code}")
+            raise _Unusable(f"the issuer answered with status {answer.status_code}")
         for part in answer.iter_bytes():
             body += part
             if len(body) > _LARGEST or time.monotonic() > deadline:
-                raise _Unusable("its answer is too long or takes too long")
+                raise _Unusable("the issuer's answer is too long or takes too long")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -159,7 +162,7 @@ def _document(client: httpx.Client, address: str) -> dict[str, Any]:
 
 
 def _usable(entry: Any) -> PyJWK | None:
-    """A published key with which tokens can be verified here; others are none of ours."""
+    """Return a published key that can verify tokens here; None for other keys."""
     if not isinstance(entry, dict) or not isinstance(entry.get("kid"), str) or entry.get("use", "sig") != "sig":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Experiments as jobs: put in the queue, listed, looked at, cancelled, deleted."""
+"""Routes of experiments, which run as jobs: enqueue, list, read, cancel and delete."""
 
 import json
 import secrets
@@ -30,7 +30,7 @@ from service.privacy.numbers import parse_exact
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
-_STRATA = 24  # voting age or not, by six races, by two ethnicities
+_STRATA = 24  # of voting age or not, by six races, by two ethnicities
 _LARGEST_PRINTED = 2 - 1e-6  # of a measurement's budget, half of which is a success probability
 _LOCATION = {"Location": {"description": "The job's address.", "schema": {"type": "string"}}}
 
@@ -38,39 +38,43 @@ Size = Annotated[int, Field(strict=True, ge=1, le=10**12)]
 
 
 class RunExperiment(Smoothing):
-    """A synthetic population, an algorithm, and what to measure of it."""
+    """A synthetic population, an algorithm, and the measurements of it."""
 
     algorithm: Algorithm
     epsilon: Exact = Field(description="The algorithm's budget, in nats.")
     N: Size = Field(description="People.")
     J: Annotated[int, Field(strict=True, ge=1, le=12)] = Field(description="Levels of areas.")
-    mu: Size = Field(description="People in an area, on average: each area has floor((N/mu)^(1/J)) children.")
+    mu: Size = Field(description="The average number of people in an area: each area has floor((N/mu)^(1/J)) children.")
     P: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
-        None, description="Parts of adpc; 4 unless given. The other algorithms have one, whatever is given."
+        None, description="The number of parts of adpc; 4 unless given. The other algorithms have one, and ignore it."
     )
     strata: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
         None,
-        description="Of each area in consistent and invariant, each half as large as the one before; 24 unless given.",
+        description="The number of strata of each area in consistent and invariant, each half as large as the one"
+        " before; 24 unless given.",
     )
-    total_share: Exact | None = Field(None, description="Of epsilon, for the totals of consistent; 0.25 unless given.")
+    total_share: Exact | None = Field(
+        None, description="The share of epsilon for the totals of consistent; 0.25 unless given."
+    )
     noise: Measurement | None = Field(
         None,
-        description="Of consistent and invariant; geometric unless given. as_printed has half of a measurement's budget"
-        " for its success probability, as Table SA1 has: it loses more than its budget.",
+        description="The noise of consistent and invariant; geometric unless given. as_printed takes half of a"
+        " measurement's budget as its success probability, as Table SA1 does; its loss is above its"
+        " budget.",
     )
     direct_runs: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = Field(
         0,
-        description="Runs on D and as many on D', which has one person moved out of the first count, for the direct"
-        " estimate; 0 for none. Of invariant the person stays in the county.",
+        description="The number of runs on D and on D', which has one person moved out of the first count, for the"
+        " direct estimate; 0 for none. With invariant the person stays in the county.",
     )
-    confidence: Exact = Field("0.95", description="Of the lower bounds.")
+    confidence: Exact = Field("0.95", description="The confidence of the lower bounds.")
     seed: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] | None = Field(
-        None, description="The same seed gives the same result; drawn and shown unless given."
+        None, description="The same seed gives the same result. Without it, a seed is drawn and shown."
     )
 
 
 class Parameters(BaseModel):
-    """What was asked, with what was not said filled in."""
+    """The parameters of a job, with defaults filled in."""
 
     algorithm: Algorithm
     epsilon: str
@@ -91,7 +95,7 @@ class Parameters(BaseModel):
 
 
 class CertifiedBound(BaseModel):
-    """A lower bound; where it is not certified the residuals are not of independent noise, and it is an estimate."""
+    """A lower bound; where it is not certified, the residuals are not of independent noise and it is an estimate."""
 
     epsilon_lower_bound: float
     event: EventBody | None
@@ -116,12 +120,14 @@ class DirectBody(BaseModel):
 
 
 class ExperimentResult(BaseModel):
-    """What an experiment found."""
+    """The result of an experiment."""
 
     children: int
     areas: int
     residuals: int
-    divided_equally: int | None = Field(description="Areas whose raked count was divided equally, of rdpc.")
+    divided_equally: int | None = Field(
+        description="The number of areas whose raked count was divided equally, in rdpc."
+    )
     epl: float
     at: float
     interval: list[float] | None
@@ -132,7 +138,7 @@ class ExperimentResult(BaseModel):
 
 
 class JobProblem(BaseModel):
-    """Why a job failed, as a problem of RFC 9457."""
+    """The reason of a job's failure, as a problem of RFC 9457."""
 
     type: str
     title: str
@@ -142,7 +148,7 @@ class JobProblem(BaseModel):
 
 
 class JobBody(BaseModel):
-    """A job as it stands."""
+    """A job in its present state."""
 
     id: str
     parameters: Parameters
@@ -188,9 +194,10 @@ JobPath = Annotated[str, Path(description="The job's id.", examples=[examples.JO
 def run_experiment(body: RunExperiment, change: Changing, request: Request) -> Response:
     """Run an experiment on a synthetic population.
 
-    The algorithms of Flaxman (2019): gdpc (one noisy count an area), adpc (the mean of P of them), rdpc (noisy counts
-    of J levels, raked from the top); and those of Flaxman and Petti (2020): consistent (noisy totals and strata made
-    consistent) and invariant (noisy strata with true county totals). It runs as a job, which a restart does not lose.
+    The algorithms of Flaxman (2019) are gdpc (one noisy count per area), adpc (the mean of P of them) and rdpc (noisy
+    counts of J levels, raked from the top). Those of Flaxman and Petti (2020) are consistent (noisy totals and strata
+    made consistent) and invariant (noisy strata with true county totals). The experiment runs as a job, which survives
+    a restart.
     """
     require(change.principal, "steward")
     parameters = _parameters(body)
@@ -211,40 +218,40 @@ def list_jobs(
     cursor: Cursor = None,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
 ) -> Response:
-    """List one's own jobs.
+    """List the caller's jobs.
 
-    Oldest first, without their results. A job that has ended is kept for a year, unless the installation says
-    otherwise (SERVICE_JOB_RETENTION_DAYS).
+    The oldest job comes first; results are not included. A job that has ended is kept for a year, unless the
+    installation sets another time (SERVICE_JOB_RETENTION_DAYS).
     """
     require(principal, "steward")
     after, _, last_id = read_cursor(cursor).partition(" ")
     with database.read() as connection:
-        found = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state, with_room(take))
-    last = f"{found[-1].created_at} {found[-1].id}" if found.more else None
-    return ok(page([_outline(jobs.checked(secret, job)) for job in found], last))
+        records = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state, with_room(take))
+    last = f"{records[-1].created_at} {records[-1].id}" if records.more else None
+    return ok(page([_outline(jobs.checked(secret, job)) for job in records], last))
 
 
 @router.get(
     "/jobs/{job}",
     response_model=JobBody,
-    responses=pictures.responses("The job; a result as SVG or PNG in the form of figure SA2."),
+    responses=pictures.responses("The job; or its result as a picture in the form of figure SA2, as SVG or PNG."),
 )
 def read_job(
     job: JobPath, request: Request, database: CurrentDatabase, secret: CurrentSecret, principal: CurrentPrincipal
 ) -> Response:
     """Read a job.
 
-    Its state and progress, and its result once it has succeeded. A key that is limited to accounts reads its
-    principal's own jobs.
+    The answer has its state and progress, and its result once it has succeeded. A key that is limited to accounts reads
+    only its principal's own jobs.
     """
     require(principal, "steward")
     with database.read() as connection:
-        found = jobs.checked(secret, jobs.read_job(connection, job))
-    _require_reach(principal, found)
+        record = jobs.checked(secret, jobs.read_job(connection, job))
+    _require_reach(principal, record)
     kind = pictures.wanted(request)
-    if found.result is not None and kind is not None:
-        return loss_picture(found.result, None, kind)
-    return ok(job_body(found))
+    if record.result is not None and kind is not None:
+        return loss_picture(record.result, None, kind)
+    return ok(job_body(record))
 
 
 @router.delete("/jobs/{job}", response_model=JobBody)
@@ -252,8 +259,8 @@ def read_job(
 def end_job(job: JobPath, change: Changing) -> Response:
     """Cancel a job, or delete it.
 
-    One that waits or runs is cancelled, and can be read still. One that has ended is deleted with its result, and
-    answered for the last time. A key that is limited to accounts reaches its principal's own jobs.
+    A job that waits or runs is cancelled, and can still be read. A job that has ended is deleted with its result, which
+    this answer shows for the last time. A key that is limited to accounts reaches only its principal's own jobs.
     """
     require(change.principal, "steward")
     ended = jobs.end(change.database, job, partial(_require_reach, change.principal))
@@ -262,11 +269,11 @@ def end_job(job: JobPath, change: Changing) -> Response:
 
 def _require_reach(principal: Principal, job: JobRecord) -> None:
     if principal.accounts is not None and job.principal != principal.name:
-        raise Forbidden("the key is limited to accounts: it reaches its principal's own jobs")
+        raise Forbidden("the key is limited to accounts: it reaches only its principal's own jobs")
 
 
 def job_body(job: JobRecord) -> dict[str, Any]:
-    """A job as JSON."""
+    """Return a job as JSON."""
     body = asdict(job)
     del body["principal"], body["seal"]
     if job.problem is not None:
@@ -287,10 +294,10 @@ def _outline(job: JobRecord) -> dict[str, Any]:
 
 
 def _parameters(body: RunExperiment) -> dict[str, Any]:
-    """The job's parameters, complete: what a second run needs to give the same result.
+    """Return the complete parameters of the job: a second run with them gives the same result.
 
     Raises:
-        InvalidInput: one out of its range, one that the algorithm has not, or more work than one experiment may be.
+        InvalidInput: a parameter is out of its range or unknown to the algorithm, or the experiment is too large.
     """
     setting_of(body)
     read_confidence(body.confidence)
@@ -315,7 +322,8 @@ def _parameters(body: RunExperiment) -> dict[str, Any]:
         raise InvalidInput.at("/epsilon", "expected measurements with budgets below 2: half of one is a probability")
     if body.direct_runs and body.algorithm == "invariant" and experiment.county == 1:
         raise InvalidInput.at(
-            "/direct_runs", "expected 0: each county is one count, which is its total, and nobody can be moved in it"
+            "/direct_runs",
+            "expected 0: each county is one count, which is its total, so no person can be moved within it",
         )
     if experiment.counts > MOST_COUNTS:
         raise InvalidInput.at("/N", f"expected a population of at most {MOST_COUNTS} counts: lower N or raise mu")
@@ -334,4 +342,4 @@ def _check_belonging(body: RunExperiment) -> None:
     }
     for name, fits in belongs.items():
         if getattr(body, name) is not None and not fits:
-            raise InvalidInput.at(f"/{name}", "expected no such field for this algorithm")
+            raise InvalidInput.at(f"/{name}", "expected no such field: the algorithm does not have it")

@@ -1,7 +1,7 @@
-"""What a JSON body unfolds to, from above: counted before it is parsed, as Python's parser takes all that comes.
+"""Upper bounds on the memory of a parsed JSON body, counted before it is parsed.
 
-Only characters are counted, whether they stand in texts or not. So a text full of brackets counts as more than it is,
-and nothing counts as less. The costs were measured: of a value from the body to the array that a draw stores, and of
+Only characters are counted, inside texts as well as outside. A text full of brackets therefore counts as more than it
+is, and nothing counts as less. The costs were measured: of a value from the body to the stored array of a draw, and of
 an object to the priced node of a plan.
 """
 
@@ -11,20 +11,25 @@ import numpy as np
 
 from service.errors import TooLarge
 
-HELD = 1 << 16  # bytes of a body up to which measuring it holds the interpreter, for some microseconds
+HELD = 1 << 16  # bytes of a body up to which measuring may hold the interpreter, for some microseconds
 _PART = 1 << 20
-_ASCII, _OTHER = 3, 9  # times its bytes: the text, its parts; of four bytes a character where one is not ASCII
-_NUMBER = 120  # bytes: what is parsed, what is read of it, and its place in lists and arrays
-_DECIMAL = 240  # more, where it is no integer
+_ASCII, _OTHER = 3, 9  # times its bytes: the text and its parts; four bytes a character where one is not ASCII
+_NUMBER = 120  # bytes: the parsed number, its value, and its place in lists and arrays
+_DECIMAL = 240  # further bytes of a number that is not an integer
 _LIST, _OBJECT, _TEXT = 400, 2500, 500
 
 
 def check_size(body: bytes, most_items: int, take: Callable[[int], None]) -> None:
-    """Take the room of what a body unfolds to.
+    """Reserve the memory that a body's content takes when it is parsed.
+
+    Args:
+        body: JSON text.
+        most_items: the limit on arrays, objects and texts together.
+        take: reserves so many bytes of the shared memory limit.
 
     Raises:
-        TooLarge: it has more arrays, objects and texts than it may, or takes too much memory by itself.
-        Unavailable: there is no room for it now.
+        TooLarge: the body has too many arrays, objects and texts, or takes too much memory by itself.
+        Unavailable: the memory is in use by other requests.
     """
     count = _counter(body)
     lists, objects, texts = _items(count)
@@ -37,15 +42,15 @@ def check_size(body: bytes, most_items: int, take: Callable[[int], None]) -> Non
 
 
 def items_in(part: bytes) -> int:
-    """How many arrays, objects and texts there are in a part of a body, at the least."""
-    return max(0, sum(_items(_counter(part))) - 1)  # a text may end here that began in the part before
+    """Return a lower bound on the number of arrays, objects and texts in a part of a body."""
+    return max(0, sum(_items(_counter(part))) - 1)  # a text that began in the part before may end here
 
 
 def check_items(items: int, most_items: int) -> None:
-    """Refuse a body with too many.
+    """Refuse a body with too many items.
 
     Raises:
-        TooLarge: it has.
+        TooLarge: the body has more than ``most_items``.
     """
     if items > most_items:
         detail = f"expected JSON of at most {most_items} arrays, objects and texts, by their brackets and quotes"
@@ -57,7 +62,7 @@ def _items(count: Callable[[bytes], int]) -> tuple[int, int, int]:
 
 
 def _counter(body: bytes) -> Callable[[bytes], int]:
-    """Counts a character; of a large body without holding the interpreter, while others are served."""
+    """Return a function that counts a character; for a large body it does not hold the interpreter."""
     if len(body) <= HELD:
         return body.count
     data = np.frombuffer(body, np.uint8)

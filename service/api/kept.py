@@ -1,4 +1,4 @@
-"""Figures that are in the ledger already, and those that a request found and leaves to be kept."""
+"""Figures that the ledger stores already, and figures that a request computed and leaves to be stored."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ _LARGEST = 1 << 16  # characters of figures that are kept
 def costs_of(
     connection: Connection, request: Request, owner: AccountRecord, releases: Sequence[ReleaseRecord]
 ) -> list[dict[str, Any]]:
-    """GUARANTEE of each release; of large plans it is found once and then kept."""
+    """Return the guarantee of each release; that of a large plan is computed once and then stored."""
     subjects = [subject_of(release.id) for release in releases]
     there = known.look(connection, request.app.state.secret, known.FOUND_BY, subjects)
     costs: list[dict[str, Any]] = []
@@ -34,36 +34,36 @@ def costs_of(
         plan = condense(release.plan)
         costs.append(cost_of(plan, owner.neighbouring, (release.delta,)))
         if plan.size > MEMOISED_SIZE:
-            _leave(request, Known(subject, known.FOUND_BY, json.dumps(costs[-1])))
+            _store_later(request, Known(subject, known.FOUND_BY, json.dumps(costs[-1])))
     return costs
 
 
 def subject_of(release_id: str) -> str:
-    """What figures of a release are kept under."""
+    """Return the subject under which figures of a release are stored."""
     return f"release {release_id}"
 
 
-class Question:
-    """A question about an account's balance, as its journal is now."""
+class BalanceCache:
+    """A stored answer about an account's balance at its present head."""
 
     def __init__(self, request: Request, account: AccountRecord, *asked: object) -> None:
         self._request = request
         digest = hashlib.sha256(json.dumps([str(one) for one in asked]).encode()).hexdigest()
-        # One of sixteen rows, so that an account has no more of them however many questions are asked about it.
+        # One of sixteen rows, which bounds the rows of an account however many different requests come.
         self._subject = f"balance {account.id} {digest[0]}"
         self._state = f"{known.FOUND_BY} {account.head.hash} {account.spending_sum} {digest}"
 
-    def known(self, connection: Connection) -> dict[str, Any] | None:
-        """The answer, where it was kept."""
-        found = known.look(connection, self._request.app.state.secret, self._state, [self._subject])
-        answer: dict[str, Any] | None = json.loads(found[self._subject]) if found else None
+    def look_up(self, connection: Connection) -> dict[str, Any] | None:
+        """Return the answer; None where it is not stored."""
+        stored = known.look(connection, self._request.app.state.secret, self._state, [self._subject])
+        answer: dict[str, Any] | None = json.loads(stored[self._subject]) if stored else None
         return answer
 
-    def answered(self, answer: dict[str, Any]) -> None:
-        """Leave an answer to be kept."""
-        _leave(self._request, Known(self._subject, self._state, json.dumps(answer)))
+    def store(self, answer: dict[str, Any]) -> None:
+        """Leave an answer to be stored."""
+        _store_later(self._request, Known(self._subject, self._state, json.dumps(answer)))
 
 
-def _leave(request: Request, found: Known) -> None:
-    if len(found.cost) <= _LARGEST:
-        request.scope["state"].setdefault(TO_KEEP, []).append(found)
+def _store_later(request: Request, figures: Known) -> None:
+    if len(figures.cost) <= _LARGEST:
+        request.scope["state"].setdefault(TO_KEEP, []).append(figures)

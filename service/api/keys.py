@@ -1,4 +1,4 @@
-"""API keys: making, rotating, listing, revoking; stewards only."""
+"""Routes of API keys: create, rotate, list and revoke; for stewards only."""
 
 import json
 import re
@@ -32,10 +32,10 @@ router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
-def _written(value: Any) -> Any:
-    """Numbers would be taken for seconds or milliseconds since 1970, by their size."""
+def _require_text(value: Any) -> Any:
+    """Refuse numbers, which pydantic would take for seconds or milliseconds since 1970, by their size."""
     if value is not None and not (isinstance(value, str) and _MOMENT.fullmatch(value)):
-        raise ValueError("expected a moment as in RFC 3339, such as 2031-12-31T23:59:59Z")
+        raise ValueError("expected a time as in RFC 3339, such as 2031-12-31T23:59:59Z")
     return value
 
 
@@ -46,26 +46,24 @@ def _in_utc(value: datetime) -> datetime:
         raise ValueError("expected a moment in the years 1 to 9999 of UTC") from None
 
 
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_written)]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_require_text)]
 
 
 class CreateKey(Short):
-    """A key to make."""
+    """A key to create."""
 
-    name: Label = Field(description="The principal: who acts with this key. Keys of one principal can be rotated.")
+    name: Label = Field(description="The principal that acts with this key. Each of its keys can be rotated.")
     role: Literal["auditor", "pipeline", "steward"]
     accounts: Annotated[list[AccountName], Field(min_length=1, max_length=1000)] | None = Field(
-        None, description="The only accounts that the key may touch, also such as are opened later; null: all."
+        None, description="The only accounts that the key may touch, which may be opened later; null: all."
     )
     expires_at: Moment | None = Field(None, description="RFC 3339 with a time zone.")
 
 
 class RotateKey(Short):
-    """How a key gives way to a new one."""
+    """The overlap of a key with its successor."""
 
-    overlap: Duration = Field(
-        "PT24H", description="How long the old key stays valid, so that both work while the new one is handed out."
-    )
+    overlap: Duration = Field("PT24H", description="The time for which the old key stays valid beside the new one.")
 
 
 class KeyBody(BaseModel):
@@ -76,16 +74,16 @@ class KeyBody(BaseModel):
     role: Role
     accounts: list[str] | None
     created_at: str
-    created_by: str | None = Field(description="The principal who made it; null: the operator.")
-    rotated_from: str | None = Field(description="The id of the key that it takes the place of.")
-    rotated_to: str | None = Field(description="The id of the key that took its place.")
+    created_by: str | None = Field(description="The principal that created it; null: the operator.")
+    rotated_from: str | None = Field(description="The id of the key that it replaces.")
+    rotated_to: str | None = Field(description="The id of the key that replaced it.")
     expires_at: str | None
-    last_used_at: str | None = Field(description="To the hour; null: never yet, or a few minutes ago at the most.")
+    last_used_at: str | None = Field(description="To the hour; null: never, or within the last few minutes.")
     revoked_at: str | None
 
 
 class CreatedKey(KeyBody):
-    """A key with its secret, which is shown this once."""
+    """A key with its secret, which is shown only in this answer."""
 
     key: str
 
@@ -103,11 +101,11 @@ KeyPath = Annotated[str, Path(description="The key's id.", examples=[examples.KE
 @router.post("", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.KEY))
 @in_writers
 def create_key(body: CreateKey, change: Changing) -> Response:
-    """Make a key.
+    """Create a key.
 
-    The answer is the only place where it stands; only its hash is stored.
+    Only this answer contains the key; the service stores its hash.
     """
-    _require_keeper(change.principal)
+    _require_unlimited(change.principal)
 
     def work(connection: Connection, at: str) -> KeyRecord:
         new = keys.create_key(
@@ -122,7 +120,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
         )
         return new[0]
 
-    return _made(change, work)
+    return _created(change, work)
 
 
 @router.post("/{key}/rotate", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.ROTATE))
@@ -130,18 +128,18 @@ def create_key(body: CreateKey, change: Changing) -> Response:
 def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
     """Rotate a key.
 
-    Makes a key with the same principal, role and accounts, which is shown this once. The old one stays valid for the
-    overlap, or until its own end where that comes first. Where the old key was to expire, the new one has as long to
-    live. A key is rotated once, while it is valid. One that leaked is revoked instead, or as well.
+    The new key has the same principal, role and accounts; only this answer contains it. The old key stays valid for the
+    overlap, or until its own expiry where that is earlier. Where the old key expires, the new one has a lifetime of the
+    same length. A key can be rotated once, while it is valid. Revoke a leaked key, instead of rotating it or as well.
     """
-    _require_keeper(change.principal)
+    _require_unlimited(change.principal)
 
     def work(connection: Connection, at: str) -> KeyRecord:
         overlap = duration_of(body.overlap)
         new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=change.request.actor)
         return new[0]
 
-    return _made(change, work)
+    return _created(change, work)
 
 
 @router.get("", response_model=KeyPage)
@@ -155,13 +153,13 @@ def list_keys(
 ) -> Response:
     """List keys.
 
-    Expired and revoked ones too.
+    Expired and revoked keys are included.
     """
-    _require_keeper(principal)
+    _require_unlimited(principal)
     with database.read() as connection:
         known = sound_keys(connection, secret)
-        found = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
-    return ok(page([_body(record) for record in found], found[-1].id if found.more else None))
+        records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
+    return ok(page([_body(record) for record in records], records[-1].id if records.more else None))
 
 
 @router.delete("/{key}", status_code=204)
@@ -169,9 +167,9 @@ def list_keys(
 def revoke_key(key: KeyPath, change: Changing) -> Response:
     """Revoke a key.
 
-    From now on it is refused; what was done with it stays.
+    The key is refused from now on; the ledger keeps all that was done with it.
     """
-    _require_keeper(change.principal)
+    _require_unlimited(change.principal)
 
     def work(connection: Connection) -> None:
         keys.revoke_key(connection, change.secret, key, at=clock.now(), by=change.request.actor)
@@ -180,14 +178,14 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
     return Response(status_code=204)
 
 
-def _require_keeper(principal: Principal) -> None:
+def _require_unlimited(principal: Principal) -> None:
     require(principal, "steward")
     if principal.accounts is not None:
-        raise Forbidden("the key is limited to accounts: it could make itself one that is not")
+        raise Forbidden("the key is limited to accounts: it could create a key that is not; use an unlimited one")
 
 
-def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
-    """A new key with its token, which is never stored, not even with its answer: a replay derives it again."""
+def _created(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
+    """Return a new key with its token; the token is never stored, and a replay derives it again."""
 
     def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
         require_valid(connection, change.secret, change.request.actor, clock.now())
@@ -195,13 +193,13 @@ def _made(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Respo
         if record.id != stored.api_key_id or not keys.is_made_by(
             connection, change.secret, record.id, change.request.principal
         ):
-            raise Conflict("the key that this Idempotency-Key made is not as this service wrote it: make another")
+            raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
         return record
 
     reload = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), load)
-    made = once_reloaded(change.database, change.request, work, status=201, landed=_landed, reload=reload)
-    shown = _body(made.result) | {"key": keys.token_of(change.secret, made.result.id)}
-    return respond(Answer(made.status, json.dumps(shown), made.replayed))
+    answer = once_reloaded(change.database, change.request, work, status=201, landed=_is_committed, reload=reload)
+    shown = _body(answer.result) | {"key": keys.token_of(change.secret, answer.result.id)}
+    return respond(Answer(answer.status, json.dumps(shown), answer.replayed))
 
 
 def _body(record: KeyRecord) -> dict[str, Any]:
@@ -220,15 +218,15 @@ def _body(record: KeyRecord) -> dict[str, Any]:
     }
 
 
-def _landed(connection: Connection, record: KeyRecord) -> bool:
+def _is_committed(connection: Connection, record: KeyRecord) -> bool:
     return keys.has_key(connection, record.id)
 
 
 def _load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
-    """The key as it was made: by the time of a replay it may have been used, rotated or revoked."""
+    """Load the key as it was created: by the time of a replay it may have been used, rotated or revoked."""
     if stored.api_key_id is None:
         raise TypeError("an answer to making a key refers to the key")
-    if stored.body is None:  # of a version that did not keep it
+    if stored.body is None:  # written by a version that did not store it
         return keys.read_key(connection, stored.api_key_id)
     shown = json.loads(stored.body)
     return KeyRecord(**shown | {"accounts": None if shown["accounts"] is None else tuple(shown["accounts"])})

@@ -1,7 +1,7 @@
-"""Counts on a lattice, the multiples of a granularity: how they come in and how they go out, always exactly.
+"""Counts as multiples of a granularity: exact conversion on the way in and out.
 
 Inside the service and in Arrow streams a count is an integer, its number of units; in JSON it is an exact number. The
-granularity is the mechanism's, whose noise is on the same lattice. Where it is 1, counts are integers everywhere.
+granularity is the mechanism's, whose noise is a multiple of it too. With granularity 1, counts are integers everywhere.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ _OFF = "expected a multiple of granularity, within 2^53 times it of 0"
 
 
 def _read(value: Any) -> Fraction:
-    parse = parse_exact.__wrapped__  # without its memory: counts are secret
+    parse = parse_exact.__wrapped__  # without its cache: counts are secret
     return parse(check_exact(value))
 
 
 def _schema(_: Any, __: Any) -> core_schema.CoreSchema:
-    """Integers first, which are nearly all and are checked without a call into Python; one fault, not one for each."""
+    """Accept integers first, which nearly all counts are and which need no call into Python; report one fault."""
     return core_schema.union_schema(
         [
             core_schema.int_schema(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER),
@@ -43,52 +43,77 @@ def _schema(_: Any, __: Any) -> core_schema.CoreSchema:
 Count = Annotated[int | Fraction, GetPydanticSchema(_schema), WithJsonSchema(EXACT_SCHEMA)]
 Counts = Annotated[
     list[Count],
-    FailFast(),  # a million faults would take longer to say than the draw
+    FailFast(),  # a million faults would take longer to report than the draw
     Field(min_length=1, description="True counts; they are never stored or logged."),
 ]
 Granularity = Annotated[
     Exact | None,
-    Field(description="Of which the counts are multiples: that of the mechanism, which need not state it too."),
+    Field(
+        description="The granularity of the counts: they are multiples of it. The mechanism has the same one, and"
+        " may omit it."
+    ),
 ]
 
 
 def on_lattice(mechanism: Strict, granularity: str | None, below: str) -> Strict:
-    """The model of a mechanism with the granularity that was stated beside it.
+    """Return the model of a mechanism, with the granularity that was sent beside it.
+
+    Args:
+        mechanism: the model, with or without a granularity of its own.
+        granularity: the one that was sent beside it; None where none was.
+        below: the pointer under which a fault is reported.
 
     Raises:
-        InvalidInput: it has another one; the fault is at ``granularity``.
+        InvalidInput: the mechanism has another granularity; the fault is at ``granularity``.
     """
     if granularity is None:
         return mechanism
-    own = getattr(mechanism, "granularity", granularity)  # what has none cannot be drawn, which is said later
+    # a mechanism without the field cannot be drawn, which is reported later
+    own = getattr(mechanism, "granularity", granularity)
     if own is not None:
         _require_same(parse_exact(own), granularity, below)
         return mechanism
-    stated: Strict = mechanism.model_copy(update={"granularity": granularity})
-    return stated
+    model: Strict = mechanism.model_copy(update={"granularity": granularity})
+    return model
 
 
 def unit_of(mechanism: MechanismValue, granularity: str | None = None, below: str = "") -> Fraction:
-    """The granularity of a mechanism's noise, which must be the one that is stated beside it, if one is.
+    """Return the granularity of a mechanism's noise.
+
+    Args:
+        mechanism: the mechanism.
+        granularity: the one that was sent beside it, which must be equal; None where none was.
+        below: the pointer under which a fault is reported.
 
     Raises:
-        InvalidInput: it is another one; the fault is at ``granularity``.
+        InvalidInput: the two differ; the fault is at ``granularity``.
     """
     if granularity is not None:
         _require_same(mechanism.unit, granularity, below)
     return mechanism.unit
 
 
-def _require_same(own: Fraction, stated: str, below: str) -> None:
-    if own != parse_exact(stated):
-        raise InvalidInput.at(f"{below}/granularity", "expected that of the mechanism, with which it is charged")
+def _require_same(own: Fraction, granularity: str, below: str) -> None:
+    if own != parse_exact(granularity):
+        raise InvalidInput.at(
+            f"{below}/granularity", "expected the granularity of the mechanism, with which it is charged"
+        )
 
 
 def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> NDArray[np.int64]:
-    """Counts in units.
+    """Return counts in units.
+
+    Args:
+        counts: exact numbers.
+        unit: the granularity.
+        pointer: the place of the counts in the request.
+
+    Returns:
+        The exact quotients, as int64.
 
     Raises:
-        InvalidInput: one is off the lattice or too large; the fault names its place and never its value.
+        InvalidInput: a count is not a multiple of the unit, or is too large; the fault names its place, never its
+            value.
     """
     if unit == 1:
         if Fraction in set(map(type, counts)):
@@ -100,10 +125,16 @@ def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> 
 
 
 def in_units(count: int | Fraction, unit: Fraction, pointer: str, *place: int) -> int:
-    """One count in units; a fault is at its place below the pointer.
+    """Return one count in units.
+
+    Args:
+        count: an exact number.
+        unit: the granularity.
+        pointer: the place of the counts in the request.
+        place: the indices of the count below the pointer.
 
     Raises:
-        InvalidInput: it is off the lattice or too large.
+        InvalidInput: the count is not a multiple of the unit, or is too large.
     """
     if unit == 1 and isinstance(count, Fraction):
         raise InvalidInput.at("/".join([pointer, *map(str, place)]), _EXPECTED)
@@ -114,12 +145,12 @@ def in_units(count: int | Fraction, unit: Fraction, pointer: str, *place: int) -
 
 
 def shown(units: int, unit: Fraction) -> int | str:
-    """A count as JSON has it: an integer, or with a granularity the text of an exact number."""
-    return shown_list([units], unit)[0]
+    """Return a count as JSON shows it: an integer, or with a granularity the text of an exact number."""
+    return json_counts([units], unit)[0]
 
 
-def shown_list(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
-    """The same of many."""
+def json_counts(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
+    """Return many counts as JSON shows them."""
     if unit == 1:
         return units
     decimals = _decimals_of(unit)
@@ -133,7 +164,7 @@ def shown_list(units: Sequence[int], unit: Fraction) -> Sequence[int | str]:
 
 
 def _decimals_of(unit: Fraction) -> int | None:
-    """How many digits after the point its multiples have; None where they are no decimals."""
+    """Return the number of digits after the point in multiples of a unit; None where they are not decimals."""
     rest, twos, fives = unit.denominator, 0, 0
     while rest % 2 == 0:
         rest, twos = rest // 2, twos + 1

@@ -1,7 +1,7 @@
-"""Descriptive metadata: what only people know of an account or a release, in the words of the deployments registry.
+"""Descriptive metadata: the facts about an account or a release that only people know, as the registry names them.
 
-The fields are those of a registry entry that the ledger cannot fill by itself, by the same names and without their
-sections. All are optional here; ``registry`` says which an entry needs.
+The fields are those of a deployments registry entry that the ledger cannot fill by itself, with the same names and
+without their sections. All are optional here; ``registry`` lists those that an entry needs.
 """
 
 from datetime import date
@@ -24,7 +24,7 @@ def _day(text: str) -> str:
 
 _TEXT = r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*"
 Prose = Annotated[str, StringConstraints(max_length=10_000, pattern=rf"^{_TEXT}[^\x00-\x20\x7f]{_TEXT}$")]
-"""Text that says something; Markdown, in a registry."""
+"""Non-empty text; the registry renders it as Markdown."""
 Day = Annotated[str, AfterValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
 Names = Annotated[list[Label], Field(min_length=1, max_length=100)]
 ProductType = Literal[
@@ -33,74 +33,98 @@ ProductType = Literal[
 Slug = Annotated[str, StringConstraints(max_length=200, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 
 
-def _said(description: str) -> Any:
+def _metadata_field(description: str) -> Any:
     return Field(None, description=description)
 
 
 class BasicFields(Strict):
-    """The data product."""
+    """Metadata of the data product."""
 
-    name: Label | None = _said("Of the data product; otherwise the release's or the account's name.")
-    data_curators: Names | None = _said("Who publishes it.")
-    intended_use: Prose | None = _said("What it is for.")
-    data_product_type: ProductType | None = _said("What kind of thing is published.")
-    data_product_region: Prose | None = _said("Where the persons are, or whose law applies.")
-    description: Prose | None = _said("Of the data product; otherwise the account's description.")
-    publication_date: Day | None = _said("YYYY-MM-DD; of several publications the first.")
+    name: Label | None = _metadata_field(
+        "The name of the data product; by default the release's or the account's name."
+    )
+    data_curators: Names | None = _metadata_field("The publishers.")
+    intended_use: Prose | None = _metadata_field("The purpose.")
+    data_product_type: ProductType | None = _metadata_field("The kind of the published product.")
+    data_product_region: Prose | None = _metadata_field("The place of residence of the persons, or the applicable law.")
+    description: Prose | None = _metadata_field(
+        "The description of the data product; by default the account's description."
+    )
+    publication_date: Day | None = _metadata_field("YYYY-MM-DD; of several publications the first.")
     data_product_sector: Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None = (
-        _said("The domain that the data describe.")
+        _metadata_field("The domain that the data describe.")
     )
 
 
 class VariantFields(Strict):
-    """What the protection is about."""
+    """Metadata of the object of the protection."""
 
-    data_domain: Prose | None = _said("Which datasets are possible.")
-    unprotected_quantities: Prose | None = _said("What is published without noise: invariants.")
+    data_domain: Prose | None = _metadata_field("The set of possible datasets.")
+    unprotected_quantities: Prose | None = _metadata_field(
+        "The quantities that are published without noise: invariants."
+    )
 
 
 class LossFields(Strict):
-    """What is to be said of the unit and the parameters beside what the ledger says."""
+    """Metadata of the unit and the parameters, beside the ledger's statements."""
 
-    privacy_unit_details: Prose | None = _said("Added to what the ledger says of neighbouring datasets.")
-    privacy_parameters_details: Prose | None = _said("Added to what the ledger says of the parameters.")
+    privacy_unit_details: Prose | None = _metadata_field("Added to the ledger's statement of neighbouring datasets.")
+    privacy_parameters_details: Prose | None = _metadata_field("Added to the ledger's statement of the parameters.")
 
 
 class ModelFields(Strict):
-    """How, and to whom, the data are released."""
+    """Metadata of the release model and its recipients."""
 
-    model_name: Literal["Local", "Central", "Shuffle", "Federated", "Varies"] | None = _said("Who adds the noise.")
-    model_name_details: Prose | None = _said("More about it.")
-    actors: Prose | None = _said("Who sees what, and what is assumed of them.")
-    release_type: Literal["One release", "Many releases"] | None = _said("Otherwise by what the ledger holds.")
-    release_type_details: Prose | None = _said("Which further releases are planned, and when budgets begin anew.")
-    data_source_type: Literal["Static", "Dynamic"] | None = _said("Whether new data come in over time.")
-    data_source_type_details: Prose | None = _said("More about it.")
-    access_type: Literal["Interactive", "Non-interactive"] | None = _said("Whether analysts send queries.")
-    access_type_details: Prose | None = _said("How analysts share the budget, and whether they may collude.")
+    model_name: Literal["Local", "Central", "Shuffle", "Federated", "Varies"] | None = _metadata_field(
+        "The party that adds the noise."
+    )
+    model_name_details: Prose | None = _metadata_field("Details of the model.")
+    actors: Prose | None = _metadata_field(
+        "The parties, the data that each of them sees, and the assumptions about them."
+    )
+    release_type: Literal["One release", "Many releases"] | None = _metadata_field(
+        "By default derived from the ledger."
+    )
+    release_type_details: Prose | None = _metadata_field(
+        "Planned further releases, and the times at which budgets begin anew."
+    )
+    data_source_type: Literal["Static", "Dynamic"] | None = _metadata_field("Dynamic: new data arrive over time.")
+    data_source_type_details: Prose | None = _metadata_field("Details of the data source.")
+    access_type: Literal["Interactive", "Non-interactive"] | None = _metadata_field(
+        "Interactive: analysts send queries."
+    )
+    access_type_details: Prose | None = _metadata_field(
+        "The division of the budget among analysts, and if they may collude."
+    )
 
 
 class AccountingFields(Strict):
-    """What is done with the noisy counts, and how losses add up."""
+    """Metadata of post-processing and composition."""
 
-    post_processing: Prose | None = _said("What is done to the noisy counts before they are published.")
-    composition: Prose | None = _said("Added to what the ledger says of the plan.")
+    post_processing: Prose | None = _metadata_field("The processing of the noisy counts before publication.")
+    composition: Prose | None = _metadata_field("Added to the ledger's statement of the plan.")
 
 
 class ImplementationFields(Strict):
-    """How it was made, and why so."""
+    """Metadata of the implementation and its reasons."""
 
-    preprocessing_and_hyperparameter_tuning: Prose | None = _said("What was looked at before, and what that cost.")
-    mechanisms: Prose | None = _said("Added to what the ledger says of the mechanisms: the data's security, the code.")
-    justification: Prose | None = _said("How the parameters were decided on.")
+    preprocessing_and_hyperparameter_tuning: Prose | None = _metadata_field(
+        "Inspections of the data before the release, and their cost."
+    )
+    mechanisms: Prose | None = _metadata_field(
+        "Added to the ledger's statement of the mechanisms: the security of the data, the code."
+    )
+    justification: Prose | None = _metadata_field("The reasons for the parameters.")
 
 
 class AdministrativeFields(Strict):
-    """About the entry."""
+    """Metadata of the entry itself."""
 
-    sources: Prose | None = _said("Links to papers, and to the data product.")
-    notes: Prose | None = _said("Anything else.")
-    registry_authors: Names | None = _said("Who wrote the entry; needed where sources or notes are given.")
+    sources: Prose | None = _metadata_field("Links to papers, and to the data product.")
+    notes: Prose | None = _metadata_field("Other remarks.")
+    registry_authors: Names | None = _metadata_field(
+        "The authors of the entry; needed where sources or notes are given."
+    )
 
 
 class Metadata(
@@ -112,20 +136,20 @@ class Metadata(
     VariantFields,
     BasicFields,
 ):
-    """What only people know, for the deployments registry: at most 65,536 characters in all, as JSON.
+    """The facts for the deployments registry that only people know: at most 65,536 characters in all, as JSON.
 
-    In a change, what is null is taken away and what is left out stays as it is.
+    In a change, null removes a field, and an omitted field stays as it is.
     """
 
-    url_slug: Slug | None = _said("Of the registry's page; otherwise made from the names.")
+    url_slug: Slug | None = _metadata_field("The slug of the registry's page; by default made from the names.")
 
 
 class DescribeRelease(Short):
-    """An edit of what people say of a release."""
+    """A change of a release's metadata."""
 
     metadata: Metadata
 
 
 def patch_of(metadata: Metadata) -> Patch:
-    """What a change says, nulls included."""
+    """Return the fields of a change, with nulls."""
     return metadata.model_dump(exclude_unset=True)

@@ -1,6 +1,6 @@
-"""What Prometheus is told: counts, times and states; no count of a table, and nobody's name but what was asked for.
+"""Prometheus metrics: counters, times and states, with no count of a table and no names beside configured accounts.
 
-Each application has a registry of its own. What the ledger counts anyway is read from it when it is asked.
+Each application has a registry of its own. Figures that the ledger counts anyway are read from it at each scrape.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from service import __version__
 from service.api.body_limits import Allowance
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.helpers import Helpers
 from service.api.problems import KINDS
 from service.errors import ServiceError
@@ -41,38 +41,38 @@ _AT_ONCE = 500  # accounts that one statement reads
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads that say how many tasks wait for one of them."""
+    """A thread pool that counts its waiting tasks."""
 
     @property
     def waiting(self) -> int:
-        """How many do now."""
+        """The number of waiting tasks."""
         return self._work_queue.qsize()
 
 
 @dataclass(frozen=True)
-class Observed:
-    """What is looked at when the figures are asked for."""
+class MetricSources:
+    """The sources of figures that are read at each scrape."""
 
     database: Database
     writers: Threads
-    bodies: dict[str, Allowance]  # by what they are
-    accounts: tuple[str, ...]  # whose budgets are shown
-    turns: Fair  # of requests that this process works on
+    bodies: dict[str, Allowance]  # by kind
+    accounts: tuple[str, ...]  # with published budgets
+    turns: FairPlaces  # of requests that this process works on
     helpers: Helpers | None
     keeper: MarkKeeper | None
 
 
 @dataclass
 class Metrics:
-    """The figures of one application."""
+    """The metrics of one application."""
 
-    observed: Observed
-    in_progress: int = 0  # requests, changed on the event loop alone
+    observed: MetricSources
+    in_progress: int = 0  # requests, changed only on the event loop
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     scrapes: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def __post_init__(self) -> None:
-        """Register them all."""
+        """Register the metrics."""
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -90,13 +90,13 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
-        for code in KINDS:  # from the start: the increase of a figure that appears is not seen
+        for code in KINDS:  # all codes from the start: the rate of a counter misses its first increase otherwise
             self._refusals.labels(code)
         self._observers: dict[tuple[str, str, int], Callable[[float], None]] = {}
         self.registry.register(_States(self))
 
     def observe(self, method: str, route: str, status: int, seconds: float, problem: str | None) -> None:
-        """Count a request; method and route are of those that the application has."""
+        """Count a request; method and route are templates of the application."""
         observer = self._observers.get((method, route, status))
         if observer is None:
             observer = self._requests.labels(method, route, str(status)).observe
@@ -107,25 +107,25 @@ class Metrics:
 
 
 class _States(Collector):
-    """What is so now, and what the ledger has counted."""
+    """Collector of present states and of the ledger's counters."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: else registering would ask the database."""
+        """Return nothing: registration would otherwise read the database."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Look at all of it."""
+        """Yield all figures."""
         observed = self._metrics.observed
         progress = self._metrics.in_progress
         yield _gauge("ledger_http_requests_in_progress", "Requests that are being answered.", [], [([], progress)])
-        yield from _counted(observed.database)
+        yield from _commits(observed.database)
         yield from _bodies(observed.bodies)
         yield from _waiting(observed)
-        yield from _kept(observed)
-        yield from _stored(observed)
+        yield from _high_water(observed)
+        yield from _database_figures(observed)
 
 
 def _gauge(name: str, text: str, labels: list[str], values: Iterable[tuple[list[str], float]]) -> Metric:
@@ -135,32 +135,32 @@ def _gauge(name: str, text: str, labels: list[str], values: Iterable[tuple[list[
     return family
 
 
-def _counted(database: Database) -> Iterator[Metric]:
-    """What was committed by this process, by the database's own count."""
-    counted = database.counted()
+def _commits(database: Database) -> Iterator[Metric]:
+    """Yield the commits of this process, by the database's own counters."""
+    counters = database.counted()
     entries = CounterMetricFamily(
-        "ledger_journal_entries", "Entries in all journals, those of accounts above included.", labels=["kind"]
+        "ledger_journal_entries", "Entries in all journals, including those of parent accounts.", labels=["kind"]
     )
     releases = CounterMetricFamily("ledger_releases", "Releases that were registered.", labels=["state"])
     for kind in get_args(Kind):
-        entries.add_metric([kind], counted["entries", kind])
+        entries.add_metric([kind], counters["entries", kind])
     for state in ("committed", "proposed", "reserved"):
-        releases.add_metric([state], counted["releases", state])
+        releases.add_metric([state], counters["releases", state])
     yield entries
     yield releases
-    draws, values = counted["draws", ""], counted["values", ""]
+    draws, values = counters["draws", ""], counters["values", ""]
     yield CounterMetricFamily("ledger_draws", "Draws that were stored.", value=draws)
-    yield CounterMetricFamily("ledger_draw_values", "Noisy values in them.", value=values)
+    yield CounterMetricFamily("ledger_draw_values", "Noisy values in stored draws.", value=values)
 
 
 def _bodies(bodies: dict[str, Allowance]) -> Iterator[Metric]:
     sizes = [([of], float(body.taken)) for of, body in bodies.items()]
     yield _gauge("ledger_body_bytes", "Bytes of bodies of requests that are being answered.", ["media"], sizes)
     limits = [([of], float(body.at_once)) for of, body in bodies.items()]
-    yield _gauge("ledger_body_bytes_limit", "The most that there may be.", ["media"], limits)
+    yield _gauge("ledger_body_bytes_limit", "The limit on the bytes of such bodies.", ["media"], limits)
 
 
-def _waiting(observed: Observed) -> Iterator[Metric]:
+def _waiting(observed: MetricSources) -> Iterator[Metric]:
     database = observed.database
     connections = [
         ([name, state], float(number))
@@ -175,18 +175,18 @@ def _waiting(observed: Observed) -> Iterator[Metric]:
         (["turns"], float(observed.turns.waiting)),
         (["helpers"], float(observed.helpers.queue.waiting if observed.helpers else 0)),
     ]
-    text = "Who waits: for a writer's thread, to begin a transaction, for a principal's turn, or for a helper."
+    text = "Waiting tasks: for a writer's thread, for a transaction, for a principal's turn, or for a helper."
     yield _gauge("ledger_waiting", text, ["queue"], queues)
     yield from _work(observed)
 
 
-def _work(observed: Observed) -> Iterator[Metric]:
-    """Who is worked for, and whose work was not done; nobody's name."""
+def _work(observed: MetricSources) -> Iterator[Metric]:
+    """Yield the running requests and those that ended early, by reason; without names."""
     turns, helpers = observed.turns, observed.helpers
     busy = [(["turns"], float(turns.busy)), (["helpers"], float(helpers.queue.busy if helpers else 0))]
-    yield _gauge("ledger_busy", "Requests that are worked on: in this process, and by helpers.", ["where"], busy)
+    yield _gauge("ledger_busy", "Running requests, in this process and in helpers.", ["where"], busy)
     ended = CounterMetricFamily(
-        "ledger_work_ended", "Requests that were not worked on to their end, by the reason.", labels=["reason"]
+        "ledger_work_ended", "Requests that ended before they were completed, by reason.", labels=["reason"]
     )
     ended.add_metric(["queue_full"], turns.refused + (helpers.queue.refused if helpers else 0))
     ended.add_metric(["hung_up"], helpers.hung_up if helpers else 0)
@@ -194,42 +194,42 @@ def _work(observed: Observed) -> Iterator[Metric]:
     yield ended
 
 
-def _kept(observed: Observed) -> Iterator[Metric]:
-    """How old the high-water mark is, whether the ledger is older than it, and whether the clock was set back."""
+def _high_water(observed: MetricSources) -> Iterator[Metric]:
+    """Yield the age of the high-water mark, and if the ledger is older than it or the clock was set back."""
     now = clock.now()
     written_at = now if observed.keeper is None else observed.keeper.written_at
     age = clock.between(written_at, now).total_seconds()
-    yield _gauge("ledger_high_water_age_seconds", "Since the high-water mark was written.", [], [([], age)])
+    yield _gauge("ledger_high_water_age_seconds", "Seconds since the high-water mark was written.", [], [([], age)])
     stopped = float(observed.database.stopped is not None)
     text = "1 where the ledger lacks entries that it had; nothing is written then."
     yield _gauge("ledger_older_than_mark", text, [], [([], stopped)])
     behind = clock.seconds_behind()
-    yield _gauge("ledger_clock_behind_seconds", "By how much the system's clock was set back.", [], [([], behind)])
+    yield _gauge("ledger_clock_behind_seconds", "Seconds by which the system's clock was set back.", [], [([], behind)])
 
 
-def _stored(observed: Observed) -> Iterator[Metric]:
-    """What only the database knows; where it does not answer, or has no tables, the rest is told all the same."""
+def _database_figures(observed: MetricSources) -> Iterator[Metric]:
+    """Yield the figures that only the database has; the others appear even where it does not answer."""
     migrated, jobs_by_state = False, dict[str, int]()
     shown: list[AccountRecord] = []
     with suppress(ServiceError, RuntimeError):
         migrated = is_migrated(observed.database)
         jobs_by_state = jobs.unfinished(observed.database)
         shown = _accounts(observed)
-    yield _gauge("ledger_database_up", "1 where the database answers, and is migrated.", [], [([], float(migrated))])
+    yield _gauge("ledger_database_up", "1 where the database answers and is migrated.", [], [([], float(migrated))])
     states = [([state], float(number)) for state, number in jobs_by_state.items()]
-    yield _gauge("ledger_jobs", "Experiments of all replicas that are not done.", ["state"], states)
+    yield _gauge("ledger_jobs", "Unfinished experiments of all replicas.", ["state"], states)
     labels = ["account", "definition"]
     caps = [([one.name, one.budget.definition.value], double_down(one.budget.cap)) for one in shown]
     yield _gauge("ledger_budget", "The cap on an account's loss, in nats.", labels, caps)
-    left = [
+    remainders = [
         (of, double_down(remaining(one.budget, one.weights, one.totals)))
         for one, (of, _) in zip(shown, caps, strict=True)
     ]
-    yield _gauge("ledger_budget_remaining", "What is left of it, rounded down.", labels, left)
+    yield _gauge("ledger_budget_remaining", "The remaining budget, rounded down, in nats.", labels, remainders)
 
 
-def _accounts(observed: Observed) -> list[AccountRecord]:
-    """The accounts whose budgets are shown, as far as they are there."""
+def _accounts(observed: MetricSources) -> list[AccountRecord]:
+    """Return those accounts with published budgets that exist."""
     if not observed.accounts:
         return []
     now, names, shown = clock.now(), sorted(observed.accounts), list[AccountRecord]()
@@ -237,15 +237,15 @@ def _accounts(observed: Observed) -> list[AccountRecord]:
         for first in range(0, len(names), _AT_ONCE):
             some = frozenset(names[first : first + _AT_ONCE])
             after = ""
-            while found := accounts.list_accounts(connection, after, _AT_ONCE, some):
-                shown += [without_due(connection, account, now) for account in found]
-                after = found[-1].name
+            while page := accounts.list_accounts(connection, after, _AT_ONCE, some):
+                shown += [without_due(connection, account, now) for account in page]
+                after = page[-1].name
     return shown
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """The figures, in Prometheus' text format or OpenMetrics."""
+    """Serve the metrics, in Prometheus' text format or OpenMetrics."""
     state: Metrics = request.app.state.metrics
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
     text = await to_thread.run_sync(encode, state.registry, limiter=state.scrapes)

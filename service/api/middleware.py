@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its log line, its figures, the headers of its answer."""
+"""Outermost middleware: request id, log line, metrics and headers of every answer."""
 
 import re
 import time
@@ -16,28 +16,29 @@ from service.errors import Unavailable
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _AUTHORITY = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and answered however busy it is
+# requested every few seconds, and answered however busy the service is
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _LONGEST = 300  # characters of a text in a log line
-_TOO_MANY = 429  # who asks too often is somebody, at an address
-BEYOND_LIMIT = "beyond_limit"  # in the state of requests on connections that are more than there may be
+_TOO_MANY = 429  # status after which the log line has the client's address
+BEYOND_LIMIT = "beyond_limit"  # in the state of requests on connections above the limit
 _log = structlog.get_logger("service.request")
 
-# Pages bring a policy of their own; one that forgot gets the strictest that shows it.
+# Pages bring their own policy; an answer without one gets the strictest policy that shows it.
 _PAGE_HEADERS = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"),
     (b"referrer-policy", b"no-referrer"),
 )
-# Of what is no page nothing is run; a picture has its styles within it.
+# Answers that are not pages run nothing; a picture has its styles inside.
 _OTHER_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 _OTHER_HEADERS = ((b"content-security-policy", _OTHER_POLICY), (b"referrer-policy", b"no-referrer"))
 
 
-class Surroundings:
-    """ASGI middleware: X-Request-Id echoed or made, security headers, one log line without bodies or query strings.
+class OuterMiddleware:
+    """ASGI middleware for request ids, security headers, and one log line per request without body or query string.
 
-    An error that nothing below expected is answered here, so that its answer has all of that too.
+    It also answers unexpected errors, so that their answers have all of that too.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, hsts_seconds: int) -> None:
@@ -48,16 +49,16 @@ class Surroundings:
         self.page_headers, self.other_headers = (*always, *_PAGE_HEADERS), (*always, *_OTHER_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on and see its answer out."""
+        """Pass the request on, and complete its answer."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         _take_path(scope)
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        client_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = client_id if _REQUEST_ID.fullmatch(client_id) else str(uuid.uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
-        # Never unbound: the server tells of a crash after this, and its task ends with the request.
+        # Never unbound: the server logs a crash after this, and its task ends with the request.
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started, status = time.perf_counter(), 0
 
@@ -82,19 +83,19 @@ class Surroundings:
             raise
         finally:
             self.metrics.in_progress -= 1
-            self._tell(scope, status or 500, time.perf_counter() - started)
+            self._log_request(scope, status or 500, time.perf_counter() - started)
 
     def _headers(self, path: str, request_id: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        given = dict(headers)
-        is_page = given.get(b"content-type", b"").startswith(b"text/html")
+        present = dict(headers)
+        is_page = present.get(b"content-type", b"").startswith(b"text/html")
         own = (
             (b"x-request-id", request_id.encode("latin-1")),
             (b"cache-control", b"no-store" if path.startswith("/v1") else b"no-cache"),
             *(self.page_headers if is_page else self.other_headers),
         )
-        return [*headers, *(header for header in own if header[0] not in given)]
+        return [*headers, *(header for header in own if header[0] not in present)]
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
         state, method = scope["state"], scope["method"]
         route, problem = template_of(scope), state.get("problem")
         self.metrics.observe(method if method in _METHODS else "other", route or "none", status, seconds, problem)
@@ -110,19 +111,19 @@ class Surroundings:
             more["client"] = (scope.get("client") or ("unknown",))[0]
         tell = _log.debug if scope["path"] in PROBES and status == 200 else _log.info
         more = {"method": method, "route": route, "path": scope["path"]} | more
-        told = {name: value and value[:_LONGEST] for name, value in more.items()}  # others chose these texts
-        tell("request", status=status, milliseconds=round(seconds * 1000, 1), **told)
+        fields = {name: value and value[:_LONGEST] for name, value in more.items()}  # these texts come from outside
+        tell("request", status=status, milliseconds=round(seconds * 1000, 1), **fields)
 
 
 def template_of(scope: Scope) -> str | None:
-    """The template of the address that a request came to, or what is mounted there; None where there is nothing."""
+    """Return the template of the address that a request came to, or of the mount; None where there is no route."""
     return getattr(scope.get("route"), "path", None) or scope.get("root_path") or None
 
 
 def _take_path(scope: Scope) -> None:
-    """Reduce a target in absolute form, which RFC 9112 (3.2.2) has every server accept, to its path.
+    """Reduce a target in absolute form to its path; RFC 9112 (3.2.2) requires every server to accept the form.
 
-    The server hands on the whole target as the path. Nothing here depends on the host.
+    The server passes the whole target as the path. Nothing here depends on the host.
     """
     authority = _AUTHORITY.match(scope["raw_path"])
     if authority is not None:
@@ -131,13 +132,13 @@ def _take_path(scope: Scope) -> None:
 
 
 async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:
-    answer = problems.of_error(Unavailable("the service has as many connections as it may"), scope["path"])
+    answer = problems.of_error(Unavailable("the service has reached its limit of connections"), scope["path"])
     answer.headers["Connection"] = "close"
     await answer(scope, receive, send)
 
 
 async def _two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a body that another server on the way may have ended elsewhere: what follows may be no request."""
+    """Refuse a body whose end another server on the way may have seen elsewhere: the rest may be no request."""
     answer = problems.problem("bad_request", "expected Content-Length or Transfer-Encoding, not both", scope["path"])
     answer.headers["Connection"] = "close"
     await answer(scope, receive, send)

@@ -1,4 +1,4 @@
-"""From (epsilon, delta) to the least noise."""
+"""Route of noise calibration: the least noise for (epsilon, delta)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,23 +44,27 @@ _KINDS: Mapping[str, type[Noise]] = {
 
 
 class NoiseTarget(Strict):
-    """A guarantee to keep with the least noise."""
+    """A guarantee that is to be met with the least noise."""
 
     mechanism: Literal["gaussian", "discrete_gaussian", "osgt", "discrete_osgt"]
     epsilon: Exact
     delta: Exact
-    sensitivity: Exact = Field("1", description="How far one record moves one cell; whole for the discrete mechanisms.")
-    cells: Positive = Field(1, description="Cells that one neighbouring change moves: for osgt and discrete_osgt few.")
+    sensitivity: Exact = Field(
+        "1", description="The distance by which one record moves one cell; whole for the discrete mechanisms."
+    )
+    cells: Positive = Field(
+        1, description="The number of cells that one neighbouring change moves: for osgt and discrete_osgt few."
+    )
     sub_gaussian: bool = Field(
         False,
         strict=True,
-        description="Of osgt and discrete_osgt: only offsets of at most 0.67448 sigma, whose tails are sub-Gaussian."
-        " Without, the least variance is often that of noise much like Laplace noise.",
+        description="For osgt and discrete_osgt: only offsets of at most 0.67448 sigma, whose tails are"
+        " sub-Gaussian. Without it, the noise of least variance is often close to Laplace noise.",
     )
 
 
 class NoiseBody(BaseModel):
-    """The mechanism, its variance (rounded up) and what it costs."""
+    """The mechanism, its variance (rounded up) and its cost."""
 
     mechanism: Mechanism
     variance: float | None
@@ -72,13 +76,13 @@ class NoiseBody(BaseModel):
 def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
     """Calibrate noise to (epsilon, delta).
 
-    The least sigma² of Gaussian noise, or the offset and sigma² of least variance of offset tails, by the exact
-    condition on delta and not by a detour over zCDP. What is answered was proven to keep the guarantee; numbers have
-    12 digits, and with one cell, or Gaussian noise, the next smaller sigma² does not keep it. With more cells the
+    The answer has the least sigma² of Gaussian noise, or the offset and sigma² of least variance of offset tails, by
+    the exact condition on delta and without a detour over zCDP. The mechanism is proven to meet the guarantee. Numbers
+    have 12 digits. With one cell, or with Gaussian noise, the next smaller sigma² does not meet it. With more cells the
     offset (of up to 10 sigmas) is chosen by Rényi divergences.
 
-    Limits: epsilon from 0.01 to 20, delta from 1e-30 to 0.1, sensitivity from 0.0001 to 10000; at most 10^6
-    cells, of offset tails 20.
+    Limits: epsilon from 0.01 to 20, delta from 1e-30 to 0.1, sensitivity from 0.0001 to 10000; at most 10^6 cells, for
+    offset tails 20.
     """
     kind = _KINDS[body.mechanism]
     target = Target(
@@ -93,13 +97,13 @@ def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
     if body.cells > MOST_CELLS[kind]:
         raise InvalidInput.at("/cells", f"expected at most {MOST_CELLS[kind]} for {body.mechanism}")
     if body.sub_gaussian and kind in (Gaussian, DiscreteGaussian):
-        raise InvalidInput.at("/sub_gaussian", "expected it only with osgt and discrete_osgt")
-    found = replace(_least(kind, sensitivity, target), cells=body.cells)
+        raise InvalidInput.at("/sub_gaussian", "expected this field only with osgt and discrete_osgt")
+    mechanism = replace(_least(kind, sensitivity, target), cells=body.cells)
     return ok(
         {
-            "mechanism": write_plan(found),
-            "variance": number_up(variance_of(found)),
-            "cost": cost_of(found, Neighbouring.ADD_REMOVE, (target.delta,)),
+            "mechanism": write_plan(mechanism),
+            "variance": number_up(variance_of(mechanism)),
+            "cost": cost_of(mechanism, Neighbouring.ADD_REMOVE, (target.delta,)),
         }
     )
 

@@ -1,4 +1,4 @@
-"""Pictures by content negotiation: the same answer as SVG or PNG for whoever asks for image/svg+xml or image/png.
+"""Pictures by content negotiation: the same answer as SVG or PNG, for Accept: image/svg+xml or image/png.
 
 matplotlib is loaded for the first picture only, so that a server that draws none starts without it.
 """
@@ -19,9 +19,9 @@ SVG = "image/svg+xml"
 PNG = "image/png"
 
 _DOTS_PER_INCH = 160
-_drawing = threading.Lock()  # matplotlib's caches are not made for threads
+_drawing = threading.Lock()  # matplotlib's caches are not thread-safe
 
-# Text stays text, so that it can be read and searched, and ids come from the content: the same figures give the same
+# Text stays text, so that it can be read and searched. Ids come from the content: the same figures give the same
 # bytes. The ground is opaque, so that a picture is readable on a dark page too. Set once, since a picture must not
 # depend on what another thread draws.
 _STYLE: dict[Any, Any] = {
@@ -33,30 +33,30 @@ _STYLE: dict[Any, Any] = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
 }
-# Told apart with every kind of colour vision (Okabe and Ito), and dark enough for lines on white.
+# Distinct with every kind of colour vision (Okabe and Ito), and dark enough for lines on white.
 _COLOURS = ("#0072b2", "#d55e00", "#008060", "#aa4499", "#555555")
 
 
 class Caption(NamedTuple):
-    """What a picture is of, for those who do not see it."""
+    """The subject of a picture, for screen readers."""
 
     title: str
     description: str
 
 
 def responses(what: str) -> dict[int | str, dict[str, Any]]:
-    """What an operation declares that answers with a picture too."""
+    """Return the responses of an operation that also answers with a picture."""
     text, binary = {"schema": {"type": "string"}}, {"schema": {"type": "string", "format": "binary"}}
     return {200: {"description": what, "content": {SVG: text, PNG: binary}}}
 
 
 def wanted(request: Request) -> str | None:
-    """The media type of the picture that Accept asks for at least as much as for JSON; None where it asks for none."""
+    """Return the media type of the picture that Accept prefers at least as much as JSON; None where there is none."""
     return preferred(request.headers.get("accept", ""), (SVG, PNG))
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of so many inches, of no window and without any state of pyplot's."""
+    """Return an empty figure of so many inches, without a window and without pyplot's state."""
     with _drawing:
         import matplotlib as mpl  # noqa: PLC0415 - for the first picture only
         from matplotlib import rcsetup  # noqa: PLC0415
@@ -67,7 +67,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def respond(figure: "Figure", kind: str, caption: Caption) -> Response:
-    """A figure as an answer of this media type, drawn by matplotlib's own backends: no clock, no other host."""
+    """Answer with a figure of this media type, drawn by matplotlib's own backends: no clock, no other host."""
     buffer = io.BytesIO()
     with _drawing:
         if kind == PNG:
@@ -76,12 +76,12 @@ def respond(figure: "Figure", kind: str, caption: Caption) -> Response:
         else:
             figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     content = buffer.getvalue()
-    return Response(_named(content, caption) if kind == SVG else content, media_type=kind)
+    return Response(_with_labels(content, caption) if kind == SVG else content, media_type=kind)
 
 
-def _named(svg: bytes, caption: Caption) -> bytes:
-    """An SVG picture with what a screen reader says of it."""
+def _with_labels(svg: bytes, caption: Caption) -> bytes:
+    """Return an SVG picture with a title and description for screen readers."""
     before, opening, rest = svg.partition(b"<svg ")
     attributes, end, drawing = rest.partition(b">")
-    said = f"<title>{escape(caption.title)}</title><desc>{escape(caption.description)}</desc>".encode()
-    return before + opening + b'role="img" ' + attributes + end + said + drawing
+    labels = f"<title>{escape(caption.title)}</title><desc>{escape(caption.description)}</desc>".encode()
+    return before + opening + b'role="img" ' + attributes + end + labels + drawing

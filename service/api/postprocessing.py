@@ -1,4 +1,4 @@
-"""Noisy counts made to meet published totals."""
+"""Routes that make noisy counts meet published totals."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -26,30 +26,30 @@ Axis = Annotated[int, Field(strict=True, ge=0, lt=MOST_AXES)]
 
 
 class PublishedTotals(Strict):
-    """Sums that are to be met: over all but the given axes, one for each place along these, in row-major order."""
+    """Totals to meet: sums over all but the given axes, in row-major order along these."""
 
     axes: Annotated[list[Axis], Field(max_length=MOST_AXES)]
     values: Annotated[list[Published], FailFast(), Field(min_length=1)]
 
 
 class Table(Strict):
-    """Noisy counts in row-major order, and what they are to add up to."""
+    """Noisy counts in row-major order, and the totals that they are to meet."""
 
     counts: Annotated[list[Noisy], FailFast(), Field(min_length=1)]
     shape: Annotated[list[Size], Field(max_length=MOST_AXES)]
     totals: Annotated[list[PublishedTotals], Field(max_length=MOST_TOTALS)] = Field(
         default_factory=list,
-        description="Any margins, also such as cross: rows and columns; [] is the whole.",
+        description="Any margins; they may cross, such as rows and columns. [] is the grand total.",
     )
     integer: Annotated[bool, Field(strict=True)] = Field(
         True,
-        description="Whole counts, by controlled rounding that keeps every total; else real numbers, which meet"
-        f" crossing totals within a share of {TOLERANCE:g} of them.",
+        description="true: whole counts, by controlled rounding that keeps every total. false: real numbers, which"
+        f" meet crossing totals up to a relative error of {TOLERANCE:g}.",
     )
 
 
 class AdjustedTable(BaseModel):
-    """The counts in the order in which they came; none is negative, and the totals are met."""
+    """The adjusted counts, in the order of the request; none is negative, and the totals are met."""
 
     counts: list[int] | list[float]
 
@@ -59,11 +59,13 @@ class AdjustedTable(BaseModel):
 def rake(body: Table, _: CurrentPrincipal) -> Response:
     """Rake noisy counts to published totals.
 
-    Counts of one total keep their proportions; negative ones count as 0, and where none is above 0 all get the same.
-    Totals that cross, such as those of rows and of columns, are met by iterative proportional fitting; where the zeros
-    leave no such table, by the nearest to the last fit. Whole counts are the floor or the ceiling of these, so that
-    every total is met exactly. Totals that contradict each other are refused, as are those of more than two crossing
-    hierarchies for which the search finds no whole counts, since there need not be any.
+    Counts of one total keep their proportions. Negative counts become 0; where no count is above 0, all get the same
+    value. Crossing totals, such as those of rows and of columns, are met by iterative proportional fitting. Where the
+    zeros leave no such table, the answer is the nearest one to the last fit. Whole counts are the floor or the ceiling
+    of these, so every total is met exactly.
+
+    Totals that contradict each other are refused. Totals of more than two crossing hierarchies are also refused where
+    the search finds no whole counts, since there need not be any.
     """
     return ok(_adjusted(tables.rake, body))
 
@@ -73,10 +75,12 @@ def rake(body: Table, _: CurrentPrincipal) -> Response:
 def project(body: Table, _: CurrentPrincipal) -> Response:
     """Project noisy counts on published totals.
 
-    The nearest counts, by least squares, of those that are not negative and meet the totals; of whole ones the nearest
-    whole ones, or, where totals cross, the nearest real ones, each rounded down or up so that every total is met.
-    Totals that contradict each other are refused, as are those of more than two crossing hierarchies for which the
-    search finds no whole counts, since there need not be any.
+    The answer has the nearest counts, by least squares, of those that are not negative and meet the totals. Whole
+    counts are the nearest whole ones; where totals cross, they are the nearest real ones, each rounded down or up so
+    that every total is met.
+
+    Totals that contradict each other are refused. Totals of more than two crossing hierarchies are also refused where
+    the search finds no whole counts, since there need not be any.
     """
     return ok(_adjusted(tables.project, body))
 

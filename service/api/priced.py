@@ -1,4 +1,4 @@
-"""Releases made ready to be charged: their work bounded, and what takes long priced by a helper."""
+"""Releases prepared for charging: their work is bounded, and long computations are left to a helper."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
-from service.api.context import Change, Found
+from service.api.context import Change, HelperResult
 from service.api.guarantees import cost_text
 from service.api.kept import subject_of
 from service.errors import InvalidInput, ServiceError
@@ -27,11 +27,11 @@ from service.privacy.pricing import Price, price
 _MOST_KEPT = 256  # plans whose figures are kept; each takes some ten kilobytes
 
 Figures = tuple[tuple[Price, ...], str]
-"""A price for each account of the line, and GUARANTEE as text."""
+"""A price for each account of the line, and the guarantee as JSON text."""
 
 
-class _Kept:
-    """Figures that helpers found last, by a digest of all that they depend on."""
+class _FigureCache:
+    """Cache of the figures that helpers computed last, by a digest of all their inputs."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, Figures] = OrderedDict()
@@ -50,41 +50,49 @@ class _Kept:
                 self._found.popitem(last=False)
 
 
-_kept = _Kept()
+_kept = _FigureCache()
 
 
 def prepared(
-    change: Change, account: str, stated: Sequence[NewRelease], *, costs: bool = True
+    change: Change, account: str, releases: Sequence[NewRelease], *, costs: bool = True
 ) -> tuple[list[Prepared], list[str]]:
-    """Releases with all that needs no lock, and GUARANTEE of each: not while the account is locked, as it takes long.
+    """Prepare releases and compute the guarantee of each, before the account is locked, since this takes long.
+
+    Args:
+        change: the request.
+        account: the name of the account.
+        stated: the releases of the request.
+        costs: compute the guarantees too; without them their texts are empty.
 
     Raises:
-        NotFound: there is no such account.
-        InvalidInput: a plan has no meaning under the account's relation, or pricing all of them is too much work.
+        NotFound: the account does not exist.
+        InvalidInput: a plan is invalid under the account's relation, or pricing all of them is too much work.
         TooManyRequests, Unavailable: no helper can price them now.
     """
     line = accounts.line_of(change.database, account)
-    deltas = charges.deltas_of(change.database, line, stated)
-    keys = [Key(id(one.plan), delta) for one, delta in zip(stated, deltas, strict=True)]
-    unlike = dict(zip(keys, zip(stated, deltas, strict=True), strict=True))
-    asked = []
+    deltas = charges.deltas_of(change.database, line, releases)
+    keys = [Key(id(one.plan), delta) for one, delta in zip(releases, deltas, strict=True)]
+    unlike = dict(zip(keys, zip(releases, deltas, strict=True), strict=True))
+    requests = []
     for one, delta in unlike.values():
         check_relation(one.plan, line.neighbouring, one.pointer)
-        asked.append(_Asked.of(one, delta, line, costs))
+        requests.append(_PricingRequest.of(one, delta, line, costs))
     if not change.prices_only:
-        check_work(change.most_work, sum(one.work for one in asked), stated[0].pointer)
-    found = dict(zip(unlike, _figures(change, line, asked), strict=True))
-    prices = {id(one.plan): found[key][0] for one, key in zip(stated, keys, strict=True)}
-    new = charges.prepare(change.database, account, stated, prices, deltas)
-    return new, [found[key][1] for key in keys]
+        check_work(change.most_work, sum(one.work for one in requests), releases[0].pointer)
+    figures = dict(zip(unlike, _figures(change, line, requests), strict=True))
+    prices = {id(one.plan): figures[key][0] for one, key in zip(releases, keys, strict=True)}
+    new = charges.prepare(change.database, account, releases, prices, deltas)
+    return new, [figures[key][1] for key in keys]
 
 
 def cost_of_stored(change: Change, account: str, release_id: str) -> str:
-    """GUARANTEE of a release that is in the ledger, whatever work it is; of a long plan a helper finds it, once.
+    """Return the guarantee of a registered release as JSON text, whatever work it takes.
+
+    A helper computes it for a long plan, once.
 
     Raises:
-        NotFound: there is no such account, or it has no such release.
-        TooManyRequests, Unavailable: no helper can find it now.
+        NotFound: the account does not exist, or has no such release.
+        TooManyRequests, Unavailable: no helper can compute it now.
     """
     line, subject = accounts.line_of(change.database, account), subject_of(release_id)
     with change.database.read() as connection:
@@ -93,37 +101,42 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
         if elsewhere is None:
             release = releases.read_release(connection, line.account_id, release_id)
         else:
-            found = known.look(connection, change.secret, known.FOUND_BY, [subject])
-            if found:
-                return found[subject]
+            stored = known.look(connection, change.secret, known.FOUND_BY, [subject])
+            if stored:
+                return stored[subject]
     if elsewhere is not None:
         found_there: list[Figures] = elsewhere(f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
         ((_, cost),) = found_there
-        with suppress(ServiceError):  # it may be found again
+        with suppress(ServiceError):  # a later request can compute it again
             known.keep(change.database, change.secret, [known.Known(subject, known.FOUND_BY, cost)])
         return cost
-    stated = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
-    ((_, cost),) = _figures(change, line, [_Asked.of(stated, release.delta, line, costs=True)])
+    request = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
+    ((_, cost),) = _figures(change, line, [_PricingRequest.of(request, release.delta, line, costs=True)])
     return cost
 
 
 def check_work(most: int, work: float, pointer: str) -> None:
-    """Refuse what would take too long, before it begins.
+    """Refuse work that would take too long, before it begins.
+
+    Args:
+        most: the limit, in units of about a millisecond.
+        work: the estimated work, in the same units.
+        pointer: the place that the fault names.
 
     Raises:
-        InvalidInput: it would.
+        InvalidInput: the work is above the limit.
     """
     if work > most:
         detail = (
-            f"expected work of at most {most} units (about milliseconds), got some {work:.0f}: fewer unlike mechanisms,"
-            " orders or deltas, osgt and discrete_osgt above all"
+            f"expected work of at most {most} units (about milliseconds), got about {work:.0f}: send fewer different"
+            " mechanisms, orders or deltas; osgt and discrete_osgt take the most"
         )
         raise InvalidInput.at(pointer, detail)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A release whose figures are asked for; ``costs``: GUARANTEE is one of them."""
+class _PricingRequest:
+    """A release whose figures are needed; ``costs``: the guarantee is one of them."""
 
     release: NewRelease
     delta: Fraction
@@ -132,7 +145,7 @@ class _Asked:
     costs: bool
 
     @classmethod
-    def of(cls, release: NewRelease, delta: Fraction, line: Line, costs: bool) -> "_Asked":
+    def of(cls, release: NewRelease, delta: Fraction, line: Line, costs: bool) -> "_PricingRequest":
         plan = condense(release.plan)
         work = sum(effort.of_price(plan, len(orders)) for orders in line.orders)
         return cls(release, delta, plan, work + costs * effort.of_guarantee(plan, len(USUAL_ORDERS), 1), costs)
@@ -142,30 +155,32 @@ class _Asked:
         return prices, cost_text(self.plan, line.neighbouring, self.delta) if self.costs else ""
 
 
-def _figures(change: Change, line: Line, asked: Sequence[_Asked]) -> list[Figures]:
-    """In this process where they are found soon, or are known already; else by a helper."""
+def _figures(change: Change, line: Line, requests: Sequence[_PricingRequest]) -> list[Figures]:
+    """Compute figures here where that is fast or they are cached; else by a helper."""
     if change.prices_only:
-        raise Found([one.figures(line) for one in asked])
+        raise HelperResult([one.figures(line) for one in requests])
     elsewhere = change.elsewhere
-    keys = [_key(one, line) if one.work > effort.LIGHT else None for one in asked]
-    known = [one.figures(line) if key is None else _kept.get(key) for one, key in zip(asked, keys, strict=True)]
+    keys = [_key(one, line) if one.work > effort.LIGHT else None for one in requests]
+    known = [one.figures(line) if key is None else _kept.get(key) for one, key in zip(requests, keys, strict=True)]
     missing = [place for place, figures in enumerate(known) if figures is None]
     if missing:
-        lacking = [asked[place] for place in missing]
+        lacking = [requests[place] for place in missing]
         if elsewhere is None:
-            found = [one.figures(line) for one in lacking]
+            computed = [one.figures(line) for one in lacking]
         else:
-            listed = [{"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)} for one in lacking]
-            found = elsewhere(f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": listed}).encode())
-        for place, figures in zip(missing, found, strict=True):
+            documents = [{"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)} for one in lacking]
+            computed = elsewhere(
+                f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": documents}).encode()
+            )
+        for place, figures in zip(missing, computed, strict=True):
             known[place] = figures
             _kept.put(keys[place] or "", figures)
     return [figures for figures in known if figures is not None]
 
 
-def _key(asked: _Asked, line: Line) -> str:
+def _key(request: _PricingRequest, line: Line) -> str:
     parts: tuple[str, ...] = (
-        json.dumps(asked.release.document), exact_text(asked.delta), line.neighbouring.value, str(asked.costs),
+        json.dumps(request.release.document), exact_text(request.delta), line.neighbouring.value, str(request.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

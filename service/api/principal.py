@@ -1,4 +1,4 @@
-"""Who is calling."""
+"""Route of the caller's own principal."""
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -12,7 +12,7 @@ router = APIRouter(prefix="/v1/principal", route_class=StrictRoute)
 
 
 class PrincipalBody(BaseModel):
-    """Whom a key belongs to, and what it may do."""
+    """The principal of a key, and its permissions."""
 
     name: str
     role: Role
@@ -21,9 +21,9 @@ class PrincipalBody(BaseModel):
 
 @router.get("", response_model=PrincipalBody)
 async def read_principal(principal: CurrentPrincipal) -> Response:
-    """Who is calling.
+    """Read the caller's principal.
 
-    The principal, role and reach of the key that the request came with.
+    The answer has the principal, role and accounts of the request's key.
     """
     reach = None if principal.accounts is None else sorted(principal.accounts)
     return ok({"name": principal.name, "role": principal.role, "accounts": reach})

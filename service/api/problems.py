@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problem+json: one table from exceptions to codes and statuses.
 
-No message repeats an input's values: what was sent may be a true count.
+No message repeats an input's values: an input may be a true count.
 """
 
 import json
@@ -26,7 +26,7 @@ from service.ledger.keys import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
-_THREADS = 4  # in which refusals are put into words that take a while to find, and as many for what has no meaning
+_THREADS = 4  # for refusals whose details take a while to compute, and as many for invalid requests
 
 
 class Kind(NamedTuple):
@@ -39,79 +39,84 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "validation": Kind(
-        422, "The request has no meaning", "Each of errors names a place (a JSON pointer) and what was expected there."
+        422, "Invalid request", "Each item of errors names a place (a JSON pointer) and what is accepted there."
     ),
     "unauthenticated": Kind(
-        401, "A valid key is needed", "Send Authorization: Bearer <key>. Keys can be unknown, expired or revoked."
+        401, "Invalid or missing key", "Send Authorization: Bearer <key>. The key may be unknown, expired or revoked."
     ),
-    "forbidden": Kind(403, "The key may not do this", "Auditors read, pipelines register and draw, stewards manage."),
-    "not_found": Kind(404, "There is no such thing", "The address, or a name or id in it, is unknown."),
-    "method_not_allowed": Kind(405, "The method is not for this address", "The Allow header lists those that are."),
+    "forbidden": Kind(
+        403,
+        "Forbidden",
+        "The key lacks the role or the account. Auditors read, pipelines register and draw, stewards manage.",
+    ),
+    "not_found": Kind(404, "Not found", "The address, or a name or id in it, is unknown."),
+    "method_not_allowed": Kind(405, "Method not allowed", "The Allow header lists the methods of this address."),
     "budget_exceeded": Kind(
         409,
-        "The release does not fit the budget",
-        "Nothing was charged. failures lists every cap that it does not fit, of the account and of those that it is"
-        " under; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
-        " probability where cap is a delta); noise_multiplier_that_fits is the factor on every noise scale with which"
-        " all would have fitted, null where there is none and where it would take long to find: with offset tails"
-        " (osgt, discrete_osgt), and with many unlike mechanisms. Of accounts above that the key does not reach there"
-        " is one failure without an account and figures, and no noise_multiplier_that_fits.",
+        "The release exceeds the budget",
+        "Nothing was charged. failures lists every cap that the release exceeds, of the account and of those above"
+        " it; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
+        " probability where cap is a delta). noise_multiplier_that_fits is the factor on every noise scale with which"
+        " all releases would fit. It is null where there is none and where the search would take long: with offset"
+        " tails (osgt, discrete_osgt), and with many different mechanisms. For accounts above that the key does not"
+        " reach, there is one failure without an account and figures, and no noise_multiplier_that_fits.",
     ),
     "already_drawn": Kind(
         409,
-        "These counts have been drawn",
-        "Each mechanism, partition and repetition is drawn once: a second draw would halve the protection. Read the"
-        " stored draw instead.",
+        "The counts are already drawn",
+        "Each mechanism, partition and repetition is drawn once: a second draw would double the privacy loss. Read"
+        " the stored draw instead.",
     ),
     "gone": Kind(
         410,
         "The noisy counts are no longer kept",
-        "They were removed when their retention had ended. Their hash is in the journal, and they cannot be drawn"
+        "They were removed when their retention period ended. Their hash is in the journal, and they cannot be drawn"
         " again.",
     ),
-    "account_closed": Kind(409, "The account is closed", "A steward can open it again."),
-    "conflict": Kind(409, "The request contradicts what is there", "The detail says what it contradicts."),
+    "account_closed": Kind(409, "The account is closed", "A steward can reopen it."),
+    "conflict": Kind(409, "Conflict with the present state", "The detail names the conflict."),
     "incomplete": Kind(
         409,
         "Metadata are missing",
-        "missing names what people must say before there is a registry entry: PATCH the account's or the release's"
-        " metadata.",
+        "missing lists the fields that people must supply before a registry entry can be made: PATCH the account's"
+        " or the release's metadata.",
     ),
     "ledger_rolled_back": Kind(
         412,
-        "The ledger has forgotten an entry",
-        "The entry that If-Ledger-Includes names is not in the account's journal: most likely an old backup was"
-        " restored, and what was spent since is forgotten. Stop publishing, and restore the rest from an export.",
+        "The ledger has lost an entry",
+        "The entry that If-Ledger-Includes names is not in the account's journal. Most likely an old backup was"
+        " restored, and later spending is lost. Stop publishing, and restore the rest from an export.",
     ),
-    "too_large": Kind(413, "The request is too large", "The detail says the limit."),
+    "too_large": Kind(413, "The request is too large", "The detail names the limit."),
     "unsupported_media_type": Kind(
-        415, "The body's media type is not read here", "Send application/json; counts to draw, also as an Arrow stream."
+        415, "Unsupported media type", "Send application/json. Counts to draw may also be an Arrow stream."
     ),
     "idempotency_conflict": Kind(
-        422, "The Idempotency-Key was used before", "It came with another request. Use a new key for a new request."
+        422, "The Idempotency-Key was used before", "It belongs to another request. Use a new key for a new request."
     ),
     "bad_request": Kind(
-        400, "This is no HTTP request", "The request line or the headers break the rules of HTTP/1.1, or are too long."
+        400, "Malformed HTTP request", "The request line or the headers break the rules of HTTP/1.1, or are too long."
     ),
     "too_slow": Kind(
         408,
-        "The request came too slowly",
-        "Its headers or its body did not come in the time that the service waits. Nothing was charged.",
+        "The request arrived too slowly",
+        "Its headers or its body did not arrive within the service's time limit. Nothing was charged.",
     ),
     "too_many_requests": Kind(
         429,
         "Too many requests",
-        "A key, or an address whose keys are not valid, asks more often than the service is set up to answer, too many"
-        " requests of one principal wait for their turn, or a key's clients hung up before their answers, 60 times in a"
-        " minute: let them wait longer. Nothing was charged."
-        " Try again after the seconds that Retry-After says.",
+        "A limit on the rate of requests was reached: of a key, of an address that sends invalid keys, of one"
+        " principal's waiting requests, or of requests whose client hung up before the answer (60 per minute and key;"
+        " use a longer timeout). Nothing was charged. Try again after the seconds in Retry-After.",
     ),
     "unavailable": Kind(
         503,
-        "The ledger cannot answer now",
-        "Nothing was charged unless the same Idempotency-Key replays it. Try again.",
+        "The ledger is unavailable",
+        "Nothing was charged, unless a request with the same Idempotency-Key replays an answer. Try again.",
     ),
-    "internal": Kind(500, "The service failed", "Nothing was charged unless the same Idempotency-Key replays it."),
+    "internal": Kind(
+        500, "Internal error", "Nothing was charged, unless a request with the same Idempotency-Key replays an answer."
+    ),
 }
 
 _CODES: dict[type[ServiceError], str] = {
@@ -137,7 +142,7 @@ _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415
 
 
 class Problem(Response):
-    """A problem as an answer, which leaves its code where log lines and metrics find it."""
+    """A problem as a response; it leaves its code in the request's state for log lines and metrics."""
 
     media_type = MEDIA_TYPE
 
@@ -146,13 +151,20 @@ class Problem(Response):
         self.code = code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the problem."""
         scope.setdefault("state", {})["problem"] = self.code
         await super().__call__(scope, receive, send)
 
 
 def problem(code: str, detail: str, instance: str, **fields: Any) -> Problem:
-    """An answer of the given code; ``instance`` is the path, as it is after percent-decoding."""
+    """Return an answer of a code.
+
+    Args:
+        code: a key of KINDS.
+        detail: the reason, in a sentence without values of the input.
+        instance: the path after percent-decoding.
+        fields: further members of the problem.
+    """
     kind = KINDS[code]
     body = {"type": f"/problems/{code}", "title": kind.title, "status": kind.status, "detail": detail}
     body |= {"instance": quote(instance, safe="/:@!$&'()*+,;=~"), **fields}
@@ -161,7 +173,7 @@ def problem(code: str, detail: str, instance: str, **fields: Any) -> Problem:
 
 
 def of_error(error: ServiceError, instance: str) -> Problem:
-    """The answer to something that the service refused; of what clients are not told there is a line in the log."""
+    """Return the answer to a refusal; details that clients must not see go to the log."""
     if error.for_operator is not None:
         _log.warning("refused", detail=error.for_operator)
     code = _CODES[type(error)]
@@ -169,10 +181,12 @@ def of_error(error: ServiceError, instance: str) -> Problem:
         case errors.InvalidInput(faults=faults):
             return validation(faults, instance)
         case errors.BudgetExceeded(failures=failures):
-            listed = [_overrun(failure) for failure in failures]
-            first: dict[str, Any] = listed[0]
+            overruns = [_overrun_body(failure) for failure in failures]
+            first: dict[str, Any] = overruns[0]
             multiplier = error.noise_multiplier()
-            return problem(code, str(error), instance, **first, failures=listed, noise_multiplier_that_fits=multiplier)
+            return problem(
+                code, str(error), instance, **first, failures=overruns, noise_multiplier_that_fits=multiplier
+            )
         case errors.AlreadyDrawn(draw=draw) | errors.Gone(draw=draw):
             return problem(code, str(error), instance, draw=draw)
         case errors.Incomplete(missing=missing):
@@ -187,7 +201,7 @@ def of_error(error: ServiceError, instance: str) -> Problem:
             return problem(code, str(error), instance)
 
 
-def _overrun(failure: Overrun) -> dict[str, Any]:
+def _overrun_body(failure: Overrun) -> dict[str, Any]:
     return {
         "account": failure.account,
         "definition": failure.definition,
@@ -198,45 +212,45 @@ def _overrun(failure: Overrun) -> dict[str, Any]:
 
 
 def validation(faults: Iterable[Fault], instance: str) -> Problem:
-    """The answer to a request that has no meaning."""
-    listed = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
-    places = ", ".join(fault["pointer"] or "the body" for fault in listed[:3])
-    detail = f"{len(listed)} {'thing is' if len(listed) == 1 else 'things are'} wrong: {places}"
-    return problem("validation", detail, instance, errors=listed)
+    """Return the answer to an invalid request."""
+    errors = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
+    places = ", ".join(fault["pointer"] or "the body" for fault in errors[:3])
+    detail = f"{len(errors)} {'fault' if len(errors) == 1 else 'faults'}: {places}"
+    return problem("validation", detail, instance, errors=errors)
 
 
 def install(app: FastAPI) -> None:
-    """Every error of the app leaves as a problem.
+    """Answer every error of the app with a problem.
 
-    Few wait for a thread, and for none of those that requests are worked on in: who is refused in hundreds would
-    hold all others up.
+    Few threads are used, none of them from the pools that requests run in: hundreds of refused requests must not hold
+    up all others.
     """
     searching, wording = CapacityLimiter(_THREADS), CapacityLimiter(_THREADS)
 
     async def refused(request: Request, error: Exception) -> Response:
         principal: Principal | None = getattr(request.state, "principal", None)
         if principal is not None and isinstance(error, errors.BudgetExceeded | errors.AccountClosed):
-            error = error.told(principal.may_use)
+            error = error.redacted(principal.may_use)
         asked = cast(ServiceError, error), request.scope["path"]
         if principal is None or not isinstance(error, errors.BudgetExceeded):
             return of_error(*asked)
-        # It searches for the noise that fits: another turn of the principal, as that of the request is over.
+        # The search for fitting noise needs another turn of the principal, since the turn of the request is over.
         async with request.app.state.turns.place(principal.name, begun=True):
             return await to_thread.run_sync(of_error, *asked, limiter=searching)
 
     async def meaningless(request: Request, error: Exception) -> Response:
         invalid = cast(RequestValidationError, error)
 
-        def told() -> Problem:
+        def render() -> Problem:
             return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
 
-        return await to_thread.run_sync(told, limiter=wording)
+        return await to_thread.run_sync(render, limiter=wording)
 
     async def http(request: Request, error: Exception) -> Response:
         code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
         response = problem(code, KINDS[code].explanation, request.scope["path"])
         if code == "method_not_allowed":
-            # Static files answer for themselves: no route lists their methods.
+            # Static files refuse methods by themselves: no route lists theirs.
             response.headers["Allow"] = ", ".join(_allowed(app, request)) or "GET, HEAD"
         return response
 
@@ -246,13 +260,13 @@ def install(app: FastAPI) -> None:
 
 
 def _allowed(app: FastAPI, request: Request) -> list[str]:
-    """The methods of an address; Starlette's own Allow names only the first route's."""
+    """Return the methods of an address; Starlette's own Allow names only those of the first route."""
     scopes = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
-    found = {
+    methods = {
         method: next((route for route in app.router.routes if route.matches(scope)[0] is Match.FULL), None)
         for method, scope in scopes.items()
     }
-    return [method for method, route in found.items() if method in (getattr(route, "methods", None) or ())]
+    return [method for method, route in methods.items() if method in (getattr(route, "methods", None) or ())]
 
 
 def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
@@ -266,13 +280,13 @@ def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
 
 
 def faults_of(error: ValidationError, document: Any) -> list[Fault]:
-    """What a model refuses in a document, as if the document had been the body."""
-    listed = error.errors(include_url=False, include_input=False)
-    return [_fault({**fault, "loc": ("body", *fault["loc"])}, document) for fault in listed]
+    """Return a model's faults in a document, with pointers as if the document were the body."""
+    errors = error.errors(include_url=False, include_input=False)
+    return [_fault({**fault, "loc": ("body", *fault["loc"])}, document) for fault in errors]
 
 
 def pointer_of(path: Sequence[int | str], body: Any) -> str:
-    """The JSON pointer of a pydantic location, whose steps also name the members of unions it went through."""
+    """Return the JSON pointer of a pydantic location, whose steps also name members of unions."""
     pointer, here = "", body
     for number, step in enumerate(path):
         last = number == len(path) - 1
@@ -303,8 +317,8 @@ _DETAILS = {
     "string_too_short": "expected text with a length of at least {min_length}",
     "string_too_long": "expected text with a length of at most {max_length}",
     "list_type": "expected a list",
-    "too_short": "expected at least {min_length} of them, got {actual_length}",
-    "too_long": "expected at most {max_length} of them, got {actual_length}",
+    "too_short": "expected a length of at least {min_length}, got {actual_length}",
+    "too_long": "expected a length of at most {max_length}, got {actual_length}",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected a whole number"),
     "greater_than_equal": "expected a number of at least {ge}",
     "less_than_equal": "expected a number of at most {le}",
@@ -312,7 +326,7 @@ _DETAILS = {
 
 
 def _detail(fault: Mapping[str, Any]) -> str:
-    """The reason in the service's words, or in pydantic's where those do not repeat what was sent."""
+    """Return the reason in the service's words, or in pydantic's where those do not quote the input."""
     context = fault.get("ctx") or {}
     if fault["type"] in _DETAILS:
         return _DETAILS[fault["type"]].format_map(context)

@@ -1,4 +1,4 @@
-"""Entries of the public Differential Privacy Deployments Registry: what the ledger knows and what people say of it."""
+"""Routes of entries of the public Differential Privacy Deployments Registry, from the ledger and from metadata."""
 
 from typing import Annotated, Any, Literal
 
@@ -67,7 +67,7 @@ class PrivacyParameters(BaseModel):
 
 
 class PrivacyLoss(LossFields):
-    """Who is protected, and how well."""
+    """The protected unit and its privacy loss."""
 
     privacy_unit: str
     privacy_unit_details: str
@@ -76,13 +76,13 @@ class PrivacyLoss(LossFields):
 
 
 class Accounting(AccountingFields):
-    """How losses add up."""
+    """The composition of losses."""
 
     composition: str
 
 
 class Implementation(ImplementationFields):
-    """How the noise was made."""
+    """The implementation of the noise."""
 
     mechanisms: str
 
@@ -100,7 +100,7 @@ class Deployment(BaseModel):
 
 
 class RegistryEntry(BaseModel):
-    """An entry to hand in; tier is 2 or 3 where all is there that the registry's schema names for it."""
+    """An entry for the registry; tier is 2 or 3 where it has all fields that the registry's schema names for it."""
 
     url_slug: str
     status: Literal["Draft"]
@@ -139,14 +139,17 @@ TIERS: dict[int, tuple[str, ...]] = {
         "justification",
     ),
 }
-"""What an entry must say to be of a tier, beside what every entry must; interactive ones of tier 3 also
-``access_type_details``. The two details that are there to be used where they help do not decide."""
+"""Fields that an entry of a tier must have, beside those of every entry.
+
+Interactive entries of tier 3 also need ``access_type_details``. The two details that are optional by nature do not
+count.
+"""
 
 _OWN = ("url_slug", "name", "release_type", "release_type_details")  # of the account alone, not of its releases
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines as a block, which is how people read it."""
+    """YAML writer with texts of several lines as blocks, for readability."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
@@ -157,7 +160,7 @@ _Dumper.add_representer(str, _text)
 
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The entry; JSON where Accept asks for it.",
+        "description": "The entry; JSON where Accept prefers it.",
         "content": {YAML: {"schema": {"$ref": "#/components/schemas/RegistryEntry"}}},
     }
 }
@@ -168,32 +171,33 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 def read_release_entry(
     account: AccountPath, release: ReleasePath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal
 ) -> Response:
-    """A release as an entry of the Differential Privacy Deployments Registry.
+    """Render a release as an entry of the Differential Privacy Deployments Registry.
 
-    In YAML, or JSON by Accept. The ledger fills in the variant, the unit, the parameters (upper bounds, at the
-    release's delta), the composition, the mechanisms and how they were drawn; the rest are the release's metadata, or
-    where it has none the account's. Where those do not say what every entry must, 409 with what is missing.
+    The entry is YAML, or JSON by Accept. The ledger fills in the variant, the unit, the parameters (upper bounds, at
+    the release's delta), the composition, the mechanisms and the noise generation. The rest are the release's metadata,
+    or where it has none the account's. Where a required field is missing, the answer is 409 with the list of missing
+    ones.
     """
     require(principal, "auditor", account)
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release).seen(now)
+        record = releases.read_release(connection, owner.id, release).seen(now)
         drawn = count_draws(connection, owner.id, release)
-    if found.state in ("voided", "expired"):
-        raise Conflict(f"the release is {found.state}: nothing of it was published")
-    plan = found.plan
-    said = {name: value for name, value in owner.metadata.items() if name not in _OWN} | found.metadata
+    if record.state in ("voided", "expired"):
+        raise Conflict(f"the release is {record.state}: none of it was published")
+    plan = record.plan
+    metadata = {name: value for name, value in owner.metadata.items() if name not in _OWN} | record.metadata
     known = {
-        "name": found.name,
+        "name": record.name,
         "description": owner.description,
         "release_type": "One release",
-        "url_slug": texts.slug(f"{account} {found.name} {found.id[:8]}"),
-        **texts.parameters(owner, plan, found.delta),
-        "composition": texts.of_release(owner, found, plan),
+        "url_slug": texts.slug(f"{account} {record.name} {record.id[:8]}"),
+        **texts.parameters(owner, plan, record.delta),
+        "composition": texts.of_release(owner, record, plan),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }
-    return _answer(request, entry_of(known, said, owner.unit, texts.adjacency(owner)))
+    return _answer(request, entry_of(known, metadata, owner.unit, texts.adjacency(owner)))
 
 
 @router.get("/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
@@ -206,50 +210,58 @@ def read_account_entry(
     delta: Annotated[
         Exact | None,
         Query(
-            description="At which the budget is shown as (epsilon, delta); beside what may be declared, if no more."
-            " By default 1e-10; an (epsilon, delta) budget is shown at its own."
+            description="The delta at which the budget is shown as (epsilon, delta), or the delta that mechanisms"
+            " may declare, if that is larger. By default 1e-10; an (epsilon, delta) budget is shown at"
+            " its own delta."
         ),
     ] = None,
 ) -> Response:
-    """An account as an entry of the Differential Privacy Deployments Registry.
+    """Render an account as an entry of the Differential Privacy Deployments Registry.
 
-    As of a release, for all that the account and those under it publish. The parameters are its budget, the largest
-    that it has had: what is spent so far is no guarantee under adaptive choice, and stands in the details. Where the
-    account is over it, since releases were priced again, there is no entry: 409.
+    The entry covers all that the account and those under it publish; otherwise it is as that of a release. The
+    parameters are the account's largest budget so far: spending is no guarantee under adaptive choice, and stands in
+    the details. Where the account is above that budget, since releases were priced again, there is no entry: 409.
     """
     require(principal, "auditor", account)
-    asked = read_delta(delta, "/query/delta")
+    requested = read_delta(delta, "/query/delta")
     with database.read() as connection:
-        found = accounts.read_account(connection, account)
-        committed, held = spending.counts(connection, found)
-        now = present(connection, found, clock.now())
+        record = accounts.read_account(connection, account)
+        committed, held = spending.counts(connection, record)
+        now = present(connection, record, clock.now())
         largest = largest_budget(connection, now.account)
-        drawn = count_draws(connection, found.id, None)
+        drawn = count_draws(connection, record.id, None)
     owner, plan = now.account, spending.composed(committed + (held - now.expired))
     known = {
         "name": account,
         "description": owner.description,
         "release_type": "Many releases" if owner.releases != 1 else "One release",
         "url_slug": texts.slug(account),
-        **texts.budget_parameters(owner, largest, usual_delta(largest) if asked is None else asked),
+        **texts.budget_parameters(owner, largest, usual_delta(largest) if requested is None else requested),
         "composition": texts.of_account(owner),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }
     return _answer(request, entry_of(known, owner.metadata, owner.unit, texts.adjacency(owner)))
 
 
-def entry_of(known: dict[str, Any], said: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
-    """The entry: what people say goes before the ledger's names and words, and after its statements.
+def entry_of(known: dict[str, Any], metadata: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
+    """Build the entry: metadata take precedence over the ledger's names, and follow its statements.
+
+    Args:
+        known: the fields that the ledger fills in.
+        metadata: the fields that people fill in.
+        unit: the protected unit.
+        adjacency: the definition of neighbouring datasets.
 
     Raises:
-        Incomplete: something is missing that every entry must say.
+        Incomplete: a field that every entry needs is missing.
     """
-    stated = known | {"privacy_unit": unit, "privacy_unit_details": adjacency}
-    said = {name: value for name, value in said.items() if name in MetadataModel.model_fields}  # an import may say more
-    fields: dict[str, Any] = {name: value for name, value in stated.items() if value} | said
+    known_fields = known | {"privacy_unit": unit, "privacy_unit_details": adjacency}
+    # an import may contain more
+    metadata = {name: value for name, value in metadata.items() if name in MetadataModel.model_fields}
+    fields: dict[str, Any] = {name: value for name, value in known_fields.items() if value} | metadata
     for name in ("privacy_unit_details", "privacy_parameters_details", "composition", "mechanisms"):
-        if name in said:
-            fields[name] = f"{stated[name]}\n\n{said[name]}"
+        if name in metadata:
+            fields[name] = f"{known_fields[name]}\n\n{metadata[name]}"
     missing = [name for name, field in Basic.model_fields.items() if field.is_required() and name not in fields]
     if fields.keys() & {"sources", "notes"} and "registry_authors" not in fields:
         missing.append("registry_authors")
@@ -268,7 +280,7 @@ def entry_of(known: dict[str, Any], said: Metadata, unit: str, adjacency: str) -
 
 
 def tier_of(fields: dict[str, Any]) -> int:
-    """How complete an entry is by the registry's own three steps."""
+    """Return the completeness of an entry, by the registry's three tiers."""
     if not all(name in fields for name in TIERS[2]):
         return 1
     details = fields["access_type"] != "Interactive" or "access_type_details" in fields
@@ -276,7 +288,7 @@ def tier_of(fields: dict[str, Any]) -> int:
 
 
 def _answer(request: Request, entry: dict[str, Any]) -> Response:
-    RegistryEntry.model_validate(entry)  # what does not keep to the registry's schema never leaves
+    RegistryEntry.model_validate(entry)  # an entry that breaks the registry's schema is never sent
     accept = request.headers.get("accept", "")
     if prefers(accept, "application/json") and not prefers(accept, YAML):
         return ok(entry)

@@ -1,4 +1,4 @@
-"""What the ledger knows, in the sentences of a registry entry: Markdown with formulas."""
+"""Sentences of a registry entry about the ledger's facts: Markdown with formulas."""
 
 import re
 import unicodedata
@@ -18,12 +18,12 @@ from service.privacy.mechanisms import Declaration, Declared, Mechanism
 from service.privacy.notation import write_plan
 from service.privacy.plan import Neighbouring, Plan, parts_of, runs_of
 
-_MOST_ROWS = 100  # unlike mechanisms in the table
+_MOST_ROWS = 100  # different mechanisms in the table
 _MOST_LINES = 60  # of the outline
 _MOST_NAMES = 3  # of equal mechanisms
 _LONGEST_FIGURE = 40  # characters
 
-_LONG_NUMBER = re.compile(r"[0-9]{2,}/[0-9]{3,}|[0-9.e+-]{20,}")  # whose size is not seen at a glance
+_LONG_NUMBER = re.compile(r"[0-9]{2,}/[0-9]{3,}|[0-9.e+-]{20,}")  # whose size is hard to read
 
 _ADJACENT = {
     Neighbouring.ADD_REMOVE: "Two datasets are neighbours where one holds exactly one record that the other does not"
@@ -57,25 +57,26 @@ _FILTERS = {
 
 
 def slug(text: str) -> str:
-    """A text as a part of an address: ASCII letters and digits with hyphens."""
+    """Return a text as a part of an address: ASCII letters and digits with hyphens."""
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")[:200].strip("-") or "entry"
 
 
 def adjacency(account: AccountRecord) -> str:
-    """What a record is, and which datasets must be hard to tell apart."""
+    """Return the definition of a record and of neighbouring datasets."""
     return f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
 
 
 def parameters(account: AccountRecord, plan: Plan, delta: Fraction) -> dict[str, Any]:
-    """What a plan guarantees by the variant of the account's budget, in figures and in words; upper bounds all.
+    """Return a plan's guarantee by the variant of the account's budget, in figures and in words; all are upper bounds.
 
-    Of (epsilon, delta) the least that holds under adaptive choice, or where there is none the least of the fixed plan.
+    For (epsilon, delta) it is the least that holds under adaptive choice, or where there is none the least of the fixed
+    plan.
     """
     alpha = account.budget.alpha
     cost = cost_of(plan, account.neighbouring, (delta,), () if alpha is None else (alpha,))
-    if isinstance(plan, Declared):  # whose fixed plan says no more than it does
-        cost = cost | {"approximate": [said for said in cost["approximate"] if said["adaptive"]]}
+    if isinstance(plan, Declared):  # its fixed plan gives no better bound
+        cost = cost | {"approximate": [figure for figure in cost["approximate"] if figure["adaptive"]]}
     best = cost["best"][0]
     statement = best["adaptive"] or best["fixed"]
     approximate = {} if statement is None else {name: statement[name] for name in ("epsilon", "delta")}
@@ -103,13 +104,13 @@ def _figures(cost: dict[str, Any]) -> Iterator[str]:
             yield rf"- Rényi DP of order $\alpha = {point['alpha']}$: $\varepsilon = {point['epsilon']}$"
     if cost["delta"]:
         yield rf"- but for a probability of $\delta = {cost['delta']}$, which mechanisms declare"
-    for said in cost["approximate"]:
-        at = rf"$\varepsilon = {said['epsilon']}$ at $\delta = {said['delta']}$"
-        yield rf"- $(\varepsilon, \delta)$-DP: {at}, {_ANALYSES[said['via']]}; {_HOLDS[said['adaptive']]}"
+    for statement in cost["approximate"]:
+        at = rf"$\varepsilon = {statement['epsilon']}$ at $\delta = {statement['delta']}$"
+        yield rf"- $(\varepsilon, \delta)$-DP: {at}, {_ANALYSES[statement['via']]}; {_HOLDS[statement['adaptive']]}"
 
 
 def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) -> dict[str, Any]:
-    """The same of an account, whose releases all together its largest budget bounds."""
+    """Return the guarantee of an account: its largest budget bounds all its releases together."""
     if largest.definition is Definition.APPROXIMATE:
         figures = {"epsilon": number_up(largest.cap), "delta": number_up(largest.delta)}
         shown: dict[str, Any] = {
@@ -120,19 +121,21 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
     else:
         plan = Declared(guarantee=_declaration(largest), reference="the budget")
         shown = parameters(account, plan, _room_at(delta, largest))
-    stated = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
-    left = ", ".join(f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition")
-    said = (
-        f"The parameters are the account's budget, the largest that it has had: {stated}."
-        f" At journal entry {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {left}."
+    budget_text = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
+    remaining = ", ".join(
+        f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition"
+    )
+    sentences = (
+        f"The parameters are the account's budget, the largest that it has had: {budget_text}. At journal entry"
+        f" {account.head.seq} (SHA-256 {account.head.hash}) there is left of it: {remaining}."
     )
     details = shown["privacy_parameters_details"]
-    shown["privacy_parameters_details"] = f"{said}\n\n{details}" if details else said
+    shown["privacy_parameters_details"] = f"{sentences}\n\n{details}" if details else sentences
     return shown
 
 
 def _room_at(delta: Fraction, budget: Budget) -> Fraction:
-    """A delta at which the budget implies some epsilon; but for pure DP it takes more than mechanisms may declare."""
+    """Return a delta at which the budget implies an epsilon; except for pure DP, more than mechanisms may declare."""
     declared = budget.declared_delta
     if budget.definition is Definition.PURE:
         return max(delta, declared)
@@ -150,29 +153,29 @@ def _declaration(budget: Budget) -> Declaration:
 
 
 def of_account(account: AccountRecord) -> str:
-    """How the releases of an account add up."""
+    """Describe the composition of an account's releases."""
     return (
         f"Releases are charged to the ledger account {_code(account.name)} before anything is published, and"
-        f" {_FILTERS[account.budget.definition]}. What would go beyond the budget is refused: a privacy filter, which"
-        " holds although releases and their parameters are chosen after seeing earlier answers."
+        f" {_FILTERS[account.budget.definition]}. A release that would exceed the budget is refused: a privacy filter,"
+        " which holds although releases and their parameters are chosen after seeing earlier answers."
         f" {account.releases} {'release is' if account.releases == 1 else 'releases are'} counted at journal entry"
-        f" {account.head.seq} (SHA-256 {account.head.hash}), those of accounts under it included."
+        f" {account.head.seq} (SHA-256 {account.head.hash}), including those of accounts under it."
     )
 
 
 def of_release(account: AccountRecord, release: ReleaseRecord, plan: Plan) -> str:
-    """How the parts of a release add up, and where that is on record."""
+    """Describe the composition of a release, and its record in the ledger."""
     lines = list(_outline(plan, 0))
     more = [f"- ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
     recorded = (
-        f"On record in the ledger account {_code(account.name)}, journal entry {release.head.seq}"
-        f" (SHA-256 {release.head.hash}), where it is {release.state}."
+        f"The release is recorded in the ledger account {_code(account.name)}, journal entry {release.head.seq}"
+        f" (SHA-256 {release.head.hash}). Its state is {release.state}."
     )
     return "\n".join([*lines[:_MOST_LINES], *more, "", recorded])
 
 
 def _outline(plan: Plan, depth: int) -> Iterator[str]:
-    """A line for each node; mechanisms that stand beside one another are counted, as their table names them."""
+    """Yield a line for each node; mechanisms side by side are only counted, since their table names them."""
     alone = len(parts_of(plan)) > 1 and all(isinstance(part, Mechanism) for part in parts_of(plan))
     count = len(parts_of(plan))
     parts = f"{count} {'mechanisms' if alone else 'part' if count == 1 else 'parts'}"
@@ -183,38 +186,46 @@ def _outline(plan: Plan, depth: int) -> Iterator[str]:
 
 
 def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
-    """Each unlike mechanism of a plan with its parameters, and how its noise was made."""
-    counted: dict[str, tuple[list[str], int, list[str]]] = {}
+    """Describe each different mechanism of a plan with its parameters, and the generation of its noise.
+
+    Args:
+        plan: the plan.
+        neighbouring: the relation of its account, which sets the default number of cells.
+        draws: the number of draws by this service.
+
+    Returns:
+        A table in Markdown, followed by a paragraph.
+    """
+    rows: dict[str, tuple[list[str], int, list[str]]] = {}
     drawable = False
     for mechanism, times in runs_of(plan):
         drawable = drawable or mechanism.DRAWN
         cells = _row(mechanism, neighbouring)
-        row, before, names = counted.setdefault(" ".join(cells), (cells, 0, []))
+        row, before, names = rows.setdefault(" ".join(cells), (cells, 0, []))
         if mechanism.name is not None and len(names) < _MOST_NAMES:
             names.append(_code(mechanism.name))
-        counted[" ".join(cells)] = row, before + times, names
+        rows[" ".join(cells)] = row, before + times, names
     table = ["| mechanism | parameters | sensitivity | cells | times | such as |", "|---|---|---|---|---|---|"]
     table += [
-        f"| {' | '.join(row)} | {times} | {', '.join(names)} |"
-        for row, times, names in [*counted.values()][:_MOST_ROWS]
+        f"| {' | '.join(row)} | {times} | {', '.join(names)} |" for row, times, names in [*rows.values()][:_MOST_ROWS]
     ]
-    more = [f"\n... and {len(counted) - _MOST_ROWS} more that are unlike these."] if len(counted) > _MOST_ROWS else []
+    more = [f"\n... and {len(rows) - _MOST_ROWS} more different mechanisms."] if len(rows) > _MOST_ROWS else []
     return "\n".join([*table, *more, "", _implementation(draws, drawable)])
 
 
 def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:
-    stated = write_plan(replace(mechanism, name=None, tags=()))
-    kind, sensitivity = stated.pop("type"), stated.pop("sensitivity", "")
+    document = write_plan(replace(mechanism, name=None, tags=()))
+    kind, sensitivity = document.pop("type"), document.pop("sensitivity", "")
     default = "" if not mechanism.ADDITIVE else 1 if neighbouring is Neighbouring.ADD_REMOVE else 2
-    cells = stated.pop("cells", default)
-    reference = stated.pop("reference", None)
-    said = ", ".join(f"{name} = {_figure(value)}" for name, value in stated.items())
-    said += "" if reference is None else f" ({_plain(reference)})"
-    return [kind.replace("_", " "), said, _figure(sensitivity), str(cells)]
+    cells = document.pop("cells", default)
+    reference = document.pop("reference", None)
+    text = ", ".join(f"{name} = {_figure(value)}" for name, value in document.items())
+    text += "" if reference is None else f" ({_plain(reference)})"
+    return [kind.replace("_", " "), text, _figure(sensitivity), str(cells)]
 
 
 def _figure(value: Any) -> str:
-    """A parameter as it was stated, where it is short enough to read."""
+    """Return a parameter as it was stated, where it is short enough to read."""
     if isinstance(value, list):
         return "; ".join(", ".join(f"{name} {_figure(of)}" for name, of in point.items()) for point in value)
     if isinstance(value, dict):
@@ -230,15 +241,15 @@ def _figure(value: Any) -> str:
 def _implementation(draws: int, drawable: bool) -> str:
     if not draws:
         return (
-            "No noise of these was drawn by the ledger service"
-            f"{', which could draw some of it' if drawable else ''}; it accounts for it as stated."
+            "The ledger service drew no noise of these mechanisms"
+            f"{', although it could draw some of it' if drawable else ''}; it accounts for the stated parameters."
         )
     return (
-        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. Integer noise of exactly the"
-        " stated law, never formed in floating point, from an AES-256-CTR keystream under fresh 256-bit keys of the"
-        " operating system. A mechanism is drawn once for each partition; the noisy counts are stored and answered"
-        " again, so that nobody sees the same count under fresh noise. True counts"
-        " are not stored. Single draws do not take the same time for every value."
+        f"Draws by the privacy-budget ledger service (now version {__version__}): {draws}. The noise is an integer of"
+        " exactly the stated law. It is never formed in floating point, and comes from an AES-256-CTR keystream under"
+        " fresh 256-bit keys of the operating system. A mechanism is drawn once for each partition. The noisy counts"
+        " are stored and answered again, so no count is released twice with fresh noise. True counts are not stored."
+        " The time of a single draw depends on its value."
     )
 
 

@@ -1,4 +1,4 @@
-"""Releases: registering plans against an account's budget, and reading them."""
+"""Routes of releases: register plans against an account's budget, and read them."""
 
 import json
 from typing import Annotated, Any, NamedTuple
@@ -11,11 +11,11 @@ from service.api.accounts import AccountPath
 from service.api.auth import CurrentPrincipal, require
 from service.api.body import OnlyRoute, StrictRoute
 from service.api.context import (
+    AnswerInHelper,
     Change,
     Changing,
     CurrentDatabase,
-    Elsewhere,
-    Found,
+    HelperResult,
     in_helpers,
     in_writers,
     ok,
@@ -37,7 +37,7 @@ from service.api.plan_models import Plan, StatedPartitions
 from service.api.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
 from service.api.priced import prepared
 from service.api.room import Room
-from service.api.settled import answered, around_plan, body_of, rendering
+from service.api.settled import answer_renderer, answered, around_plan, body_of
 from service.errors import Fault, InvalidInput
 from service.ledger import accounts, charges, clock, descriptions, holds, partitions, releases
 from service.ledger.charges import NewRelease, Prepared, Registered
@@ -50,7 +50,7 @@ router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictR
 
 
 class _Ready(NamedTuple):
-    """Releases to register, with GUARANTEE of each, by one request of which the answer is one release or a batch."""
+    """Releases to register in one request, with the guarantee of each; the answer is one release or a batch."""
 
     new: list[Prepared]
     costs: list[str]
@@ -59,7 +59,7 @@ class _Ready(NamedTuple):
 
 def _register(change: Change, ready: _Ready) -> Response:
     if change.read_only:
-        raise Found(ready)
+        raise HelperResult(ready)
 
     def render(done: list[Registered]) -> str:
         texts = [_registered_text(one, cost) for one, cost in zip(done, ready.costs, strict=True)]
@@ -79,13 +79,14 @@ class RegisterRelease(Strict):
     tags: Tags = Field(default_factory=list)
     partitions: StatedPartitions = Field(
         None,
-        description="Those of each mechanism that is drawn and declares none, nor a node above it; they are stored as"
-        " those of the plan's root. They must be disjoint sets of records: the ledger counts one charge for all of them"
-        " and relies on your promise.",
+        description="The partitions of each drawn mechanism that has none declared, on itself or on a node above;"
+        " they are stored as those of the plan's root. They must be disjoint sets of records: the ledger"
+        " counts one charge for all of them and relies on your promise.",
     )
     delta: CostDelta = None
     reserve_for: Duration | None = Field(
-        None, description="Only reserve it, for this long (ISO 8601, at most 366 days); null: it commits at once."
+        None,
+        description="Only reserve the release, for this time (ISO 8601, at most 366 days); null: it commits at once.",
     )
 
 
@@ -96,7 +97,7 @@ class RegisterBatch(Strict):
 
 
 class PartitionsBody(BaseModel):
-    """Partitions that a mechanism was drawn for, in the repetition with the most of them."""
+    """The number of partitions that a mechanism was drawn for, in the repetition with the most of them."""
 
     mechanism: str
     declared: DeclaredPartitions
@@ -106,8 +107,8 @@ class PartitionsBody(BaseModel):
 class ReleaseBody(BaseModel):
     """A release; id, created_at and expires_at are null in a dry run.
 
-    expires_at: when its reservation ends or ended; null where there is none, or none any more. overdue: that time is
-    over, and it is held all the same, as some of it could be published without this service.
+    expires_at: the end of its reservation, in the future or the past; null where it has none, or no longer has one.
+    overdue: that time is over and the release is still held, since parts of it could be published without this service.
     """
 
     id: str | None
@@ -118,7 +119,7 @@ class ReleaseBody(BaseModel):
     overdue: bool
     plan: Plan
     tags: list[str]
-    partitions: list[PartitionsBody] = Field(description="Of each mechanism that was drawn for some.")
+    partitions: list[PartitionsBody] = Field(description="For each mechanism that was drawn for partitions.")
     metadata: Metadata
     delta: str
     cost: GuaranteeBody
@@ -144,7 +145,7 @@ class ReleasePage(BaseModel):
     "",
     status_code=201,
     response_model=ReleaseBody,
-    responses={200: {"model": ReleaseBody, "description": "What would be registered (dry_run)."}},
+    responses={200: {"model": ReleaseBody, "description": "The release that would be registered (dry_run)."}},
     openapi_extra=examples.body(examples.RELEASE),
 )
 @read_by_helpers(_register)
@@ -153,18 +154,21 @@ def register_release(
     account: AccountPath,
     body: RegisterRelease,
     change: Changing,
-    dry_run: Annotated[bool, Query(description="Answer as if, and register nothing.")] = False,
+    dry_run: Annotated[bool, Query(description="Compute the answer and register nothing.")] = False,
 ) -> Response:
     """Register a release.
 
-    Its plan is priced under the account's neighbouring relation and charged if it fits the budget and those of
-    all accounts above, else refused with 409; nothing in between. Register before publishing: what is published
-    cannot be undone. With reserve_for it is held, and can be voided until something is drawn; where an account
-    asks for approval and the release is large enough it is proposed, and held likewise.
+    Its plan is priced under the account's neighbouring relation. The release is charged if it fits the budget of the
+    account and those of all accounts above, and refused with 409 otherwise; it is never charged in part. Register
+    before publishing: a publication cannot be undone.
+
+    With reserve_for the release is held, and can be voided until its first draw. Where an account requires approval and
+    the release is large enough, it is proposed, and held in the same way. With `?dry_run=true` the service computes the
+    answer and registers nothing.
     """
     require(change.principal, "pipeline", account)
     if dry_run and change.elsewhere is not None:
-        raise Elsewhere
+        raise AnswerInHelper
     new, costs = prepared(change, account, [_new(body, "", {})])
     if dry_run:
         (rehearsed,) = charges.dry_run(change.database, new)
@@ -182,17 +186,17 @@ batches = APIRouter(prefix=router.prefix, route_class=OnlyRoute)
 def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
     """Register several releases, all or none.
 
-    They are charged in their order in one transaction; where one does not fit, none is registered. What would take
-    more than two seconds to write is refused with 422, which says how long it takes and of what: a line of several
-    accounts, or an (epsilon, delta) account, takes fewer than 10,000 at once.
+    They are charged in their order in one transaction; where one does not fit, none is registered. A batch that would
+    take more than two seconds to write is refused with 422, with the estimated time and its causes: a line of several
+    accounts, or an (epsilon, delta) account, admits fewer than 10,000 releases at once.
     """
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}
-    stated = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
-    return _register(change, _Ready(*prepared(change, account, stated), is_batch=True))
+    new_releases = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
+    return _register(change, _Ready(*prepared(change, account, new_releases), is_batch=True))
 
 
-router.routes.extend(batches.routes)  # before those of one release
+router.routes.extend(batches.routes)  # before the routes of one release
 
 
 @router.get("", response_model=ReleasePage)
@@ -203,28 +207,32 @@ def list_releases(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
-    tag: Annotated[Label | None, Query(description="Those that carry this tag, themselves or on a node.")] = None,
-    state: Annotated[State | None, Query(description="Those in this state.")] = None,
+    tag: Annotated[
+        Label | None, Query(description="Only releases that carry this tag, on themselves or on a node.")
+    ] = None,
+    state: Annotated[State | None, Query(description="Only releases in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """List an account's releases.
 
-    In the order in which they were registered.
+    They are in the order in which they were registered.
     """
     require(principal, "auditor", account)
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.list_releases(connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take))
-        costs = costs_of(connection, request, owner, found)
+        records = releases.list_releases(
+            connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take)
+        )
+        costs = costs_of(connection, request, owner, records)
         owner = without_due(connection, owner, now)
-        drawn = partitions.drawn_for(connection, [release.id for release in found])
+        drawn = partitions.drawn_for(connection, [release.id for release in records])
     shown = [
         body_of(release, owner, now, drawn.get(release.id, [])) | {"plan": release.document, "cost": cost}
-        for release, cost in zip(found, costs, strict=True)
+        for release, cost in zip(records, costs, strict=True)
     ]
-    return ok(page(shown, found[-1].head.seq if found.more else None))
+    return ok(page(shown, records[-1].head.seq if records.more else None))
 
 
 @router.get("/{release}", response_model=ReleaseBody)
@@ -238,18 +246,18 @@ def read_release(
 ) -> Response:
     """Read a release.
 
-    With its plan as it was stated, its cost, what is left of the account's budget now, and the journal
-    entry that charged it.
+    The answer has its plan as it was stated, its cost, the account's remaining budget at present, and the journal entry
+    that charged it.
     """
     require(principal, "auditor", account)
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release).seen(now)
-        (cost,) = costs_of(connection, request, owner, [found])
+        record = releases.read_release(connection, owner.id, release).seen(now)
+        (cost,) = costs_of(connection, request, owner, [record])
         owner = without_due(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
-    return ok(body_of(found, owner, now, drawn) | {"plan": found.document, "cost": cost})
+    return ok(body_of(record, owner, now, drawn) | {"plan": record.document, "cost": cost})
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
@@ -257,22 +265,23 @@ def read_release(
 def describe_release(account: AccountPath, release: ReleasePath, body: DescribeRelease, change: Changing) -> Response:
     """Change a release's metadata.
 
-    What only people know, for the deployments registry, whatever became of the release; where it says nothing its
-    account's metadata hold. Each change is a journal entry. head is the account's.
+    The metadata are the facts for the deployments registry that only people know; they can be changed in every state of
+    the release. Where they are empty, the account's metadata apply. Each change is a journal entry. head is the
+    account's.
     """
     require(change.principal, "pipeline", account)
-    render, patch = rendering(change, account, release), patch_of(body.metadata)
+    render, patch = answer_renderer(change, account, release), patch_of(body.metadata)
     done = descriptions.describe_release(change.database, change.request, account, release, patch, render)
     return answered(change, account, release, done)
 
 
 class VoidRelease(Short):
-    """Why a release is taken back."""
+    """The reason for voiding a release."""
 
-    reason: Reason = Field(description="For the journal.")
+    reason: Reason = Field(description="Stored in the journal.")
     attestation: Reason | None = Field(
         None,
-        description="A statement that nothing was published; needed where the plan holds mechanisms that this service"
+        description="A statement that nothing was published; needed where the plan has mechanisms that this service"
         " does not draw.",
     )
 
@@ -282,10 +291,11 @@ class VoidRelease(Short):
 def commit_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
     """Commit a reserved release.
 
-    What it held is spent. Its first draw does the same. Said twice it is the same. head is the account's.
+    Its reserved loss becomes spent. The first draw of a release commits it too. Repeating the request has no further
+    effect. head is the account's.
     """
     require(change.principal, "pipeline", account)
-    render = rendering(change, account, release)
+    render = answer_renderer(change, account, release)
     done = holds.commit(change.database, change.request, account, release, render)
     return answered(change, account, release, done)
 
@@ -295,11 +305,11 @@ def commit_release(account: AccountPath, release: ReleasePath, change: Changing)
 def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, change: Changing) -> Response:
     """Void a proposed or reserved release.
 
-    What it held is free again. Only what was not committed can be voided, and the first draw commits. Said
-    twice it is the same. head is the account's.
+    Its reserved loss is released. A committed release cannot be voided, and the first draw commits. Repeating the
+    request has no further effect. head is the account's.
     """
     require(change.principal, "steward", account)
-    render = rendering(change, account, release)
+    render = answer_renderer(change, account, release)
     by = change.request, account, release, body.reason, body.attestation
     return answered(change, account, release, holds.void(change.database, *by, render))
 
@@ -309,9 +319,9 @@ def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, 
 def approve_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
     """Approve a proposed release.
 
-    As another steward than the one who proposed it: principals are compared, not keys. The key must reach every
-    account of the line that asks for approval. The release is then reserved until its expires_at, or committed
-    where it has none. Said twice it is the same. head is the account's.
+    The caller must be another steward than the proposer; principals are compared, not keys. The key must reach every
+    account of the line that requires approval. The release is then reserved until its expires_at, or committed where it
+    has none. Repeating the request has no further effect. head is the account's.
     """
     require(change.principal, "steward", account)
     with change.database.read() as connection:
@@ -319,13 +329,13 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     for asking in line:
         if asking.approval_above is not None:
             require(change.principal, "steward", asking.name)
-    render = rendering(change, account, release)
+    render = answer_renderer(change, account, release)
     done = holds.approve(change.database, change.request, account, release, render)
     return answered(change, account, release, done)
 
 
 def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> NewRelease:
-    """A release as stated; ``plans`` are those seen so far by their text, so that equal ones are one object."""
+    """Read a release of a request; ``plans`` caches plans by their text, so that equal ones are one object."""
     delta = read_delta(body.delta, f"{pointer}/delta")
     document = document_of(body.plan)
     by_default = body.partitions is not None and "partitions" not in document
@@ -339,22 +349,24 @@ def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> Ne
 
 
 def _plan(document: dict[str, Any], pointer: str, *, by_default: bool) -> PlanValue:
-    """``by_default``: the root's partitions are the release's, and what is wrong with them stands there."""
+    """Read a plan; ``by_default``: its root has the release's partitions, and their faults are reported there."""
     try:
         return plan_of_document(document, f"{pointer}/plan")
     except InvalidInput as refused:
         if not by_default:
             raise
-        raise InvalidInput([_moved(fault, f"{pointer}/plan/partitions", pointer) for fault in refused.faults]) from None
+        raise InvalidInput(
+            [_relocated(fault, f"{pointer}/plan/partitions", pointer) for fault in refused.faults]
+        ) from None
 
 
-def _moved(fault: Fault, below: str, pointer: str) -> Fault:
+def _relocated(fault: Fault, below: str, pointer: str) -> Fault:
     at = fault.pointer.removeprefix(below)
     return fault if at == fault.pointer else Fault(f"{pointer}/partitions{at}", fault.detail)
 
 
 def _registered_text(registered: Registered, cost: str, **but: None) -> str:
-    """The answer to a charge; without what is named in ``but``."""
+    """Return the answer to a charge; without the fields in ``but``."""
     release = registered.release
     record = ReleaseRecord(
         id=registered.id,

@@ -1,4 +1,4 @@
-"""If-Ledger-Includes: a client that keeps a head is told when the ledger has forgotten it."""
+"""Rollback detection with If-Ledger-Includes: a client sends a head that it keeps, and the service checks it."""
 
 from anyio import to_thread
 from fastapi import Request
@@ -12,32 +12,32 @@ _POINTER = f"/header/{HEADER}"
 
 
 async def check_kept(request: Request) -> None:
-    """Refuse a request whose account does not hold the entry that it names; without the header nothing is asked.
+    """Refuse a request whose account does not contain the entry in its header; without the header nothing is checked.
 
-    Requests that write look again in their own transaction: after a failover that may be another server.
+    Requests that write check again in their own transaction: after a failover another server may handle it.
 
     Raises:
         InvalidInput: the header is malformed, or the address names no account.
         LedgerRolledBack: the entry is not in the account's journal.
     """
-    given = request.headers.getlist(HEADER)
-    if not given:
+    headers = request.headers.getlist(HEADER)
+    if not headers:
         return
     account = request.path_params.get("account")
     if account is None:
-        raise InvalidInput.at(_POINTER, "expected none: the address names no account")
-    if len(given) > 1:
-        raise InvalidInput.at(_POINTER, "expected once")
+        raise InvalidInput.at(_POINTER, "expected no such header: the address names no account")
+    if len(headers) > 1:
+        raise InvalidInput.at(_POINTER, "expected the header once")
     try:
-        kept = Kept(account, read_head(given[0].strip()))
+        reference = Kept(account, read_head(headers[0].strip()))
     except ValueError as error:
         raise InvalidInput.at(_POINTER, str(error)) from None
     if not request.state.principal.may_use(account):
-        return  # the handler says so; what is in the journal is not this key's to ask
-    await to_thread.run_sync(_look, request.app.state.database, kept)
-    request.state.kept = kept
+        return  # the handler refuses it; this key may not read the journal
+    await to_thread.run_sync(_check_journal, request.app.state.database, reference)
+    request.state.kept = reference
 
 
-def _look(database: Database, kept: Kept) -> None:
+def _check_journal(database: Database, reference: Kept) -> None:
     with database.read() as connection:
-        require_kept(connection, kept)
+        require_kept(connection, reference)

@@ -1,4 +1,4 @@
-"""Room: the memory that a request takes of what there is for all, before it takes it."""
+"""Reservation of a request's memory from the shared limit, before it is used."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -6,19 +6,19 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.types import Scope
 
-ROOM = "room"  # in the state of a request: what takes room for it
+ROOM = "room"  # in the state of a request: the function that reserves memory for it
 
 Take = Callable[[int], None]
-"""Takes room for so many bytes beside those of the body, in all; raises TooLarge or Unavailable where there is none."""
+"""Function that reserves so many bytes beside those of the body, in total; raises TooLarge or Unavailable."""
 
 
 def room_of(scope: Scope) -> Take:
-    """What takes room for a request; in a helper nothing does, as its server has."""
-    take: Take = scope["state"].get(ROOM, _taken)
+    """Return the function that reserves memory for a request; in a helper it does nothing, as the server does."""
+    take: Take = scope["state"].get(ROOM, _reserve_nothing)
     return take
 
 
-def _taken(_: int) -> None:
+def _reserve_nothing(_: int) -> None:
     pass
 
 

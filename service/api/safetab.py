@@ -1,4 +1,4 @@
-"""Plans of SafeTab from margins of error."""
+"""Route of SafeTab plans from margins of error."""
 
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -35,10 +35,10 @@ LevelName = Annotated[str, StringConstraints(min_length=1, max_length=180, patte
 
 
 class LevelTarget(Strict):
-    """A level of population groups, and the margin of error of the cells of its tables."""
+    """A level of population groups, and the margin of error of its tables' cells."""
 
     name: LevelName
-    moe: Exact = Field(description="In counts; noise is whole, so its floor counts.")
+    moe: Exact = Field(description="In counts. Noise is whole, so the margin is rounded down.")
 
 
 class SafetabTarget(Strict):
@@ -47,9 +47,9 @@ class SafetabTarget(Strict):
     mechanism: Literal["geometric", "discrete_gaussian"]
     levels: Annotated[list[LevelTarget], Field(min_length=1, max_length=MOST_LEVELS)]
     stability: Annotated[int, Field(strict=True, ge=1, le=MOST_GROUPS)] = Field(
-        9, description="How many groups of one level a record can be in."
+        9, description="The largest number of groups of one level that contain a record."
     )
-    stage_1_fraction: Exact = Field("0.1", description="Of a group's budget: what choosing its table may cost.")
+    stage_1_fraction: Exact = Field("0.1", description="The share of a group's budget for choosing its table.")
     confidence: Exact = "0.95"
     delta: Exact = "1e-10"
     method: Literal["exact", "safetab"] = Field(
@@ -58,14 +58,14 @@ class SafetabTarget(Strict):
 
 
 class LevelFigures(BaseModel):
-    """What a level costs at step 2 and in all (epsilon, or rho of discrete Gaussian noise; nats)."""
+    """The cost of a level at step 2 and in total (epsilon, or rho of discrete Gaussian noise; nats)."""
 
     step_2: float
     total: float
 
 
 class LevelBody(LevelFigures):
-    """Rounded up; coverage is what the margin holds with, rounded down. as_printed: Tables 1 and 4 of the paper."""
+    """A level, rounded up; coverage: the margin's proven confidence, rounded down. as_printed: Tables 1 and 4."""
 
     name: str
     moe: float
@@ -74,7 +74,7 @@ class LevelBody(LevelFigures):
 
 
 class AnalysisBody(BaseModel):
-    """epsilon of the whole plan at delta; sound: it is proven to be an upper bound."""
+    """epsilon of the whole plan at delta; sound: it is a proven upper bound."""
 
     name: str
     epsilon: float
@@ -95,12 +95,15 @@ class SafetabBody(BaseModel):
 def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
     """Plan SafeTab from margins of error.
 
-    For each level the noise that meets its margin of error at step 2, what the level costs, and what all levels cost
-    by every analysis under add_remove, nothing charged. Names say what is "as printed" in the paper (rounded there)
-    and what follows from a "printed formula"; of those the Rényi formula of geometric noise is too small, and the
-    paper's closed form for geometric margins misses them, as coverage shows. Of more than 16 levels there is no tight
-    analysis. The plan can be registered as it is: at each level, as often
-    as a record can be in groups, the total only, or step 1 and then step 2.
+    For each level the answer has the noise that meets its margin of error at step 2, and the cost of the level. It has
+    the total cost of all levels by every analysis, under add_remove. Nothing is charged.
+
+    Names mark results that are "as printed" in the paper (rounded there) and results of a "printed formula". Of those,
+    the Rényi formula of geometric noise is too small, and the paper's closed form for geometric margins misses them, as
+    coverage shows. There is no tight analysis of more than 16 levels.
+
+    The plan can be registered as it is: at each level, repeated as often as a record can be in groups, either the total
+    only, or step 1 followed by step 2.
     """
     (delta,) = read_deltas([body.delta], ["/delta"])
     design = _design(body)
@@ -121,7 +124,7 @@ def _design(body: SafetabTarget) -> Design:
     if not SMALLEST_FRACTION <= fraction <= 1 - SMALLEST_FRACTION:
         raise InvalidInput.at("/stage_1_fraction", "expected a number of at least 0.000001 and at most 0.999999")
     if body.method == "safetab" and confidence != CONFIDENCE:
-        raise InvalidInput.at("/confidence", "expected 0.95, the only confidence that the safetab method has")
+        raise InvalidInput.at("/confidence", "expected 0.95, the only confidence of the safetab method")
     try:
         excess_of(confidence)
     except ValueError as error:
@@ -165,13 +168,13 @@ def _level(design: Design, level: Level, noise: Noise) -> dict[str, Any]:
     }
 
 
-def _printed(found: Analysis) -> dict[str, Any]:
-    shown = number_up(found.epsilon) if found.sound else float(found.epsilon)
-    return {"name": found.name, "epsilon": shown, "delta": stated(found.delta, number_up), "sound": found.sound}
+def _printed(printed: Analysis) -> dict[str, Any]:
+    shown = number_up(printed.epsilon) if printed.sound else float(printed.epsilon)
+    return {"name": printed.name, "epsilon": shown, "delta": stated(printed.delta, number_up), "sound": printed.sound}
 
 
 def _analyses(plan: Sequence, delta: Fraction) -> list[dict[str, Any]]:
-    """What pricing the plan says too, from the same memo: whoever goes on to register it does not wait again."""
+    """List the analyses that pricing the plan gives too, from the same cache: registering it later is then fast."""
     if len(plan.parts) <= MOST_TIGHT:
         cost = cost_of(plan, Neighbouring.ADD_REMOVE, (delta,))
     else:

@@ -1,8 +1,8 @@
-"""Answers to who commits, approves, voids or describes a release: they hold its plan, which may be megabytes.
+"""Answers to committing, approving, voiding or describing a release; they contain its plan, which may be megabytes.
 
-What is stored for a replay is what may change: state, budget, price, time. All else is in the ledger, where it does not
-change, or as it was up to a journal entry. The first answer is made of the same, so that a replay is like it to the
-byte. A long plan is sent in pieces, each read when its turn comes.
+Only the parts that may change are stored for a replay: state, budget, price, time. The rest is read from the ledger,
+where it never changes, or as it was up to a journal entry. The first answer is made from the same parts, so a replay
+is identical to the byte. A long plan is read and sent in pieces.
 """
 
 import json
@@ -24,14 +24,14 @@ from service.ledger.releases import ReleaseRecord
 from service.privacy.numbers import exact_text
 
 _BEGIN = '{"answer": "release", '
-"""How a stored answer begins that is to be rendered; those of older versions are whole, and begin with an id."""
+"""The start of a stored answer that is to be rendered; those of older versions are whole, and start with an id."""
 _PIECE = 1 << 18  # characters of a plan that are read and sent at a time
 
 
 def body_of(
     record: ReleaseRecord, account: AccountRecord, now: str, drawn: Iterator[DrawnFor] | list[DrawnFor]
 ) -> dict[str, Any]:
-    """A release without its plan and its cost, which take longest to find and to write."""
+    """Return a release without its plan and its cost, which take longest to read and to write."""
     return {
         "id": record.id,
         "account": account.name,
@@ -50,12 +50,19 @@ def body_of(
 
 
 def around_plan(body: dict[str, Any], cost: str) -> tuple[str, str]:
-    """What comes before and after a release's plan, as text; its cost is text already."""
+    """Return the text before and after a release's plan; its cost is text already."""
     return f'{json.dumps(body)[:-1]}, "plan": ', f', "cost": {cost}}}'
 
 
-def rendering(change: Change, account: str, release: str) -> Callable[[Settled], str]:
-    """How an answer is stored; the cost, which may take seconds, is found before anything is locked."""
+def answer_renderer(change: Change, account: str, release: str) -> Callable[[Settled], str]:
+    """Return a function that renders an answer for storage.
+
+    The cost, which may take seconds, is computed at once, before any lock.
+
+    Raises:
+        NotFound: the account does not exist, or has no such release.
+        TooManyRequests, Unavailable: no helper can compute the cost now.
+    """
     cost = cost_of_stored(change, account, release)
 
     def render(settled: Settled) -> str:
@@ -67,7 +74,7 @@ def rendering(change: Change, account: str, release: str) -> Callable[[Settled],
 
 
 def answered(change: Change, account: str, release: str, answer: Answer) -> Response:
-    """An answer, rendered from what is stored."""
+    """Return an answer that is rendered from its stored parts; a long plan is streamed in pieces."""
     if not answer.body.startswith(_BEGIN):
         return respond(answer)
     stored, database = json.loads(answer.body), change.database

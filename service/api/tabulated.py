@@ -1,4 +1,4 @@
-"""A stored tabulation as it is answered, the first time and whenever it is read: as JSON or as an Arrow stream."""
+"""Stored tabulations as answers, for the first answer and all later reads: JSON or Arrow streams."""
 
 import json
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ Thresholds = Annotated[list[Threshold], Field(min_length=len(BINS), max_length=l
 
 
 class LevelMechanisms(BaseModel):
-    """The noise of a level: of groups that are total_only, of the total that decides, of what is published then."""
+    """The noise of a level: of total_only groups, of the deciding total, and of the tables that are then published."""
 
     total: Mechanism
     step_1: Mechanism
@@ -51,7 +51,7 @@ class LevelMechanisms(BaseModel):
 
 
 class LevelMargins(BaseModel):
-    """At most a share 1 - confidence of the counts is further from the truth; step_2 is for groups not total_only."""
+    """Margins of error: at most a share 1 - confidence of the counts is off by more. step_2: groups not total_only."""
 
     confidence: float
     total_only: int
@@ -68,14 +68,16 @@ class GroupBody(BaseModel):
 
 
 class TabulationBody(BaseModel):
-    """Noisy counts of groups, in the order in which they came; they may be negative."""
+    """Noisy counts of groups, in the order of the request; they may be negative."""
 
     release: str
     draw: str
     level: str
     mechanisms: LevelMechanisms
     declared_partitions: DeclaredPartitions
-    groups_per_record: int = Field(description="In how many groups of the level a record may be: the caller's promise.")
+    groups_per_record: int = Field(
+        description="The largest number of groups of the level that contain a record: the caller's promise."
+    )
     thresholds: Thresholds
     age_bins: AgeBins
     margin_of_error: LevelMargins
@@ -87,7 +89,7 @@ class TabulationBody(BaseModel):
 def terms_of(
     rules: Rules, mechanisms: dict[str, Any], groups_per_record: int, margins: dict[str, Any]
 ) -> dict[str, Any]:
-    """What an answer says beside the groups."""
+    """Return the fields of an answer beside the groups."""
     return {
         "mechanisms": mechanisms,
         "groups_per_record": groups_per_record,
@@ -98,7 +100,7 @@ def terms_of(
 
 
 def json_of(record: DrawRecord, layout: Layout) -> Iterator[str]:
-    """A tabulation as JSON, a part of its groups at a time."""
+    """Yield a tabulation as JSON text, some groups at a time."""
     around = {
         "release": record.release_id,
         "draw": record.id,
@@ -115,14 +117,14 @@ def json_of(record: DrawRecord, layout: Layout) -> Iterator[str]:
         for number in range(first, min(first + _PART, len(layout.groups))):
             detail, end = int(layout.details[number]), int(ends[number])
             noisy = record.noisy[end - SIZES[detail] : end].tolist()
-            named = {"group": layout.groups[number], "total_only": detail == TOTAL_ONLY, "detail": DETAILS[detail]}
-            rows.append(named | {"noisy": noisy})
+            group = {"group": layout.groups[number], "total_only": detail == TOTAL_ONLY, "detail": DETAILS[detail]}
+            rows.append(group | {"noisy": noisy})
         yield (", " if first else "") + json.dumps(rows)[1:-1]
     yield "]}"
 
 
 def table_of(record: DrawRecord, layout: Layout) -> pa.Table:
-    """A tabulation as a table of Arrow: group, total_only, detail and noisy, a list of int64."""
+    """Return a tabulation as an Arrow table: group, total_only, detail and noisy, a list of int64."""
     details = _details(layout)
     offsets = np.concatenate([[0], ends_of(layout)]).astype(np.int64)
     names = pa.DictionaryArray.from_arrays(np.maximum(details, 1) - 1, pa.array(DETAILS[1:]))
@@ -137,7 +139,7 @@ def table_of(record: DrawRecord, layout: Layout) -> pa.Table:
 
 
 def ends_of(layout: Layout) -> NDArray[np.int64]:
-    """Where each group's counts end among those of all."""
+    """Return the position in all counts at which each group's counts end."""
     ends: NDArray[np.int64] = np.cumsum(np.take(SIZES, _details(layout)))
     return ends
 

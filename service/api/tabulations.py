@@ -1,4 +1,4 @@
-"""Tabulations: SafeTab's algorithm for the groups of a level, each group once ever."""
+"""Routes of tabulations: SafeTab's algorithm for the groups of a level, each group once ever."""
 
 from itertools import pairwise
 from typing import Annotated, Any
@@ -29,26 +29,26 @@ from service.privacy.levels import Level, find_level, laws_of
 from service.privacy.notation import write_plan
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
-# Documented with its twin, as those of ``bulk`` are.
+# The operation is documented with its JSON twin, as those of ``bulk`` are.
 streams = APIRouter(prefix="/v1/accounts/{account}", route_class=ArrowRoute, include_in_schema=False)
 
 
 class TabulationTerms(Strict):
-    """Which level, and which detail its groups get."""
+    """The level, and the details that its groups may get."""
 
-    level: Label = Field(description="What the names of the level's mechanisms begin with, up to their last /.")
+    level: Label = Field(description="The common prefix of the level's mechanisms, up to their last /.")
     thresholds: Thresholds = Field(
         default_factory=lambda: list(USUAL.thresholds),
-        description="Ascending. Where a group's first noisy total is below the first one, its total is tabulated;"
-        " below the second sex by 4 ages, below the third sex by 9, else sex by 23. By default those of the 2020"
-        " Detailed DHC-A for detailed groups of the nation and of states; it had 1000, 5000, 20000 for those of smaller"
-        " areas, and 5000, 20000, 150000 for regional groups.",
+        description="Ascending. A group is tabulated by its first noisy total: below the first threshold as a total,"
+        " below the second as sex by 4 ages, below the third as sex by 9, else as sex by 23. The default"
+        " is that of the 2020 Detailed DHC-A for detailed groups of the nation and of states; it had"
+        " 1000, 5000, 20000 for those of smaller areas, and 5000, 20000, 150000 for regional groups.",
     )
     age_bins: AgeBins = Field(default_factory=AgeBins)
 
 
 class Tabulate(TabulationTerms):
-    """The same with the groups."""
+    """A level to tabulate, with its groups."""
 
     groups: Annotated[list[PopulationGroup], FailFast(), Field(min_length=1)]
 
@@ -66,13 +66,16 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     """Tabulate population groups by SafeTab.
 
     The release's plan must have the level: a choice between its total and a sequence of two steps, as
-    `/v1/plans/safetab` makes it. Of a group that is total_only the total is drawn; of any other one step 1 draws a
-    total that is not published and decides, by the thresholds, whether step 2 draws the total or sex by 4, 9 or 23
-    ages. Each group is drawn once ever at a level; that no record is in more groups of it than the choice is
-    repeated in the plan is the caller's promise. To what the plan declares groups are partitions, of the mechanisms
-    that draw them. Groups may come as an Arrow IPC stream with the columns `group`, `sex_by_age` (lists of lists of
-    int64), `total_only` and `total`, the other fields in the query then; the answer is a stream with `group`,
-    `total_only`, `detail` and `noisy`, and in its schema's metadata the rest.
+    `/v1/plans/safetab` makes it. For a total_only group the total is drawn. For any other group, step 1 draws a total
+    that is not published; by the thresholds it decides if step 2 draws the total or sex by 4, 9 or 23 ages.
+
+    Each group is drawn once ever at a level. The caller promises that no record is in more groups of the level than the
+    number of repetitions of the choice in the plan. Where the plan declares partitions, groups count as partitions of
+    the mechanisms that draw them.
+
+    Groups may also be sent as an Arrow IPC stream with the columns `group`, `sex_by_age` (lists of lists of int64),
+    `total_only` and `total`, with the other fields in the query. The answer is then a stream with `group`,
+    `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
     return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
@@ -89,38 +92,38 @@ def tabulate_stream(
     thresholds: Annotated[str | None, Query()] = None,
     age_bins: Annotated[str | None, Query()] = None,
 ) -> Response:
-    """Tabulate population groups that come as an Arrow stream."""
-    given: dict[str, Any] = {"level": level}
+    """Tabulate population groups that are sent as an Arrow stream."""
+    fields: dict[str, Any] = {"level": level}
     for name, text in (("thresholds", thresholds), ("age_bins", age_bins)):
         if text is not None:
-            given[name] = json_parameter(name, text)
-    asked = model_of(TabulationTerms, given)
+            fields[name] = json_parameter(name, text)
+    terms = model_of(TabulationTerms, fields)
     given_groups = groups.of_stream(upload.body, upload.most_bytes, upload.take)
-    drawn = _tabulate(account, release, asked, given_groups, change, "/query")
+    drawn = _tabulate(account, release, terms, given_groups, change, "/query")
     headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
     return Streamed(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)
 
 
 def _tabulate(
-    account: str, release: str, asked: TabulationTerms, given: NamedGroups, change: Change, below: str
+    account: str, release: str, tabulation: TabulationTerms, groups: NamedGroups, change: Change, below: str
 ) -> Outcome[DrawRecord]:
-    """Draw and store the noisy counts of groups; faults of the terms are ``below`` where they came from."""
+    """Draw and store the noisy counts of groups; ``below`` is the pointer under which faults are reported."""
     require(change.principal, "pipeline", account)
-    rules = _rules(asked, below)
+    rules = _rules(tabulation, below)
     with change.database.read() as connection:
         owner = accounts.read_account(connection, account)
-        found = releases.read_release(connection, owner.id, release)
-    plan = found.plan  # after the transaction: a long one takes seconds to read
-    level = find_level(plan, asked.level)
+        record = releases.read_release(connection, owner.id, release)
+    plan = record.plan  # after the transaction: reading a long plan takes seconds
+    level = find_level(plan, tabulation.level)
     laws = None if level is None else laws_of(level)
     if level is None or laws is None:
         raise InvalidInput.at(
-            f"{below}/level", "expected the name of one level of the release's plan, with noise of whole counts"
+            f"{below}/level", "expected the name of one level of the release's plan, with integer noise"
         )
     with change.keystream() as keystream:
         try:
-            details, noisy = tabulate(given.counts, rules, Laws(*laws), keystream)
-        except ValueError as error:  # a law too wide for 64-bit results; the message names the limit, not a count
+            details, noisy = tabulate(groups.counts, rules, Laws(*laws), keystream)
+        except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
             raise InvalidInput.at(f"{below}/level", str(error)) from None
         total, _, step_2 = laws
         margins = {
@@ -131,20 +134,20 @@ def _tabulate(
         digits = (details + ord("0")).astype("u1").tobytes().decode()
         mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
         terms = terms_of(rules, mechanisms, level.count, margins)
-        layout = Layout(level.name, terms, given.names, digits)
-        refusal = _refusal(level, given, change.require_partitions)
+        layout = Layout(level.name, terms, groups.names, digits)
+        refusal = _refusal(level, groups, change.require_partitions)
         return change.write(tabulations.tabulate, account, release, plan, level, layout, noisy, refusal)
 
 
-def _refusal(level: Level, given: NamedGroups, required: bool) -> ServiceError | None:
-    """Why groups are not drawn by the mechanisms that would draw them; None where all may be."""
-    marked = given.counts.total_only
+def _refusal(level: Level, groups: NamedGroups, required: bool) -> ServiceError | None:
+    """Return the reason why groups are not drawn by the mechanisms that would draw them; None where all may be."""
+    marked = groups.counts.total_only
     for mechanism, drawn in ((level.total, marked), (level.step_1, ~marked), (level.step_2, ~marked)):
         places = np.flatnonzero(drawn).tolist()
-        names = [given.names[place] for place in places]
+        names = [groups.names[place] for place in places]
 
         def at(number: int, places: list[int] = places) -> str:
-            return given.at(places[number], "group")
+            return groups.at(places[number], "group")
 
         refusal = partitions.refusal(mechanism, names, at, required=required)
         if refusal is not None:
@@ -152,11 +155,11 @@ def _refusal(level: Level, given: NamedGroups, required: bool) -> ServiceError |
     return None
 
 
-def _rules(asked: TabulationTerms, below: str) -> Rules:
-    first, second, third = asked.thresholds
+def _rules(terms: TabulationTerms, below: str) -> Rules:
+    first, second, third = terms.thresholds
     if not first <= second <= third:
         raise InvalidInput.at(f"{below}/thresholds", "expected ascending thresholds")
-    bins = {name: tuple(ages) for name, ages in asked.age_bins.model_dump().items()}
+    bins = {name: tuple(ages) for name, ages in terms.age_bins.model_dump().items()}
     for name, ages in bins.items():
         if ages[0] != 0 or ages[-1] >= MOST_AGES or any(a >= b for a, b in pairwise(ages)):
             raise InvalidInput.at(f"{below}/age_bins/{name}", f"expected ascending ages from 0 to below {MOST_AGES}")

@@ -1,7 +1,7 @@
-"""How often somebody may ask: each key, and each address whose keys are not valid. Counted in this process alone.
+"""Rate limits of keys, and of addresses that send invalid keys; counted in this process alone.
 
-The generic cell rate algorithm: of each name only the moment is kept at which its last request would have been due
-at the steady rate. It takes a microsecond and no thread, which the usual libraries need to forget what is over.
+They use the generic cell rate algorithm: for each name only one time is kept, at which its last request would have been
+due at the steady rate. It takes a microsecond, and unlike the usual libraries no thread to remove old names.
 """
 
 import math
@@ -12,42 +12,42 @@ from typing import NamedTuple
 from service.errors import TooManyRequests
 from service.settings import RATE_UNITS
 
-PAGE = "page"  # in the state of a request that a page makes in process: the state of the page's own
-GIVEN_UP = "given_up"  # in the state of a request: what counts that its client hung up before its answer
+PAGE = "page"  # in the state of a request that a page makes in process: the state of the page's own request
+GIVEN_UP = "given_up"  # in the state of a request: the function to call when its client hung up before the answer
 _MOST_NAMES = 10_000
 
 
 class Rate(NamedTuple):
-    """So many in so many seconds, all of them at once if need be."""
+    """A number of requests in a number of seconds, which may come all at once."""
 
     number: int
     seconds: int
 
 
 _HANG_UPS = Rate(60, 60)
-"""Requests with one key that are given up. Each has cost a helper's process what it had found by then."""
+"""The limit of abandoned requests with one key. Each has cost the results of a helper process."""
 
 
 def read_rate(text: str) -> Rate:
-    """A rate as the settings have it: ``100/minute``."""
+    """Parse a rate as the settings have it: ``100/minute``."""
     count, _, unit = text.partition("/")
     return Rate(int(count), RATE_UNITS[unit])
 
 
 class Meter:
-    """A rate for each of many names. Those that are at rest are forgotten."""
+    """A rate limit for each of many names. Names at rest are removed."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic) -> None:
         self._step, self._burst = rate.seconds / rate.number, float(rate.seconds)
         self._clock = clock
-        self._due: dict[str, float] = {}  # when each is at rest again
+        self._due: dict[str, float] = {}  # time at which each is at rest again
 
     def wait(self, name: str) -> float:
-        """Seconds until the next one is within the rate; 0 where it is now."""
+        """Return the seconds until the next request is within the rate; 0 where it is now."""
         return max(0.0, self._due.get(name, 0.0) + self._step - self._burst - self._clock())
 
     def count(self, name: str) -> None:
-        """Count one."""
+        """Count one request."""
         now = self._clock()
         if name not in self._due and len(self._due) >= _MOST_NAMES:
             self._forget(now)
@@ -55,15 +55,15 @@ class Meter:
 
     def _forget(self, now: float) -> None:
         self._due = {name: due for name, due in self._due.items() if due > now}
-        while len(self._due) >= _MOST_NAMES:  # of those who come in such numbers, the one that came first
+        while len(self._due) >= _MOST_NAMES:  # of very many names, the oldest one
             del self._due[next(iter(self._due))]
 
 
 class Throttle:
-    """Refuses those who ask too often.
+    """The rate limits of callers.
 
-    An address that showed too many keys that are not valid is told so instead of that its key is not valid. A valid
-    key is never refused for it: clients may share the address of a proxy with one that has gone wrong.
+    An address that sent too many invalid keys gets 429 instead of 401. A valid key is never refused for its address:
+    clients may share a proxy's address with one that is misconfigured.
     """
 
     def __init__(self, requests: str, failures: str) -> None:
@@ -74,43 +74,43 @@ class Throttle:
         self._hang_ups = Meter(_HANG_UPS)
 
     def is_suspect(self, address: str, token: str) -> bool:
-        """Whether a key comes from an address that showed too many that are not valid, and was not valid before.
+        """Return True where a key was not valid before, and its address sent too many invalid ones.
 
-        Looking these up must not take the time of others.
+        The lookup of such keys must not take time from other requests.
         """
         return self._failures is not None and self._failures.wait(address) > 0 and hash(token) not in self._known
 
-    def gave_up(self, token: str) -> None:
-        """A request with this token was given up before its answer."""
+    def count_abandoned(self, token: str) -> None:
+        """Count an abandoned request with this token."""
         self._hang_ups.count(_name(token))
 
-    def check_patience(self, token: str) -> None:
-        """Refuse a key whose clients hang up over and over, before it is even looked up.
+    def check_abandoned(self, token: str) -> None:
+        """Refuse a key whose clients hang up over and over, before it is looked up.
 
         Raises:
-            TooManyRequests: they do.
+            TooManyRequests: the limit of abandoned requests is reached.
         """
         wait = self._hang_ups.wait(_name(token))
         if wait:
-            raise _refusal("requests with this key were given up before their answers", wait)
+            raise _refusal("requests with this key were abandoned before their answers", wait)
 
-    def failed(self, address: str) -> None:
-        """A key was not valid.
+    def count_invalid(self, address: str) -> None:
+        """Count an invalid key.
 
         Raises:
-            TooManyRequests: too many were not, from this address.
+            TooManyRequests: the address has sent too many.
         """
         if self._failures is not None:
             wait = self._failures.wait(address)
             if wait:
-                raise _refusal("keys that are not valid came from this address", wait)
+                raise _refusal("invalid keys came from this address", wait)
             self._failures.count(address)
 
-    def passed(self, token: str, key: str) -> None:
-        """A key was valid.
+    def count_valid(self, token: str, key: str) -> None:
+        """Count a request with a valid key.
 
         Raises:
-            TooManyRequests: it asks too often.
+            TooManyRequests: the key's rate limit is reached.
         """
         if self._failures is not None:
             if len(self._known) >= _MOST_NAMES:

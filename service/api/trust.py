@@ -1,4 +1,4 @@
-"""What lets others check the ledger: signed heads, verification, exports, and the key that signs."""
+"""Routes for verification by others: signed heads, verification, exports, and the signing key."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -39,12 +39,12 @@ CurrentSigner = Annotated[Signer, Depends(_signer)]
 
 
 class Installation(BaseModel):
-    """Who signs, and what prices releases here."""
+    """The installation that signs, and the version that prices releases."""
 
     installation: str = Field(description="The first 32 digits of the public key's SHA-256.")
     algorithm: str = Field(examples=[signing.ALGORITHM])
     public_key: str = Field(description="32 bytes in hexadecimal.")
-    accountant: str = Field(description="The version of what decides a price.")
+    accountant: str = Field(description="The version of the pricing rules.")
 
 
 class SignedHead(HeadBody):
@@ -59,10 +59,10 @@ class SignedHead(HeadBody):
 
 @router.get("/installation", response_model=Installation)
 def read_installation(_: CurrentPrincipal, signer: CurrentSigner) -> Response:
-    """The installation and its public key.
+    """Read the installation and its public key.
 
-    Heads, receipts and exports are signed with it. Keep the key apart from the service: what it signed can
-    then be checked without asking the service.
+    Heads, receipts and exports are signed with this key. Keep a copy apart from the service: signatures can then be
+    checked without the service.
     """
     return ok(
         {
@@ -78,10 +78,11 @@ def read_installation(_: CurrentPrincipal, signer: CurrentSigner) -> Response:
 def read_head(
     account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal, signer: CurrentSigner
 ) -> Response:
-    """The head of an account's journal, signed.
+    """Read the signed head of an account's journal.
 
-    Keep it: an account whose journal does not contain it any more has been rolled back, and If-Ledger-Includes:
-    seq:hash refuses every request to such an account.
+    Keep it. If the account's journal no longer contains it, the account has been rolled back; If-Ledger-Includes:
+    seq:hash
+    refuses every request to such an account.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
@@ -89,14 +90,14 @@ def read_head(
 
 
 class FirstBad(BaseModel):
-    """The first entry that is not as it should be, or whose rows are not."""
+    """The first entry that is faulty, or whose rows are faulty."""
 
     seq: int
     reason: str
 
 
 class Verdict(BaseModel):
-    """What verification found; entries: how many are good."""
+    """The result of a verification; entries: the number of sound ones."""
 
     valid: bool
     entries: int
@@ -114,16 +115,16 @@ def verify_account(
 ) -> Response:
     """Verify an account.
 
-    Walks the chain from its first entry, prices its releases again, adds them up, and holds every stored row and
-    draw against the entry that wrote it, and the chain against the service's high-water mark. Whoever writes the
-    database could rebuild a whole chain: head holds it against an entry that was kept elsewhere. Takes some seconds
-    for a million entries; charges go on meanwhile.
+    The service reads the chain from its first entry, prices its releases again and adds them up. It compares every
+    stored row and draw with the entry that wrote it, and the chain with the service's high-water mark. A writer of the
+    database could rebuild a whole chain; the parameter head compares it with an entry that was kept elsewhere. The
+    operation takes some seconds for a million entries, and charges go on meanwhile.
     """
     require(principal, "auditor", account)
-    kept: list[Head] = []
+    kept_heads: list[Head] = []
     if head is not None:
         try:
-            kept.append(journal.read_head(head))
+            kept_heads.append(journal.read_head(head))
         except ValueError as error:
             raise InvalidInput.at("/query/head", str(error)) from None
     try:
@@ -131,9 +132,9 @@ def verify_account(
     except BrokenMark as broken:
         raise Unavailable("the high-water mark cannot be read", for_operator=str(broken)) from None
     if mark is not None and account in mark.heads:
-        kept.append(mark.heads[account])
+        kept_heads.append(mark.heads[account])
     with database.read() as connection:
-        verdict = verify(connection, account, kept)
+        verdict = verify(connection, account, kept_heads)
     body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}
     if verdict.first_bad is not None:
         body["first_bad"] = {"seq": verdict.first_bad.seq, "reason": verdict.first_bad.reason}
@@ -149,11 +150,11 @@ def verify_account(
 def export_account(
     account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal, signer: CurrentSigner
 ) -> Response:
-    """Export an account with those that it shares releases with.
+    """Export an account with those that share releases with it.
 
-    JSON Lines, sufficient to verify and to rebuild: the signed heads, then every journal entry as it was hashed,
-    and the noisy counts of every draw. An account under another shares its releases with it, so the file holds the
-    whole family, from its root down, and the key must reach all of it.
+    The export is JSON Lines, sufficient to verify and to rebuild: the signed heads, every journal entry as it was
+    hashed, and the noisy counts of every draw. An account under another shares its releases with it. The file therefore
+    holds the whole family, from its root down, and the key must reach all of it.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
@@ -165,7 +166,7 @@ def export_account(
 
 
 def in_pieces(lines: Iterator[str]) -> Iterator[str]:
-    """The lines, many at a time: handing on a piece of an answer takes longer than making a line."""
+    """Yield the lines, many at a time: sending a piece takes longer than making a line."""
     waiting: list[str] = []
     size = 0
     for line in lines:
@@ -179,7 +180,7 @@ def in_pieces(lines: Iterator[str]) -> Iterator[str]:
 
 
 class ReceiptRelease(BaseModel):
-    """The release that a receipt is of."""
+    """The release of a receipt."""
 
     id: str
     name: str
@@ -192,21 +193,23 @@ class ReceiptRelease(BaseModel):
 
 
 class Charged(BaseModel):
-    """What was added to the account's totals, exactly, and the accountant's version."""
+    """The amounts added to the account's totals, exactly, and the accountant's version."""
 
     price: dict[str, Any]
     accountant: str
 
 
 class Receipt(BaseModel):
-    """A release, what it cost, and the journal entry that charged it; signature is over the rest."""
+    """A release, its cost, and the journal entry that charged it; signature is over the rest."""
 
     statement: str = Field(examples=[receipts.STATEMENT])
     account: str
     unit: str
     neighbouring: Neighbouring
     release: ReceiptRelease
-    partitions: list[PartitionsBody] = Field(description="Of each mechanism that was drawn for some until now.")
+    partitions: list[PartitionsBody] = Field(
+        description="For each mechanism that has been drawn for partitions so far."
+    )
     charged: Charged
     cost: GuaranteeBody
     entry: dict[str, Any]
@@ -228,11 +231,11 @@ def read_receipt(
     principal: CurrentPrincipal,
     signer: CurrentSigner,
 ) -> Response:
-    """A receipt for a release.
+    """Read a receipt for a release.
 
-    Its plan and tags, what it cost, its state now, the journal entry that charged it with the hash before it, and
-    the account's head: signed, so that it can be checked without the service by
-    python -m service verify-receipt FILE --public-key KEY.
+    The receipt has the release's plan and tags, its cost, its present state, the journal entry that charged it with the
+    hash before it, and the account's head. It is signed, so it can be checked without the service by python -m service
+    verify-receipt FILE --public-key KEY.
     """
     require(principal, "auditor", account)
     with database.read() as connection:

@@ -1,4 +1,4 @@
-"""The web pages: a client of the HTTP contract that runs in the same process.
+"""Web pages: a client of the HTTP contract that runs in the same process.
 
-A page shows what ``/v1`` answers to the key of whoever is signed in, so no rule is written twice.
+A page shows the answers of ``/v1`` to the key of the signed-in user, so no rule is written twice.
 """

@@ -1,4 +1,4 @@
-"""One account: what is spent and held, how it came to that, what waits for somebody, and its pictures."""
+"""Pages of one account: spending, reservations, history, pending decisions, and pictures."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ _POINTS = 120
 _WAITING = 20
 _BELOW = 50
 _ROWS = 50
-_QUICK = 20_000  # entries that a history follows in a moment
+_QUICK = 20_000  # entries that a history reads in a moment
 _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
     "profile": ("balance", {"picture": "profile"}),
     "rdp": ("balance", {"picture": "rdp"}),
@@ -31,42 +31,42 @@ _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "vo
 
 @router.get("")
 async def show_account(account: AccountStep, visit: SignedIn) -> Response:
-    """The overview."""
+    """Render an account's overview page."""
     return await _overview(visit, account)
 
 
 @router.post("/state")
 async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Close or reopen it."""
+    """Close or reopen the account."""
     body = {"state": text_of(form, "state")}
-    return await _changed(visit, account, {}, body, text_of(form, "once"), body["state"])
+    return await _change(visit, account, {}, body, text_of(form, "once"), body["state"])
 
 
 @router.post("/budget")
 async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change the figures of its budget."""
-    found = await get(visit, address("accounts", account))
-    typed = fields_of(found["budget"]) | {
+    """Change the figures of the account's budget."""
+    account_body = await get(visit, address("accounts", account))
+    typed = fields_of(account_body["budget"]) | {
         name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
     }
-    return await _changed(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
+    return await _change(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
 
 
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Say from which loss on a release waits for a second steward."""
+    """Set the loss above which a release needs a second steward's approval."""
     typed = {"approval_above": text_of(form, "approval_above")}
-    return await _changed(visit, account, typed, typed, text_of(form, "once"))
+    return await _change(visit, account, typed, typed, text_of(form, "once"))
 
 
-async def _changed(
-    visit: Visit, account: str, typed: dict[str, str], body: dict[str, Any], once: str, done: str = "changed"
+async def _change(
+    visit: Visit, account: str, typed: dict[str, str], body: dict[str, Any], idempotency_key: str, done: str = "changed"
 ) -> Response:
     try:
-        found = await send(visit, "PATCH", address("accounts", account), body, once=once)
+        changed = await send(visit, "PATCH", address("accounts", account), body, once=idempotency_key)
     except Refused as refused:
         return await _overview(visit, account, refused, typed)
-    waits = found.get("proposed_change") is not None and "approval_above" not in body
+    waits = changed.get("proposed_change") is not None and "approval_above" not in body
     return RedirectResponse(f"/accounts/{account}?done={'proposed' if waits else done}", 303)
 
 
@@ -74,22 +74,24 @@ async def _overview(
     visit: Visit, account: str, refused: Refused | None = None, typed: dict[str, str] | None = None
 ) -> Response:
     path = address("accounts", account)
-    found = await get(visit, path)
-    followed = found["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
+    account_body = await get(visit, path)
+    followed = account_body["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
     balance, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW}),
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
     )
-    proposed_budget = (found["proposed_change"] or {}).get("budget")
+    proposed_budget = (account_body["proposed_change"] or {}).get("budget")
     shown = {
-        "account": found,
+        "account": account_body,
         "balance": balance,
         "history": await _history(visit, path) if followed else None,
         "below": below["items"],
         "more_below": below["next_cursor"],
-        "typed": fields_of(found["budget"]) | {"approval_above": found["approval_above"] or ""} | (typed or {}),
+        "typed": fields_of(account_body["budget"])
+        | {"approval_above": account_body["approval_above"] or ""}
+        | (typed or {}),
         "proposed": None if proposed_budget is None else fields_of(proposed_budget),
         "waiting": [*proposed["items"], *reserved["items"]],
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
@@ -97,7 +99,7 @@ async def _overview(
         "done": visit.request.query_params.get("done"),
     }
     if refused is not None:
-        shown |= refused_at(found["budget"]["definition"], shown["typed"], refused.faults) | {
+        shown |= refused_at(account_body["budget"]["definition"], shown["typed"], refused.faults) | {
             "problem": refused.problem
         }
     status = refused.status if refused else 200
@@ -105,14 +107,14 @@ async def _overview(
 
 
 async def _history(visit: Visit, path: str) -> Any:
-    """Spending over time with its picture, which stands in the page: asked for later it would be followed again."""
-    found = await get(visit, f"{path}/history", {"points": _POINTS, "with_picture": "true"})
-    return found | {"picture": f"data:image/svg+xml;base64,{base64.b64encode(found['picture'].encode()).decode()}"}
+    """Return the spending history with its picture, in one request: a second one would read the journal again."""
+    history = await get(visit, f"{path}/history", {"points": _POINTS, "with_picture": "true"})
+    return history | {"picture": f"data:image/svg+xml;base64,{base64.b64encode(history['picture'].encode()).decode()}"}
 
 
 @router.get("/pictures/{which}.svg")
 async def picture(account: AccountStep, which: Annotated[str, Path()], visit: SignedIn) -> Response:
-    """What the page shows, drawn by the contract."""
+    """Relay a picture of the overview page from ``/v1``."""
     if which not in _PICTURES:
         raise NotFound("picture", which)
     resource, query = _PICTURES[which]
@@ -121,34 +123,39 @@ async def picture(account: AccountStep, which: Annotated[str, Path()], visit: Si
 
 @router.get("/releases")
 async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
-    """Its releases with what each costs."""
-    path, asked = address("accounts", account), visit.request.query_params
-    state, tag = asked.get("state", ""), asked.get("tag", "")
-    query = {"limit": _ROWS, "cursor": asked.get("cursor"), "state": state or None, "tag": tag or None}
-    found, listed = await asyncio.gather(get(visit, path), get(visit, f"{path}/releases", query))
-    shown = {"account": found, "releases": listed["items"], "next_cursor": listed["next_cursor"], "states": _STATES}
+    """Render the account's releases, each with its cost."""
+    path, parameters = address("accounts", account), visit.request.query_params
+    state, tag = parameters.get("state", ""), parameters.get("tag", "")
+    query = {"limit": _ROWS, "cursor": parameters.get("cursor"), "state": state or None, "tag": tag or None}
+    account_body, releases = await asyncio.gather(get(visit, path), get(visit, f"{path}/releases", query))
+    shown = {
+        "account": account_body,
+        "releases": releases["items"],
+        "next_cursor": releases["next_cursor"],
+        "states": _STATES,
+    }
     return page(visit.request, "releases.html", shown | {"state": state, "tag": tag})
 
 
 @router.get("/tags")
 async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
-    """What it spent and holds, by tag."""
+    """Render the account's spending and reservations by tag."""
     path = address("accounts", account)
-    found, whole = await asyncio.gather(get(visit, path), get(visit, f"{path}/balance"))
+    account_body, whole = await asyncio.gather(get(visit, path), get(visit, f"{path}/balance"))
     tags = whole["tags"][:MOST_TAGS]
     balances: list[Any] = await asyncio.gather(*(get(visit, f"{path}/balance", {"tag": tag}) for tag in tags))
     by_tag = list(zip(tags, balances, strict=True))
-    shown = {"account": found, "whole": whole, "by_tag": by_tag, "unseen": len(whole["tags"]) - len(tags)}
+    shown = {"account": account_body, "whole": whole, "by_tag": by_tag, "unseen": len(whole["tags"]) - len(tags)}
     return page(visit.request, "tags.html", shown)
 
 
 @router.get("/registry-entry")
 async def registry_entry(account: AccountStep, visit: SignedIn) -> Response:
-    """Its entry of the public registry, as a file; a page that says what is missing where it cannot be written yet."""
+    """Send the account's registry entry as a file; render the missing metadata where it cannot be made yet."""
     path = f"{address('accounts', account)}/registry-entry"
     return Relayed(visit, path, accept="application/yaml", download=f"{account}.yaml")
 
 
 def refusal(refused: Refused | None) -> dict[str, Any]:
-    """What a page shows of a form that was refused: the problem, and what is wrong at which field."""
+    """Return the context of a refused form: the problem, and the fault of each field."""
     return {"faults": {}} if refused is None else {"problem": refused.problem, "faults": refused.faults}

@@ -1,4 +1,4 @@
-"""The accounts, each with how much of its budget is spent."""
+"""Page of accounts, each with the used share of its budget."""
 
 from fastapi import Response
 
@@ -7,10 +7,10 @@ from service.pages.layout import page
 
 
 async def accounts_page(visit: Visit) -> Response:
-    """A page of accounts."""
-    asked = visit.request.query_params
-    parent = asked.get("parent")
-    query = {"limit": 50, "cursor": asked.get("cursor"), "parent": parent}
-    found = await get(visit, address("accounts"), query)
-    shown = {"accounts": found["items"], "next_cursor": found["next_cursor"], "parent": parent}
+    """Render a page of accounts."""
+    parameters = visit.request.query_params
+    parent = parameters.get("parent")
+    query = {"limit": 50, "cursor": parameters.get("cursor"), "parent": parent}
+    accounts = await get(visit, address("accounts"), query)
+    shown = {"accounts": accounts["items"], "next_cursor": accounts["next_cursor"], "parent": parent}
     return page(visit.request, "accounts.html", shown)

@@ -1,4 +1,4 @@
-"""Calls of ``/v1`` in process, through the whole application, with the key of whoever is signed in."""
+"""In-process calls of ``/v1``, through the whole application, with the key of the signed-in user."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from service.api.throttle import PAGE
 from service.errors import Unauthenticated
 from service.pages.session import Session, session_of
 
-_LARGE = 1 << 18  # bytes of an answer from which reading leaves the event loop
+_LARGE = 1 << 18  # bytes of an answer from which it is parsed off the event loop
 _RELAYED = {b"content-type", b"content-length"}
 Query = Mapping[str, str | int | Sequence[str] | None]
 
@@ -34,13 +34,13 @@ class Refused(Exception):
 
     @property
     def faults(self) -> dict[str, str]:
-        """What is wrong at which JSON pointer; empty unless the problem is one of validation."""
+        """The faults by JSON pointer; empty unless the problem is one of validation."""
         return {fault["pointer"]: fault["detail"] for fault in self.problem.get("errors", ())}
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request by somebody who is signed in."""
+    """A request of a signed-in user."""
 
     request: Request
     session: Session
@@ -49,7 +49,7 @@ class Visit:
 async def _visit(request: Request) -> Visit:  # async, as FastAPI would give it a thread otherwise
     session = session_of(request)
     if session is None:
-        raise Unauthenticated("expected to be signed in")
+        raise Unauthenticated("the request has no valid session; sign in")
     request.scope["state"][SENDER] = session.name
     return Visit(request, session)
 
@@ -58,7 +58,7 @@ SignedIn = Annotated[Visit, Depends(_visit)]
 
 
 class Answer(NamedTuple):
-    """What ``/v1`` answered."""
+    """An answer of ``/v1``."""
 
     status: int
     headers: dict[str, str]
@@ -66,12 +66,12 @@ class Answer(NamedTuple):
 
 
 def address(*steps: str) -> str:
-    """The path of something below ``/v1``; names are data and cannot leave their place."""
+    """Return a path below ``/v1``; names are quoted and cannot change the path."""
     return "/v1/" + "/".join(quote(step, safe="") for step in steps)
 
 
 async def get(visit: Visit, path: str, query: Query | None = None) -> Any:
-    """What is at a path, as JSON.
+    """Read a path and return its JSON.
 
     Raises:
         Refused: the answer is a problem.
@@ -82,14 +82,22 @@ async def get(visit: Visit, path: str, query: Query | None = None) -> Any:
 async def send(
     visit: Visit, method: str, path: str, body: Any = None, *, query: Query | None = None, once: str | None = None
 ) -> Any:
-    """The same where something is sent; with ``once``, its Idempotency-Key, it is done once however often it is sent.
+    """Send a request and return its JSON.
+
+    Args:
+        visit: the request of the signed-in user.
+        method: the HTTP method.
+        path: a path below ``/v1``.
+        body: JSON; None for no body.
+        query: parameters; those that are None are left out.
+        once: the Idempotency-Key, by which repetitions have no further effect; None for none.
 
     Raises:
         Refused: the answer is a problem.
     """
     content = None if body is None else json.dumps(body).encode()
-    given = {} if once is None else {"idempotency-key": once}
-    answer = await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=given)
+    headers = {} if once is None else {"idempotency-key": once}
+    answer = await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=headers)
     return await _json(answer)
 
 
@@ -103,10 +111,10 @@ async def ask(
     content: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """A whole answer, whatever it is."""
-    given = {"accept": "application/json"} | dict(headers or {})
+    """Send a request and return the whole answer, whatever its status."""
+    sent_headers = {"accept": "application/json"} | dict(headers or {})
     if content is not None:
-        given = {"content-type": "application/json"} | given
+        sent_headers = {"content-type": "application/json"} | sent_headers
     waiting = [content or b""]
     parts: list[bytes] = []
     start: Message = {}
@@ -115,7 +123,7 @@ async def ask(
         if waiting:
             return {"type": "http.request", "body": waiting.pop(), "more_body": False}
         while (message := await request.receive())["type"] != "http.disconnect":
-            pass  # of the page's own request nothing is left but that its client may hang up
+            pass  # the page's own request is already read; only a hang-up of its client can follow
         return message
 
     async def keep(message: Message) -> None:
@@ -124,13 +132,13 @@ async def ask(
         else:
             parts.append(message.get("body", b""))
 
-    await request.app(_scope(request.scope, key, method, path, query, given), receive, keep)
+    await request.app(_scope(request.scope, key, method, path, query, sent_headers), receive, keep)
     received = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     return Answer(start["status"], received, b"".join(parts))
 
 
 class Relayed(Response):
-    """An answer of ``/v1`` handed on as it comes: pictures, or with ``download`` files of that name."""
+    """An answer of ``/v1`` relayed as it comes: a picture, or with ``download`` a file of that name."""
 
     def __init__(
         self,
@@ -146,16 +154,16 @@ class Relayed(Response):
         self.download = download
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask, and pass on what says what it is; the surroundings add the rest to the outer answer."""
+        """Send the request, and relay the headers that describe the content; the outer middleware adds the rest."""
 
         async def relay(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
+                relayed = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
                 if self.download is not None and message["status"] == 200:
-                    kept.append(
+                    relayed.append(
                         (b"content-disposition", f"attachment; filename*=UTF-8''{quote(self.download)}".encode())
                     )
-                message = {**message, "headers": [*kept, (b"cache-control", b"no-store")]}
+                message = {**message, "headers": [*relayed, (b"cache-control", b"no-store")]}
             await send(message)
 
         await scope["app"](
@@ -164,9 +172,9 @@ class Relayed(Response):
 
 
 def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, headers: Mapping[str, str]) -> Scope:
-    """A request of our own on behalf of another: the same client and request id, and nothing else of it."""
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    named = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
+    """Return the scope of a request on behalf of another: it has the same client and request id, and no more."""
+    parameters = {name: value for name, value in (query or {}).items() if value is not None}
+    sent_headers = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
     return {
         "type": "http",
         "asgi": outer.get("asgi", {"version": "3.0"}),
@@ -178,10 +186,10 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
         "root_path": "",
         "path": unquote(path),
         "raw_path": path.encode(),
-        "query_string": urlencode(given, doseq=True).encode(),
+        "query_string": urlencode(parameters, doseq=True).encode(),
         "headers": [
             (b"host", b"localhost"),
-            *((name.encode(), value.encode()) for name, value in named.items()),
+            *((name.encode(), value.encode()) for name, value in sent_headers.items()),
         ],
         "state": {PAGE: outer["state"]},
     }

@@ -1,4 +1,4 @@
-"""The caps of an account as fields of a form. Pure: what a figure means is for ``/v1`` to say."""
+"""Conversion between an account's budget and form fields; ``/v1`` interprets the figures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ _SPARE = {"pure": ("alpha", "delta"), "zcdp": ("alpha", "delta"), "rdp": ("delta
 
 
 def budget_of(typed: Mapping[str, str]) -> dict[str, str]:
-    """The budget of the fields definition, cap, alpha, delta and declared; an unknown definition goes on as it is."""
+    """Return the budget of the fields definition, cap, alpha, delta and declared; an unknown definition stays."""
     definition = typed["definition"]
     body = {"definition": definition, _cap(definition): typed["cap"]}
     if definition == "rdp":
@@ -20,13 +20,13 @@ def budget_of(typed: Mapping[str, str]) -> dict[str, str]:
     return body
 
 
-def spare(typed: Mapping[str, str]) -> dict[str, str]:
-    """What was typed where the definition has no such figure: it must not be lost without a word."""
+def unused_figures(typed: Mapping[str, str]) -> dict[str, str]:
+    """Return texts in fields that the definition does not have: they must not be dropped silently."""
     return {name: _ELSEWHERE for name in _SPARE.get(typed["definition"], ()) if typed[name]}
 
 
 def fields_of(budget: Mapping[str, str]) -> dict[str, str]:
-    """An account's budget as it stands in the fields."""
+    """Return the form fields of an account's budget."""
     definition = budget["definition"]
     declared = budget.get(_declared(definition), "0")
     return {
@@ -39,7 +39,7 @@ def fields_of(budget: Mapping[str, str]) -> dict[str, str]:
 
 
 def field_of(definition: str, pointer: str) -> str:
-    """The field that a place in the request comes from; empty where it is of the whole."""
+    """Return the form field of a request's pointer; empty where the pointer is of the whole request."""
     first, _, name = pointer.removeprefix("/").partition("/")
     if first != "budget":
         return first
@@ -49,7 +49,16 @@ def field_of(definition: str, pointer: str) -> str:
 
 
 def refused_at(definition: str, typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:
-    """What a page shows of faults by pointers: each at the field that was typed, and which pointers have one."""
+    """Return the context of a refused form.
+
+    Args:
+        definition: the definition of the budget.
+        typed: the form's texts.
+        faults: the reasons by JSON pointer.
+
+    Returns:
+        The reason of each form field, and the pointers that have a field.
+    """
     fields = {pointer: field_of(definition, pointer) for pointer in faults}
     placed = {pointer: name for pointer, name in fields.items() if name in typed}
     return {"faults": {name: faults[pointer] for pointer, name in placed.items()}, "shown_at": list(placed)}

@@ -1,6 +1,6 @@
-"""Columns of numbers as somebody uploads or pastes them: text, one number a line.
+"""Columns of numbers that a user uploads or pastes: text, one number per line.
 
-What is refused is named by its line and never repeated: it may be a true count.
+A refusal names the line and never repeats it: it may be a true count.
 """
 
 import math
@@ -13,23 +13,25 @@ MOST_NUMBERS = 1_000_000
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _NO_NAMES = frozenset({"nan", "na", "inf", "infinity", "null", "none"})
-_LONGEST = 400  # characters of a line: what is longer is no number, and int() would take long for it
+_LONGEST = 400  # characters of a line: a longer one is no number, and int() would take long for it
 
 
 def read_column(content: bytes, pointer: str) -> list[int | float]:
-    """The numbers of a column. Blank lines are left out, and a first line without a number is a heading.
+    """Return the numbers of a column. Blank lines are skipped, and a first line without a number is a heading.
 
     Raises:
-        InvalidInput: it is too large, is no text, or a line is not one number; the fault is at ``pointer``.
+        InvalidInput: the column is too large or not text, or a line is not one number; the fault is at ``pointer``.
     """
     if len(content) > MOST_BYTES:
         raise InvalidInput.at(pointer, f"expected at most {MOST_BYTES >> 20} MiB")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidInput.at(pointer, "expected text in UTF-8, one number a line; got another kind of file") from None
+        raise InvalidInput.at(
+            pointer, "expected text in UTF-8, one number per line; got another kind of file"
+        ) from None
     if "\0" in text:
-        raise InvalidInput.at(pointer, "expected text, one number a line; got another kind of file")
+        raise InvalidInput.at(pointer, "expected text, one number per line; got another kind of file")
     lines = [line.strip().strip('"') for line in text.splitlines()]
     numbers: list[int | float] = []
     for place, line in enumerate(lines, 1):
@@ -39,7 +41,7 @@ def read_column(content: bytes, pointer: str) -> list[int | float]:
         if number is not None:
             numbers.append(number)
         elif numbers or not _is_heading(line, place):
-            raise InvalidInput.at(pointer, f"line {place}: {_wanted(line)}")
+            raise InvalidInput.at(pointer, f"line {place}: {_expected(line)}")
     if len(numbers) > MOST_NUMBERS:
         raise InvalidInput.at(pointer, f"expected at most {MOST_NUMBERS:,} numbers")
     return numbers
@@ -53,11 +55,11 @@ def _number(line: str) -> int | float | None:
 
 
 def _is_heading(line: str, place: int) -> bool:
-    """A name over the column: neither a number with a slip of the pen nor a value that is missing."""
-    named = line[0].isalpha() and line.lower() not in _NO_NAMES and not any(mark in line for mark in ",;\t")
-    return place == 1 and len(line) <= _LONGEST and named
+    """Return True where a line is a heading: neither a mistyped number nor a missing value."""
+    is_name = line[0].isalpha() and line.lower() not in _NO_NAMES and not any(mark in line for mark in ",;\t")
+    return place == 1 and len(line) <= _LONGEST and is_name
 
 
-def _wanted(line: str) -> str:
+def _expected(line: str) -> str:
     several = any(mark in line for mark in ",;\t")
     return "expected one number" + ("; got several columns, or a decimal comma" if several else "")

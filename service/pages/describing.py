@@ -1,7 +1,7 @@
-"""The form of what people say of accounts and releases, made from the contract's own fields. Pure.
+"""Form of the metadata of accounts and releases, derived from the contract's own fields.
 
-A form changes what was typed and nothing else: with each field goes a digest of what stood there, so that two people
-who edit at once do not undo each other's words without seeing them.
+A form changes only the fields that were edited. Each field comes with a digest of its earlier text, so that two people
+who edit at once do not overwrite each other's text unknowingly.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ from service.ledger.metadata import Metadata
 from service.pages.figures import in_words
 
 Kind = Literal["line", "lines", "prose", "day", "choice"]
-_LONG = 1000  # characters from which a field is one for prose
+_LONG = 1000  # characters from which a field gets a text area
 
 
-class Asked(NamedTuple):
-    """A field of the form; ``needed``: without it there is no entry in the registry."""
+class MetadataField(NamedTuple):
+    """A field of the form; ``needed``: a registry entry requires it."""
 
     name: str
     label: str
@@ -39,16 +39,16 @@ class Asked(NamedTuple):
     needed: bool
 
     def pairs(self, text: str) -> list[tuple[str, str]]:
-        """What can be chosen, and what stands there although it cannot be any more."""
+        """Return the choices, and the present value although it may no longer be one of them."""
         texts = [*self.options, *({text} - {"", *self.options})]
-        return [("", "not said"), *((one, one) for one in texts)]
+        return [("", "not specified"), *((one, one) for one in texts)]
 
 
 class Section(NamedTuple):
-    """Fields that belong together."""
+    """A group of fields."""
 
     title: str
-    fields: Sequence[Asked]
+    fields: Sequence[MetadataField]
 
 
 def _sections() -> list[Section]:
@@ -61,25 +61,28 @@ def _sections() -> list[Section]:
         "How it was made": ImplementationFields,
         "The entry": AdministrativeFields,
     }
-    stated = MetadataModel.model_json_schema()["properties"]
-    named = {title: list(model.model_fields) for title, model in groups.items()}
-    rest = [name for name in stated if not any(name in names for names in named.values())]
-    named["The entry"] += rest
-    return [Section(title, [_asked(name, stated[name]) for name in names]) for title, names in named.items()]
+    properties = MetadataModel.model_json_schema()["properties"]
+    sections = {title: list(model.model_fields) for title, model in groups.items()}
+    rest = [name for name in properties if not any(name in names for names in sections.values())]
+    sections["The entry"] += rest
+    return [
+        Section(title, [_field_of_schema(name, properties[name]) for name in names])
+        for title, names in sections.items()
+    ]
 
 
-def _asked(name: str, stated: Mapping[str, Any]) -> Asked:
-    (given,) = [one for one in stated["anyOf"] if one["type"] != "null"]
-    kind: Kind = "prose" if given.get("maxLength", 0) >= _LONG else "line"
-    if "enum" in given:
+def _field_of_schema(name: str, schema: Mapping[str, Any]) -> MetadataField:
+    (value_schema,) = [one for one in schema["anyOf"] if one["type"] != "null"]
+    kind: Kind = "prose" if value_schema.get("maxLength", 0) >= _LONG else "line"
+    if "enum" in value_schema:
         kind = "choice"
-    elif given["type"] == "array":
+    elif value_schema["type"] == "array":
         kind = "lines"
-    elif given.get("format") == "date":
+    elif value_schema.get("format") == "date":
         kind = "day"
     own = Basic.model_fields.get(name)
     needed = own is not None and own.is_required()
-    return Asked(name, in_words(name), stated["description"], kind, given.get("enum", ()), needed)
+    return MetadataField(name, in_words(name), schema["description"], kind, value_schema.get("enum", ()), needed)
 
 
 SECTIONS = _sections()
@@ -87,7 +90,7 @@ _FIELDS = {asked.name: asked for section in SECTIONS for asked in section.fields
 
 
 def typed(metadata: Metadata) -> dict[str, str]:
-    """Each field as a browser sends it when nothing was typed: lists by lines, without surrounding blanks."""
+    """Return each field as a browser sends it when nothing was edited: lists as lines, without surrounding blanks."""
     return {name: _typed(metadata.get(name, "")) for name in _FIELDS}
 
 
@@ -97,16 +100,16 @@ def _typed(value: str | list[str]) -> str:
 
 
 def digests(texts: Mapping[str, str]) -> dict[str, str]:
-    """By which each text is known again; none of an empty one."""
+    """Return the digests that identify the texts; an empty text has none."""
     return {name: text and hashlib.sha256(text.encode()).hexdigest()[:32] for name, text in texts.items()}
 
 
 class Edit(NamedTuple):
-    """What somebody typed into which form.
+    """The edited texts of a form, and the state that it was opened with.
 
     Attributes:
         texts: of all fields, as typed.
-        before: digests of what stood there.
+        before: digests of the texts before the edit.
     """
 
     texts: Mapping[str, str]
@@ -114,24 +117,24 @@ class Edit(NamedTuple):
 
     @classmethod
     def none(cls, present: Mapping[str, str]) -> "Edit":
-        """A form in which nobody has typed yet."""
+        """Return a form without edits."""
         return cls(present, digests(present))
 
     def over(self, present: Mapping[str, str]) -> "Edit":
-        """The same changes to what is there now."""
+        """Return the same edits over the present texts."""
         return Edit({**present, **{name: self.texts[name] for name in self.changed()}}, digests(present))
 
     def changed(self) -> list[str]:
-        """The names of the fields that do not say any more what they said."""
+        """Return the names of the edited fields."""
         now = digests(self.texts)
         return [name for name in _FIELDS if now[name] != self.before[name]]
 
     def patch(self) -> dict[str, str | list[str] | None]:
-        """What is asked of ``/v1``: what is empty goes."""
-        return {name: _stated(_FIELDS[name], self.texts[name]) for name in self.changed()}
+        """Return the merge patch for ``/v1``: an emptied field becomes null."""
+        return {name: _patch_value(_FIELDS[name], self.texts[name]) for name in self.changed()}
 
-    def overtaken(self, present: Mapping[str, str]) -> list[str]:
-        """The names of those that somebody else changed meanwhile, to something else than this does."""
+    def conflicting(self, present: Mapping[str, str]) -> list[str]:
+        """Return the names of fields that another user has changed meanwhile, to another text than this edit does."""
         there = digests(present)
         return [
             name for name in self.changed() if there[name] != self.before[name] and present[name] != self.texts[name]
@@ -139,17 +142,17 @@ class Edit(NamedTuple):
 
 
 def edit_of(text: Callable[[str], str]) -> Edit:
-    """What was sent: ``text`` gives a field's text."""
+    """Read a sent form: ``text`` returns a field's text."""
     return Edit({name: _typed(text(name)) for name in _FIELDS}, {name: text(f"was-{name}") for name in _FIELDS})
 
 
-def _stated(asked: Asked, text: str) -> str | list[str] | None:
+def _patch_value(field: MetadataField, text: str) -> str | list[str] | None:
     if not text:
         return None
-    return [line.strip() for line in text.split("\n") if line.strip()] if asked.kind == "lines" else text
+    return [line.strip() for line in text.split("\n") if line.strip()] if field.kind == "lines" else text
 
 
 def field_of(pointer: str) -> str:
-    """The field that a place in the question comes from; empty where it is of the whole."""
+    """Return the form field of a request's pointer; empty where the pointer is of the whole request."""
     name = [*pointer.split("/"), "", "", ""][2]
     return name if name in _FIELDS else ""

@@ -1,4 +1,4 @@
-"""What people say of an account or a release: read, edited, and seen as an entry of the public registry."""
+"""Pages of metadata of accounts and releases: show, edit, and preview as a registry entry."""
 
 import json
 from collections.abc import Mapping
@@ -18,56 +18,57 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 ReleaseStep = Annotated[str, Path()]
 _OVERTAKEN = (
-    "Somebody changed this after the page was opened. Nothing is saved yet: what you typed stands here, and sending it"
-    " again puts it in the place of: "
+    "Another user changed these fields after the page was opened. Nothing is saved yet. Your text is kept"
+    " below; sending it"
+    ' again replaces: "'
 )
 _EMPTIED = "(nothing)"
 
 
 @router.get("/description")
 async def show_of_account(account: AccountStep, visit: SignedIn) -> Response:
-    """The account's."""
-    return await _shown(visit, account, None)
+    """Render the metadata of an account."""
+    return await _render(visit, account, None)
 
 
 @router.post("/description")
 async def describe_account(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change it."""
-    return await _described(visit, account, None, form)
+    """Change the metadata of an account."""
+    return await _describe(visit, account, None, form)
 
 
 @router.get("/releases/{release}/description")
 async def show_of_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """A release's own."""
-    return await _shown(visit, account, release)
+    """Render the metadata of a release."""
+    return await _render(visit, account, release)
 
 
 @router.post("/releases/{release}/description")
 async def describe_release(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change it."""
-    return await _described(visit, account, release, form)
+    """Change the metadata of a release."""
+    return await _describe(visit, account, release, form)
 
 
 def _path(account: str, release: str | None) -> str:
     return address("accounts", account, *(() if release is None else ("releases", release)))
 
 
-async def _described(visit: Visit, account: str, release: str | None, form: Form) -> Response:
+async def _describe(visit: Visit, account: str, release: str | None, form: Form) -> Response:
     edit, path = edit_of(lambda name: text_of(form, name)), _path(account, release)
     present = typed((await get(visit, path))["metadata"])
-    overtaken = edit.overtaken(present)
-    if overtaken:
-        faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in overtaken}
-        return await _shown(visit, account, release, edit.over(present), faults, status=409)
+    conflicting = edit.conflicting(present)
+    if conflicting:
+        faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in conflicting}
+        return await _render(visit, account, release, edit.over(present), faults, status=409)
     try:
         await send(visit, "PATCH", path, {"metadata": edit.patch()}, once=text_of(form, "once"))
     except Refused as refused:
         faults = {field_of(pointer): detail for pointer, detail in refused.faults.items()}
-        return await _shown(visit, account, release, edit, faults, refused.problem, status=refused.status)
+        return await _render(visit, account, release, edit, faults, refused.problem, status=refused.status)
     return RedirectResponse(f"{visit.request.url.path}?done=described", 303)
 
 
-async def _shown(
+async def _render(
     visit: Visit,
     account: str,
     release: str | None,
@@ -79,13 +80,13 @@ async def _shown(
 ) -> Response:
     path = _path(account, release)
     owner = await get(visit, address("accounts", account))
-    found = owner if release is None else await get(visit, path)
-    edit = edit or Edit.none(typed(found["metadata"]))
+    subject = owner if release is None else await get(visit, path)
+    edit = edit or Edit.none(typed(subject["metadata"]))
     entry = await ask(visit.request, visit.session.key, "GET", f"{path}/registry-entry", headers=_AS_FILE)
     least: Role = "steward" if release is None else "pipeline"
     shown = {
         "account": owner,
-        "release": None if release is None else found,
+        "release": None if release is None else subject,
         "at": visit.request.url.path.removesuffix("/description"),
         "sections": SECTIONS,
         "texts": edit.texts,

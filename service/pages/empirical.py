@@ -1,4 +1,4 @@
-"""Empirical privacy loss of an uploaded column of residuals. What is uploaded is asked about, and then forgotten."""
+"""Page of empirical privacy loss of uploaded residuals. The upload is used for one answer and never stored."""
 
 import base64
 import json
@@ -21,25 +21,25 @@ _OF_NOISE = _SETTING | {"shift": "1", "confidence": "0.95"}
 _OF_RUNS = {"runs_confidence": "0.95", "delta": "0"}
 _RUNS = ("outputs", "neighbouring_outputs")
 _WHOLE = ("bootstrap", "shift")
-_MOST_PLACES = 200  # of the curve as a table
+_MOST_PLACES = 200  # rows of the curve's table
 
 
 @router.get("/empirical")
 async def start(visit: SignedIn) -> Response:
-    """The forms, with the usual parameters."""
+    """Render the forms with the default parameters."""
     if not may(visit.session.role, "steward"):
-        raise Forbidden("expected a key with the role steward: what is shown here is not protected")
+        raise Forbidden("expected a key with the role steward: the figures of this page are not protected")
     return _show(visit, {})
 
 
 @router.post("/empirical/noise")
 async def measure(visit: SignedIn, sent: SentForm) -> Response:
-    """What residuals show: the published estimate with the certified lower bound beside it, and the picture."""
+    """Render the loss that residuals show: the published estimate, the certified lower bound, and the picture."""
     typed = {name: text_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
     columns = await _columns(sent, ("residuals", "counts"), faults)
     if "residuals" not in columns:
-        faults.setdefault("residuals", "expected a file or pasted text, one number a line")
+        faults.setdefault("residuals", "expected a file or pasted text, one number per line")
     if faults:
         return _show(visit, typed, faults=faults, status=422)
     question = {**columns, **{name: _read(name, typed[name]) for name in _SETTING}}
@@ -48,7 +48,7 @@ async def measure(visit: SignedIn, sent: SentForm) -> Response:
     bound = await _answer(visit, "lower-bound", bounding | {"confidence": typed["confidence"]}, faults)
     if estimate is None or bound is None:
         return _show(visit, typed, faults=faults, status=422)
-    # Drawn without replicates: those of a second request would be others than the ones that are shown.
+    # Drawn without replicates: a second request would draw others than those that are shown.
     picture = await _picture(visit, question | {"bootstrap": 0})
     curve = estimate["curve"][:: -(-len(estimate["curve"]) // _MOST_PLACES)]
     return _show(
@@ -63,13 +63,13 @@ async def measure(visit: SignedIn, sent: SentForm) -> Response:
 
 @router.post("/empirical/runs")
 async def compare(visit: SignedIn, sent: SentForm) -> Response:
-    """What the outputs of runs on two neighbouring inputs prove: a certified lower bound."""
+    """Render the lower bound that the outputs of runs on two neighbouring inputs prove."""
     typed = {name: text_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}
     columns = await _columns(sent, _RUNS, faults)
     for name in _RUNS:
         if name not in columns:
-            faults.setdefault(name, "expected a file, one number a line")
+            faults.setdefault(name, "expected a file, one number per line")
     if faults:
         return _show(visit, typed, faults=faults, status=422)
     question = {**columns, "confidence": typed["runs_confidence"], "delta": typed["delta"]}
@@ -80,7 +80,7 @@ async def compare(visit: SignedIn, sent: SentForm) -> Response:
 
 
 def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown: Any) -> Response:
-    """The page. Of what was sent only the parameters come back."""
+    """Render the page. Only the parameters of the request are shown again."""
     context: dict[str, Any] = {
         "typed": {**_OF_NOISE, **_OF_RUNS, **typed},
         "most_numbers": MOST_NUMBERS,
@@ -97,8 +97,8 @@ def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown:
 
 
 async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
-    """The numbers of files, or of texts that were pasted in their place, where there is either."""
-    found: dict[str, Any] = {}
+    """Return the numbers of uploaded files or pasted texts, by name; a name without either is left out."""
+    columns: dict[str, Any] = {}
     for name in names:
         parts = [part for part in (sent.files.get(name), text_of(sent, f"{name}_pasted").encode()) if part]
         try:
@@ -108,19 +108,19 @@ async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> 
         except InvalidInput as error:
             faults[name] = error.faults[0].detail
         else:
-            found |= {name: numbers} if numbers else {}
-    return found
+            columns |= {name: numbers} if numbers else {}
+    return columns
 
 
 def _read(name: str, text: str) -> str | int:
-    """A parameter as it is sent; what is no whole number ``/v1`` refuses at its place."""
+    """Return a parameter as ``/v1`` expects it; ``/v1`` refuses a text that is no whole number at its place."""
     return int(text) if name in _WHOLE and text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
 async def _answer(
     visit: Visit, what: str, question: Mapping[str, Any], faults: dict[str, str], names: Mapping[str, str] | None = None
 ) -> dict[str, Any] | None:
-    """An answer; None where something in the form has no meaning, which ``faults`` then says by field."""
+    """Return an answer of ``/v1``; None where the form is invalid, with the reasons by field in ``faults``."""
     try:
         answer: dict[str, Any] = await send(visit, "POST", address("empirical", what), question)
     except Refused as refused:
@@ -135,7 +135,7 @@ async def _answer(
 
 
 async def _picture(visit: Visit, question: Mapping[str, Any]) -> str:
-    """The picture, within the page: nothing is kept from which it could be drawn when it is asked for later."""
+    """Return the picture as part of the page: nothing is stored from which a later request could draw it."""
     answer = await ask(
         visit.request,
         visit.session.key,

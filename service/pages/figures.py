@@ -1,4 +1,4 @@
-"""How figures are written: what bounds from above is rounded up, what bounds from below is rounded down."""
+"""Formatting of figures: upper bounds are rounded up, lower bounds are rounded down."""
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
@@ -14,18 +14,18 @@ _RELATIONS = {"add_remove": "adding or removing one record", "replace_one": "rep
 _SYMBOLS = {"pure": "ε", "zcdp": "ρ", "rdp": "ε", "approximate": "ε"}
 
 
-_MOST_FITTING = 10**6  # no more are counted
+_MOST_FITTING = 10**6  # the largest number that is shown
 
 
 class Usage(NamedTuple):
-    """How much of a budget is gone, spent or held.
+    """The used part of a budget: spent or held.
 
     Attributes:
         symbol: of the loss that the budget caps.
         cap: as it was stated.
-        used: at least what is gone.
-        left: at most what is left.
-        percent: of the cap that is gone, rounded up to a tenth; at most 100.
+        used: the used loss, rounded up.
+        left: the remaining loss, rounded down.
+        percent: the used share of the cap, rounded up to a tenth; at most 100.
     """
 
     symbol: str
@@ -36,25 +36,25 @@ class Usage(NamedTuple):
 
 
 def usage(account: dict[str, Any]) -> Usage:
-    """How much of an account's budget is gone: exactly where that is given, else at least."""
+    """Return the used part of an account's budget: exact where the answer is, else rounded up."""
     budget, name = account["budget"], "rho" if account["budget"]["definition"] == "zcdp" else "epsilon"
-    cap, left = Fraction(budget[name]), Fraction(repr(account["remaining"][name]))
-    used = cap - left
+    cap, remaining = Fraction(budget[name]), Fraction(repr(account["remaining"][name]))
+    used = cap - remaining
     if account["counted_exact"] is not None:
         used = Fraction(account["counted_exact"])
-        left = max(cap - used, Fraction(0))
+        remaining = max(cap - used, Fraction(0))
     share = 100 * used / cap if cap else Fraction(0)
     tenths = min(1000, -(-share.numerator * 10 // share.denominator))
-    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, left, f"{tenths / 10:g}")
+    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, remaining, f"{tenths / 10:g}")
 
 
 class Growth(NamedTuple):
-    """How the figure of an (epsilon, delta) budget grows, by what still fits.
+    """Growth of the figure of an (epsilon, delta) budget, in further releases that fit.
 
     Attributes:
-        fitting: how many more releases with the mean loss of those counted fit, in words.
-        one: whether they are spoken of as one.
-        slower: they are more than there would be room for if each made the figure grow as those before did.
+        fitting: the number of further releases with the mean loss of the counted ones that fit, in words.
+        one: their number is singular.
+        slower: more of them fit than if each raised the figure as much as the earlier ones did.
     """
 
     fitting: str
@@ -63,18 +63,18 @@ class Growth(NamedTuple):
 
 
 def growth(account: dict[str, Any], balance: dict[str, Any]) -> Growth | None:
-    """How the figure of an account's budget grows; None where it does so evenly, or both were not read as one."""
-    more, counted = balance["equal_more"], balance["releases"]
+    """Return the growth of an account's figure; None where it is linear, or the two answers are of different states."""
+    more, releases = balance["equal_more"], balance["releases"]
     if more is None or account["head"] != balance["head"]:
         return None
     words = {0: "not one more", 1: "one more", _MOST_FITTING: "at least a million more"}
     used = usage(account)
-    evenly = counted * (Fraction(used.cap) / used.used - 1) if used.used else None
+    evenly = releases * (Fraction(used.cap) / used.used - 1) if used.used else None
     return Growth(words.get(more, f"{more} more"), more < 2, evenly is not None and more > evenly)
 
 
 def budget_text(budget: dict[str, Any]) -> str:
-    """A budget in words."""
+    """Return a budget in words."""
     match budget:
         case {"definition": "zcdp", "rho": rho}:
             text = f"ρ = {rho}"
@@ -90,7 +90,7 @@ def budget_text(budget: dict[str, Any]) -> str:
 
 
 def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
-    """The share of a budget's cap that a guarantee takes, in percent, where losses add up in the budget's notion."""
+    """Return the percentage of a budget's cap that a guarantee takes, where losses of the budget's notion add up."""
     match budget["definition"]:
         case "zcdp":
             figure, cap = rho_of(cost), Fraction(budget["rho"])
@@ -102,12 +102,12 @@ def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
 
 
 def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
-    """The pure epsilon of a guarantee, exactly where that is given; None: infinite."""
+    """Return the pure epsilon of a guarantee, exact where it is given so; None: infinite."""
     return _exactly(cost["pure"], "epsilon")
 
 
 def rho_of(cost: dict[str, Any]) -> Fraction | None:
-    """The rho of a guarantee, likewise."""
+    """Return the rho of a guarantee, exact where it is given so; None: infinite."""
     return _exactly(cost["zcdp"], "rho")
 
 
@@ -118,25 +118,25 @@ def _exactly(figure: dict[str, Any] | None, name: str) -> Fraction | None:
 
 
 def relation_text(neighbouring: str) -> str:
-    """By what neighbouring tables differ."""
+    """Return the difference of neighbouring tables in words."""
     return _RELATIONS[neighbouring]
 
 
 def best_epsilon(cost: dict[str, Any]) -> dict[str, Any] | None:
-    """The least epsilon at the first delta of a guarantee, among all analyses."""
+    """Return the least epsilon at the first delta of a guarantee, among all analyses."""
     for best in cost["best"]:
-        found: dict[str, Any] | None = best["fixed"] or best["adaptive"]
-        return found
+        statement: dict[str, Any] | None = best["fixed"] or best["adaptive"]
+        return statement
     return None
 
 
 def up(value: float | Fraction | None, digits: int = 4) -> str:
-    """A figure that bounds from above; infinite where there is none."""
+    """Return the text of an upper bound, rounded up; None means infinite."""
     return "infinite" if value is None else _rounded(value, digits, ROUND_CEILING)
 
 
 def down(value: float | Fraction | None, digits: int = 4) -> str:
-    """A figure that bounds from below."""
+    """Return the text of a lower bound, rounded down."""
     return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
 
 
@@ -149,10 +149,10 @@ def _rounded(value: float | Fraction, digits: int, rounding: str) -> str:
 
 
 def moment(text: str) -> str:
-    """A moment of the ledger, to the second, in UTC."""
+    """Return a time of the ledger to the second, in UTC."""
     return text[:19].replace("T", " ") + " UTC"
 
 
 def in_words(name: str) -> str:
-    """A field of the contract as a label."""
+    """Return the label of a contract field."""
     return "URL slug" if name == "url_slug" else name.replace("_", " ").capitalize()

@@ -1,8 +1,8 @@
-"""Forms: read whole, in memory, and only where they come from a page of ours.
+"""Reading of forms: in memory, and only from pages of this service.
 
-A client chooses what a form holds, so its fields are counted by their separators before any of it is parsed, and both
-encodings are taken apart by searches that the interpreter does at once. What is larger than a few fields is parsed in a
-thread. A form is worked on in a turn of the principal that is signed in.
+A client chooses the size of a form, so its fields are counted by their separators before any of it is parsed. Both
+encodings are parsed by searches in C, without long loops of Python. A form of more than a few fields is parsed in a
+thread. A form is processed in a turn of the signed-in principal.
 """
 
 import hmac
@@ -25,14 +25,14 @@ from service.pages.session import csrf_token
 
 URL_ENCODED = "application/x-www-form-urlencoded"
 LARGEST_TEXT = 1 << 21
-"""Bytes of a URL-encoded form, and of one text in a form with files: a description has 230,400 characters at most."""
-MOST_FIELDS = 1000  # the planner's 100 rows of six columns, its other fields, and some to spare
-_SMALL = 1 << 12  # bytes up to which a form is parsed at once: it takes a fraction of a millisecond
-_UNFOLDED = 32  # bytes of memory for a byte of a URL-encoded form, where every one is written as %41
+"""Bytes of a URL-encoded form, and of one text in a form with files: a description has at most 230,400 characters."""
+MOST_FIELDS = 1000  # the planner's 100 rows of six columns, its other fields, and a reserve
+_SMALL = 1 << 12  # bytes up to which a form is parsed on the event loop: it takes a fraction of a millisecond
+_UNFOLDED = 32  # bytes of memory per byte of a URL-encoded form, where every character is written as %41
 _STEP = 1 << 18  # bytes of a form that are searched at once
-_LONGEST_TYPE, _LONGEST_BOUNDARY, _LONGEST_HEAD = 300, 70, 1024  # bytes; of a boundary as RFC 2046 has it
-_ELSEWHERE = "the form was sent by another site"
-_STALE = "the form is not of who is signed in: open the page again and repeat"
+_LONGEST_TYPE, _LONGEST_BOUNDARY, _LONGEST_HEAD = 300, 70, 1024  # bytes; the boundary's limit is from RFC 2046
+_ELSEWHERE = "the form was sent by another site; open the page here and repeat"
+_STALE = "the form belongs to another session: open the page again and repeat"
 _QUOTED = rb'"((?:[^"\\]|\\.)*)"'
 _DISPOSITION = re.compile(
     rb"content-disposition: *form-data; *name=(?:" + _QUOTED + rb'|([^";]+))(; *filename=)?', re.IGNORECASE
@@ -41,11 +41,11 @@ _DISPOSITION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What was sent.
+    """The content of a form.
 
     Attributes:
-        texts: the texts of each name, in the order in which they came.
-        files: the content of the file of each name; never on a disk, as it may be true counts.
+        texts: the texts of each name, in the order of the form.
+        files: the content of the file of each name; never written to a disk, since it may be true counts.
     """
 
     texts: Mapping[str, list[str]] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class Form:
 
 
 async def _sent_form(visit: SignedIn) -> AsyncIterator[Form]:
-    """Read the form of somebody who is signed in, and hold a turn until the page is made.
+    """Read the form of a signed-in user, and hold a turn until the page is made.
 
-    Turns of pages are apart from those of ``/v1``, for which a page waits while it holds its own.
+    Turns of pages are separate from those of ``/v1``: a page holds its own turn while it waits for ``/v1``.
 
     Raises:
-        Forbidden: another site or another session sent it.
+        Forbidden: the form came from another site or another session.
     """
     check_origin(visit.request)
     body = await _whole(visit.request)
@@ -74,10 +74,12 @@ SentForm = Annotated[Form, Depends(_sent_form, scope="function")]
 
 
 def check_origin(request: Request) -> None:
-    """Refuse what another site makes a browser send. Browsers say which; what is none has no cookie to abuse.
+    """Refuse forms that another site makes a browser send; browsers state the site.
+
+    Requests without a session carry no cookie, so they need no CSRF check.
 
     Raises:
-        Forbidden: it comes from elsewhere.
+        Forbidden: the form came from another site.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site not in (None, "same-origin", "none"):
@@ -90,15 +92,15 @@ async def read_form(request: Request, most_fields: int) -> Form:
     """Read a form of either encoding.
 
     Raises:
-        InvalidInput: it is malformed, has too many fields, or does not come whole.
-        TooLarge, Unavailable: there is no room for what it unfolds to.
-        UnsupportedMediaType: it is no form.
+        InvalidInput: the form is malformed, has too many fields, or is incomplete.
+        TooLarge, Unavailable: there is not enough memory for its content.
+        UnsupportedMediaType: the body is not a form.
     """
     return await _parsed(request, await _whole(request), most_fields)
 
 
 def text_of(form: Form, name: str) -> str:
-    """A field's text without surrounding blanks; empty where there is none."""
+    """Return a field's text without surrounding blanks; empty where it is absent."""
     return form.texts.get(name, [""])[-1].strip()
 
 
@@ -107,17 +109,17 @@ async def _whole(request: Request) -> bytearray:
     try:
         async for part in request.stream():
             body += part
-    except ClientDisconnect:  # nobody hears the answer; it only keeps this from being logged as a failure of ours
+    except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
         raise InvalidInput.at("", "expected the whole form") from None
     return body
 
 
 async def _parsed(request: Request, body: bytearray, most_fields: int) -> Form:
-    given, kind = request.headers.get("content-type", ""), media_type(request.scope)
-    if len(given) > _LONGEST_TYPE:  # splitting it takes the square of its length
+    content_type, kind = request.headers.get("content-type", ""), media_type(request.scope)
+    if len(content_type) > _LONGEST_TYPE:  # splitting takes time quadratic in its length
         raise UnsupportedMediaType(f"expected a Content-Type of at most {_LONGEST_TYPE} characters")
-    options = parse_options_header(given)[1]
-    if options.get(b"charset", b"utf-8").lower() != b"utf-8":  # there are some in which text is no Unicode
+    options = parse_options_header(content_type)[1]
+    if options.get(b"charset", b"utf-8").lower() != b"utf-8":  # some charsets decode to text that is not valid Unicode
         raise UnsupportedMediaType("expected a form in UTF-8")
     if kind not in (URL_ENCODED, "multipart/form-data"):
         raise UnsupportedMediaType(f"expected a form, got {kind or 'no Content-Type'}")
@@ -145,10 +147,10 @@ def _of_pairs(body: bytearray, most_fields: int) -> Form:
 
 
 def _of_parts(body: bytearray, boundary: bytes, most_fields: int) -> Form:
-    """RFC 7578: parts between delimiters, of which the last one ends in two hyphens; nothing stands before the first.
+    """Parse a form of parts between delimiters (RFC 7578); the last delimiter ends in two hyphens.
 
     Raises:
-        InvalidInput: it is malformed.
+        InvalidInput: the form is malformed.
     """
     delimiter = b"\r\n--" + boundary
     if not 0 < len(boundary) <= _LONGEST_BOUNDARY or not body.startswith(delimiter[2:]):
@@ -176,22 +178,22 @@ def _of_parts(body: bytearray, boundary: bytes, most_fields: int) -> Form:
 
 
 def _places(body: bytearray, delimiter: bytes) -> Iterator[int]:
-    """Where a delimiter stands. Others have the interpreter between two steps of the search."""
+    """Yield the positions of a delimiter; the interpreter is released between two steps of the search."""
     begin = 0
     while begin < len(body):
-        found = body.find(delimiter, begin, begin + _STEP + len(delimiter))
-        if found >= 0:
-            yield found
-        begin = begin + _STEP if found < 0 else found + len(delimiter)
+        position = body.find(delimiter, begin, begin + _STEP + len(delimiter))
+        if position >= 0:
+            yield position
+        begin = begin + _STEP if position < 0 else position + len(delimiter)
 
 
 def _disposition(head: bytes) -> tuple[str, bool] | None:
-    """The name of a part and whether it is a file; None where its headers do not say."""
+    """Return the name of a part, and True where it is a file; None where its headers do not say."""
     first, *lines = head.split(b"\r\n")
-    found = [match for line in lines if (match := _DISPOSITION.match(line)) is not None]
-    if first or len(found) != 1:
+    matches = [match for line in lines if (match := _DISPOSITION.match(line)) is not None]
+    if first or len(matches) != 1:
         return None
-    quoted, token, is_file = found[0].groups()
+    quoted, token, is_file = matches[0].groups()
     return (token if quoted is None else quoted).decode(), is_file is not None
 
 
@@ -201,4 +203,4 @@ def _check_number(number: int, most: int) -> None:
 
 
 def _malformed() -> InvalidInput:
-    return InvalidInput.at("", "expected a form as a browser sends it, each of its parts with a name")
+    return InvalidInput.at("", "expected a form as a browser sends it, with a name for each part")

@@ -1,4 +1,4 @@
-"""The guide and the problems' pages: Markdown files of the repository, open without a key, rendered once."""
+"""The guide and the pages of problem types: Markdown files of the repository, open without a key, rendered once."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -17,25 +17,25 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/guide")
 def contents(request: Request) -> Response:
-    """What the guide has."""
+    """Render the guide's table of contents."""
     return _chapter(request, _INDEX)
 
 
 @router.get("/guide/{name}")
 def chapter(request: Request, name: str) -> Response:
-    """A page of the guide."""
+    """Render a page of the guide."""
     return _chapter(request, f"{_INDEX}/{name}")
 
 
 @router.get("/problems")
 def problems(request: Request) -> Response:
-    """All codes of problems."""
+    """Render the list of problem codes."""
     return page(request, "explanations.html", {"kinds": KINDS})
 
 
 @router.get("/problems/{code}")
 def problem(request: Request, code: str) -> Response:
-    """What a problem's type means, when it happens and what to do."""
+    """Render the page of a problem type: its meaning, its causes and the remedy."""
     kind = KINDS.get(code)
     if kind is None:
         raise NotFound("problem", code)
@@ -43,15 +43,15 @@ def problem(request: Request, code: str) -> Response:
 
 
 def _chapter(request: Request, address: str) -> Response:
-    listed = chapters()
-    if address not in listed:
+    pages = chapters()
+    if address not in pages:
         raise NotFound("page of the guide", address.rpartition("/")[2])
-    return page(request, "guide.html", {"document": listed[address], "chapters": listed})
+    return page(request, "guide.html", {"document": pages[address], "chapters": pages})
 
 
 @cache
 def chapters() -> Mapping[str, Document]:
-    """The guide's pages by address, in the order in which the first one links to them."""
+    """Return the guide's pages by address, in the order of the first page's links."""
     first = document("guide/index")
     linked = dict.fromkeys(link for link in first.links if link.startswith(f"{_INDEX}/"))
     return {_INDEX: first} | {link: document(link.removeprefix("/")) for link in linked}
@@ -59,10 +59,10 @@ def chapters() -> Mapping[str, Document]:
 
 @cache
 def document(name: str) -> Document:
-    """A file below ``web``, named without ``.md``."""
+    """Return a rendered file below ``web``, named without ``.md``."""
     return render((WEB / f"{name}.md").read_text("utf-8"), name.partition("/")[0], address_of)
 
 
 def address_of(name: str) -> str:
-    """A file's page."""
+    """Return the address of a file's page."""
     return _INDEX if name == "guide/index" else f"/{name}"

@@ -1,4 +1,4 @@
-"""Keys, for stewards: who has which and uses it, making one, rotating one, revoking one."""
+"""Page of keys, for stewards: list, create, rotate and revoke."""
 
 from typing import Annotated, Any
 
@@ -20,36 +20,36 @@ _NOTHING = {"name": "", "role": "pipeline", "accounts": "", "expires": ""}
 
 @router.get("")
 async def show_keys(visit: SignedIn) -> Response:
-    """The keys, oldest first."""
-    return await _shown(visit)
+    """Render the keys, oldest first."""
+    return await _render(visit)
 
 
 @router.post("")
 async def make_key(visit: SignedIn, form: SentForm) -> Response:
-    """Make a key and show it, this once; the same form sent again shows the same key."""
-    given = {name: text_of(form, name) for name in _NOTHING}
+    """Create a key and show it only this once; sending the same form again shows the same key."""
+    fields = {name: text_of(form, name) for name in _NOTHING}
     body = {
-        "name": given["name"],
-        "role": given["role"],
-        "accounts": given["accounts"].replace(",", " ").split() or None,
-        "expires_at": f"{given['expires']}T23:59:59Z" if given["expires"] else None,
+        "name": fields["name"],
+        "role": fields["role"],
+        "accounts": fields["accounts"].replace(",", " ").split() or None,
+        "expires_at": f"{fields['expires']}T23:59:59Z" if fields["expires"] else None,
     }
     try:
-        made = await send(visit, "POST", address("keys"), body, once=text_of(form, "once"))
+        created = await send(visit, "POST", address("keys"), body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, given, refused=refused)
-    return await _shown(visit, made=made)
+        return await _render(visit, fields, refused=refused)
+    return await _render(visit, made=created)
 
 
 @router.post("/{key}/rotate")
 async def rotate_key(key: Annotated[str, Path()], visit: SignedIn, form: SentForm) -> Response:
-    """Make the key that takes another's place, and show it, this once; the old one stays valid for a while."""
+    """Create the successor of a key and show it only this once; the old key stays valid for a while."""
     body = {"overlap": text_of(form, "overlap")}
     try:
-        made = await send(visit, "POST", address("keys", key, "rotate"), body, once=text_of(form, "once"))
+        created = await send(visit, "POST", address("keys", key, "rotate"), body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, refused=refused)
-    return await _shown(visit, made=made)
+        return await _render(visit, refused=refused)
+    return await _render(visit, made=created)
 
 
 @router.post("/{key}/revoke")
@@ -59,11 +59,11 @@ async def revoke_key(key: Annotated[str, Path()], visit: SignedIn, form: SentFor
     return RedirectResponse("/keys?done=revoked", 303)
 
 
-async def _shown(
+async def _render(
     visit: Visit, given: dict[str, str] | None = None, *, made: Any = None, refused: Refused | None = None
 ) -> Response:
-    asked = visit.request.query_params
-    found = await get(visit, address("keys"), {"limit": _ROWS, "cursor": asked.get("cursor")})
-    shown = {"keys": found["items"], "next_cursor": found["next_cursor"], "given": given or _NOTHING, "made": made}
-    context = shown | {"now": clock.now(), "done": asked.get("done"), "overlaps": _OVERLAPS} | refusal(refused)
+    parameters = visit.request.query_params
+    keys = await get(visit, address("keys"), {"limit": _ROWS, "cursor": parameters.get("cursor")})
+    shown = {"keys": keys["items"], "next_cursor": keys["next_cursor"], "given": given or _NOTHING, "made": made}
+    context = shown | {"now": clock.now(), "done": parameters.get("done"), "overlaps": _OVERLAPS} | refusal(refused)
     return page(visit.request, "keys.html", context, status=refused.status if refused else 200)

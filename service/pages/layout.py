@@ -1,4 +1,4 @@
-"""What all pages have in common: the templates' environment, the header, the navigation."""
+"""Common parts of all pages: the template environment, the header and the navigation."""
 
 import uuid
 from pathlib import Path
@@ -16,17 +16,17 @@ from service.pages.tables import stacked
 
 WEB = Path(__file__).parent.parent / "web"
 
-# No script, style or picture but our own files; nothing inline; forms go nowhere else; no frame around it.
+# Scripts, styles and pictures only from this service, nothing inline; forms only to this service; no frames.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
-    " frame-ancestors 'none'; base-uri 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action"
+    " 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-# Where a picture stands in the page itself, as it is of what must not be kept or would take as long again.
+# For pages with an embedded picture, which must not be stored or would take as long to make again.
 PICTURES_WITHIN = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 
 
 class Entry(NamedTuple):
-    """A link of the navigation; ``role`` is the lowest that it is shown to, None: everybody, signed in or not."""
+    """A link of the navigation; ``role`` is the lowest role that sees it, None: every visitor, signed in or not."""
 
     path: str
     label: str
@@ -51,7 +51,15 @@ def page(
     status: int = 200,
     policy: str = POLICY,
 ) -> HTMLResponse:
-    """A page: a template with what it shows. It is never kept by a cache, since the next visitor may be another."""
+    """Render a template as a page. It is never cached, since the next visitor may be another user.
+
+    Args:
+        request: the request.
+        template: the name of the template.
+        context: its variables.
+        status: the HTTP status.
+        policy: the Content-Security-Policy.
+    """
     session = session_of(request)
     role = None if session is None else session.role
     surroundings = {
@@ -64,25 +72,25 @@ def page(
         "problem": None,
     }
     text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
-    # Under no-referrer browsers would not say of a form which site it comes from.
+    # With no-referrer, browsers would not state the site that a form comes from.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
     return HTMLResponse(text, status, headers)
 
 
 def may(role: Role | None, least: Role) -> bool:
-    """Whether a role includes another. It decides what is shown; what is done ``/v1`` decides."""
+    """Return True where a role includes another. It controls what is shown; ``/v1`` controls what is allowed."""
     return role is not None and includes(role, least)
 
 
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(WEB / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "up": figures.up,
         "down": figures.down,
         "moment": figures.moment,
@@ -93,14 +101,14 @@ def _environment() -> Environment:
         "in_words": figures.in_words,
         "stacked": stacked,
     }
-    made.globals |= {
+    environment.globals |= {
         "may": may,
         "usage": figures.usage,
         "growth": figures.growth,
         "share_of": figures.share_of,
         "best_epsilon": figures.best_epsilon,
     }
-    return made
+    return environment
 
 
 _ENVIRONMENT = _environment()

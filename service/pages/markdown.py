@@ -1,6 +1,6 @@
-"""Markdown files of the repository as parts of pages: formulas as MathML, headings with anchors, no script or style.
+"""Rendering of the repository's Markdown files: formulas as MathML, headings with anchors, no script or style.
 
-The text is the service's own. HTML in it is not passed through, all the same.
+The text is the service's own. HTML in it is escaped all the same.
 """
 
 import re
@@ -26,13 +26,13 @@ _PRIMED = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0203[23];)</mi></msup>")
 _NAMED = re.compile(r"(<mi>(?:log|ln|sinh|cosh|tanh)</mi>)(?=<m(?:i|n|row|frac|sup|sub)\b)")
 _BARS = re.compile(r"<mo(?: stretchy=\"false\")?>(&#x0007C;|&#x02016;)</mo>")
 _INFINITY = re.compile(r"<mo>(&#x0221E;)</mo>")
-# A formula in a line, with the punctuation that it cannot be parted from.
+# An inline formula, with the punctuation that must stay on its line.
 _BOUND = re.compile(r"[(\[]*<span class=\"math inline\">.*?</span>[-.,;:)\]]*")
 _FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
 
 
 class Section(NamedTuple):
-    """A heading of the second or third level: the anchor, the text, and how deep it is."""
+    """A heading of the second or third level: its anchor, its text, and its level."""
 
     anchor: str
     title: str
@@ -40,13 +40,13 @@ class Section(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A file as a part of a page.
+    """A rendered file.
 
     Attributes:
         title: of its first heading, which is not in ``html``; empty where it has none.
-        html: all else.
+        html: the rest.
         sections: its headings in order.
-        links: the files that it links to, as addresses, in order.
+        links: the addresses of the files that it links to, in order.
     """
 
     title: str
@@ -56,12 +56,12 @@ class Document(NamedTuple):
 
 
 def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
-    """A file's text.
+    """Render a file's text.
 
     Args:
         text: Markdown, with tables and formulas between dollars.
-        folder: the file's own, which its links to other files start from.
-        address: of another file's page, from its path without ``.md``.
+        folder: the file's own folder, the base of its links to other files.
+        address: returns the address of another file's page, from its path without ``.md``.
     """
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     reader.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, renderer=_inline)
@@ -96,48 +96,48 @@ def _inline(latex: str, _: dict[str, Any]) -> str:
 
 
 def _mathml(latex: str, display: str) -> str:
-    """The converter's, but for four things that browsers would set badly.
+    """Return the converter's MathML with four corrections for browsers.
 
-    A prime is raised by its own shape: as a superscript of a superscript's size it vanishes. A function's name is a
-    little apart from an argument without parentheses. The bars of absolute values and norms, and infinity, are no
-    operators, with room on either side.
+    A prime is raised by its own shape: as a superscript at a superscript's size it vanishes. A function's name gets a
+    small space before an argument without parentheses. The bars of absolute values and norms, and infinity, are no
+    operators, which would have space on either side.
     """
-    made = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
-    made = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', made)
-    made = _INFINITY.sub(r"<mi>\1</mi>", made)
-    return _NAMED.sub(r'\1<mspace width="0.17em" />', made)
+    mathml = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
+    mathml = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', mathml)
+    mathml = _INFINITY.sub(r"<mi>\1</mi>", mathml)
+    return _NAMED.sub(r'\1<mspace width="0.17em" />', mathml)
 
 
 def _classes(state: StateCore) -> None:
-    """Columns are aligned by a class: a style in the page would be refused by its Content-Security-Policy."""
+    """Align columns by a class: a style attribute would be refused by the page's Content-Security-Policy."""
     for token in state.tokens:
         if token.attrs.pop("style", None) == "text-align:right":
             token.attrs["class"] = "number"
 
 
 def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
-    """Code that can be scrolled by the keyboard; the first word of its info says what it is."""
+    """Render code that can be scrolled by keyboard; the first word of its info string is its class."""
     kind = tokens[place].info.partition(" ")[0]
     return f'<pre class="{escape(kind)}" tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
 
 
 def _display(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
-    """Formulas on lines of their own: those with a wide space between them stand side by side only where there is room.
+    """Render display formulas: those with a wide space between them stand side by side only where they fit.
 
-    One formula too can be wider than a small screen.
+    A single formula can be wider than a small screen too.
     """
     formulas = [_mathml(latex, "block") for latex in tokens[place].content.strip().split(r"\qquad")]
     return f'<div class="math block" tabindex="0">{"".join(formulas)}</div>\n'
 
 
 def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], str]) -> list[str]:
-    """Links to other files become links to their pages."""
+    """Replace links to other files with links to their pages."""
     links = []
     for token in tokens:
         for child in token.children or ():
-            found = _FILE.fullmatch(str(child.attrs.get("href", "")))
-            if found:
-                link = address(normpath(f"{folder}/{found['path']}"))
-                child.attrs["href"] = link + (found["anchor"] or "")
+            match = _FILE.fullmatch(str(child.attrs.get("href", "")))
+            if match:
+                link = address(normpath(f"{folder}/{match['path']}"))
+                child.attrs["href"] = link + (match["anchor"] or "")
                 links.append(link)
     return links

@@ -1,4 +1,4 @@
-"""What is open without a key beside the guide: the interactive documentation, static files."""
+"""Pages that are open without a key beside the guide: the interactive documentation and static files."""
 
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, HTMLResponse, Response
@@ -11,19 +11,19 @@ static = StaticFiles(directory=WEB / "static")
 
 # Swagger UI sets styles on its elements, and its pictures are in its style sheet.
 _DOCS_POLICY = (
-    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; form-action 'none';"
-    " frame-ancestors 'none'; base-uri 'none'"
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; form-action 'none'; frame-ancestors"
+    " 'none'; base-uri 'none'"
 )
 
 
 @router.get("/favicon.ico")
 def icon() -> Response:
-    """The icon where browsers look for it of their own accord: beside what is no page, such as a file or a picture."""
+    """Send the icon at the address where browsers look for it beside a file or a picture."""
     return FileResponse(WEB / "static" / "icon.svg", media_type="image/svg+xml")
 
 
 @router.get("/docs")
 def docs() -> Response:
-    """Swagger UI, served from the package: agency networks reach no other host."""
+    """Render Swagger UI, served from this package: agency networks reach no other host."""
     text = (WEB / "docs.html").read_text("utf-8")
     return HTMLResponse(text, headers={"Content-Security-Policy": _DOCS_POLICY})

@@ -1,4 +1,4 @@
-"""Opening an account, for stewards."""
+"""Page for opening an account, for stewards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
 from service.pages.calls import Refused, SignedIn, Visit, address, send
-from service.pages.caps import budget_of, refused_at, spare
+from service.pages.caps import budget_of, refused_at, unused_figures
 from service.pages.forms import SentForm, text_of
 from service.pages.layout import may, page
 
@@ -30,29 +30,29 @@ _NOTHING = {
 
 @router.get("")
 async def show_form(visit: SignedIn) -> Response:
-    """An empty form; ``parent`` is what the account is to be under."""
-    return _shown(visit, _NOTHING | {"parent": visit.request.query_params.get("parent", "")})
+    """Render an empty form; ``parent`` is the parent account."""
+    return _render(visit, _NOTHING | {"parent": visit.request.query_params.get("parent", "")})
 
 
 @router.post("")
 async def open_account(visit: SignedIn, form: SentForm) -> Response:
-    """Open it, once however often the form is sent, and show it."""
+    """Open the account, once however often the form is sent, and show it."""
     typed = {name: text_of(form, name) for name in _NOTHING}
-    faults = spare(typed)
+    faults = unused_figures(typed)
     if faults:
-        return _shown(visit, typed, {"faults": faults}, 422)
+        return _render(visit, typed, {"faults": faults}, 422)
     body = {name: typed[name] for name in ("name", "unit", "neighbouring", "description")}
     optional = {name: typed[name] or None for name in ("parent", "approval_above")}
     request = {**body, **optional, "budget": budget_of(typed)}
     try:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))
     except Refused as refused:
-        found = refused_at(typed["definition"], typed, refused.faults)
-        return _shown(visit, typed, found | {"problem": refused.problem}, refused.status)
+        context = refused_at(typed["definition"], typed, refused.faults)
+        return _render(visit, typed, context | {"problem": refused.problem}, refused.status)
     return RedirectResponse(f"/accounts/{typed['name']}?done=opened", 303)
 
 
-def _shown(
+def _render(
     visit: Visit, typed: dict[str, str], refused: Mapping[str, Any] | None = None, status: int = 200
 ) -> Response:
     shown: dict[str, Any] = {"typed": typed, "faults": {}, "may_open": may(visit.session.role, "steward")}

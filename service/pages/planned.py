@@ -1,4 +1,4 @@
-"""What the planner shows: proposals beside each other, as texts for a template. Pure."""
+"""View of the planner: proposals side by side, as texts for a template. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ def _cap_of(budget: Mapping[str, Any]) -> Fraction:
 
 
 class Charge(NamedTuple):
-    """What an account counts more once a plan is registered; ``nats`` is None where that is infinite."""
+    """The loss that a plan adds to an account; ``nats`` is None where it is infinite."""
 
     nats: Fraction | None
 
 
 def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
-    """What a plan adds in the account's definition; None where only the admission of an (epsilon, delta) account knows.
+    """Return the loss that a plan adds in the account's definition; None where only a dry run knows.
 
-    In other definitions that is the plan's own loss. An (epsilon, delta) account counts an epsilon of all its releases
-    together, which no analysis of one plan gives: the rehearsal says by how much it would grow, or nobody.
+    In most definitions that is the plan's own loss. An (epsilon, delta) account counts an epsilon of all its releases
+    together, which no analysis of one plan gives: the dry run returns its growth, if the key may ask.
     """
     cost, rehearsal = dict(proposal.cost), proposal.rehearsal
     match account["budget"]["definition"]:
@@ -42,7 +42,7 @@ def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
 
 
 def _own_failure(rehearsal: Mapping[str, Any], account: str) -> Mapping[str, Any] | None:
-    """By how much a plan is too large for the account itself, where it is."""
+    """Return the failure of a plan at the account itself, where it is too large."""
     failures = rehearsal.get("failures", ())
     return next((one for one in failures if one["account"] == account and one["cap"] in ("epsilon", "rho")), None)
 
@@ -56,7 +56,7 @@ def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
 
 
 def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The proposals beside each other, the one that is charged least marked where there is one and all are known."""
+    """Return the proposals side by side; the cheapest is marked where there is one and all costs are known."""
     shown = [_side(proposal, account) for proposal in proposals]
     charges = [side["charge"] for side in shown]
     finite = [charge.nats for charge in charges if charge is not None and charge.nats is not None]
@@ -80,7 +80,7 @@ def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Whether it fits, what is left then, and what would make it fit."""
+    """Return if a plan fits, the remaining budget, and the change that would make it fit."""
     unknown: dict[str, Any] = {"fits": None, "left": None, "failures": [], "multiplier": None, "refusal": None}
     if rehearsal is None:
         return unknown
@@ -100,15 +100,15 @@ def _percent(part: Fraction, whole: Fraction) -> str | None:
 
 
 def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
-    """The tables, each with the noise that either mechanism gives it.
+    """Return the tables, each with its noise by either mechanism.
 
-    Shares are of the tables of one request, so they are shown where one asked for all.
+    Shares are relative to the tables of one request, so they are shown only where one request has all tables.
     """
-    found = [_by_row(proposal) for proposal in proposals]
+    by_row = [_by_row(proposal) for proposal in proposals]
     whole = all(len(proposal.asked) == 1 for proposal in proposals)
     rows = []
-    for row in sorted(found[0]):
-        queries = [one[row] for one in found]
+    for row in sorted(by_row[0]):
+        queries = [one[row] for one in by_row]
         rows.append(
             {
                 "name": queries[0]["name"],
@@ -122,7 +122,7 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
 
 
 def _noise(query: Mapping[str, Any], whole: bool) -> dict[str, str | None]:
-    """The parameter as it is registered, and the part of the cost that it takes."""
+    """Return the parameter as it is registered, and its share of the cost."""
     mechanism = query["mechanism"]
     name, symbol = ("scale", "b") if mechanism["type"] == "geometric" else ("sigma_squared", "σ²")
     share = f"{down(100 * query['share'], 3)} %" if whole else None
@@ -130,7 +130,7 @@ def _noise(query: Mapping[str, Any], whole: bool) -> dict[str, str | None]:
 
 
 def level_rows(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
-    """SafeTab's levels, each with what it costs by either mechanism."""
+    """Return SafeTab's levels, each with its cost by either mechanism."""
     answers = [proposal.answers[0]["levels"] for proposal in proposals]
     return [{"name": level[0]["name"], "moe": level[0]["moe"], "sides": level} for level in zip(*answers, strict=True)]
 

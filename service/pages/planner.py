@@ -1,4 +1,4 @@
-"""The planner: margins of error in; plans, their costs and whether they fit out; registered by a button."""
+"""Routes of the planner: from margins of error to plans with their costs, and registration by a button."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,26 +30,24 @@ from service.pages.planning import (
 )
 from service.pages.proposals import (
     Account,
-    Wrong,
+    FormFaults,
     ask_plan,
-    choose,
     delta_of,
     faults_of,
+    open_account_named,
     open_accounts,
     propose,
 )
 
 router = APIRouter(include_in_schema=False)
 
-_CHANGED = (
-    "The form says something else than when the plan was worked out. Nothing was registered: this is the new plan."
-)
+_CHANGED = "The form has changed since the plan was computed. Nothing was registered: this is the new plan."
 _NO_ACCOUNT = "expected one of the accounts in the list"
-_NO_BUTTON = "expected what a button of the page sends"
+_NO_BUTTON = "expected the value of a button of the page"
 
 
-class _Desk(NamedTuple):
-    """What a visitor works on: a form, and the account that it names if there is one."""
+class _PlannerVisit(NamedTuple):
+    """A visitor's form, and the account that it names, if any."""
 
     visit: Visit
     form: Form
@@ -57,32 +55,32 @@ class _Desk(NamedTuple):
 
     def account(self) -> Account:
         if self.chosen is None:
-            raise Wrong({"account": _NO_ACCOUNT})
+            raise FormFaults({"account": _NO_ACCOUNT})
         return self.chosen
 
 
 @router.get("/plan")
 async def start(visit: SignedIn) -> Response:
-    """A form to begin with."""
+    """Render an empty form."""
     query = visit.request.query_params
     form = empty_form(_kind(query.get("kind", "tables")), query.get("account", ""))
-    chosen = await choose(visit, form["account"])
-    return await _show(_Desk(visit, form, chosen))
+    chosen = await open_account_named(visit, form["account"])
+    return await _show(_PlannerVisit(visit, form, chosen))
 
 
 @router.get("/plan/account")
 async def show_account(visit: SignedIn) -> Response:
-    """An account's definition and what is left of it: a piece of the page, for its script."""
-    chosen = await choose(visit, visit.request.query_params.get("account", ""))
+    """Render an account's definition and remaining budget: a fragment for the page's script."""
+    chosen = await open_account_named(visit, visit.request.query_params.get("account", ""))
     return page(visit.request, "plan-account.html", {"chosen": chosen})
 
 
 @router.post("/plan")
 async def act(visit: SignedIn, sent: SentForm) -> Response:
-    """Whatever a button of the form asks for."""
+    """Carry out the action of the pressed button."""
     form = form_of(_kind(text_of(sent, "kind")), lambda name: sent.texts.get(name, []))
-    chosen = await choose(visit, form["account"])
-    desk = _Desk(visit, form, chosen)
+    chosen = await open_account_named(visit, form["account"])
+    desk = _PlannerVisit(visit, form, chosen)
     action, _, which = text_of(sent, "do").partition("-")
     try:
         match action:
@@ -100,7 +98,7 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
                 return await _register(desk, _mechanism(which), text_of(sent, "once"), text_of(sent, f"shown-{which}"))
             case _:
                 raise InvalidInput.at("/do", _NO_BUTTON)
-    except Wrong as wrong:
+    except FormFaults as wrong:
         return await _show(desk, status=422, faults=wrong.faults)
 
 
@@ -116,8 +114,8 @@ def _mechanism(text: str) -> Mechanism:
     return text
 
 
-async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
-    """The page, with as much of a result as there is."""
+async def _show(desk: _PlannerVisit, *, status: int = 200, **shown: Any) -> Response:
+    """Render the page with the results so far."""
     context: dict[str, Any] = {
         "form": desk.form,
         "columns": COLUMNS[desk.form.kind],
@@ -136,29 +134,29 @@ async def _show(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
     return page(desk.visit.request, "plan.html", context, status=status)
 
 
-async def _show_plans(desk: _Desk, *, status: int = 200, **shown: Any) -> Response:
-    """The page with a plan of each mechanism."""
+async def _show_plans(desk: _PlannerVisit, *, status: int = 200, **shown: Any) -> Response:
+    """Render the page with a plan of each mechanism."""
     account = desk.account()
     proposals = [await propose(desk.visit, desk.form, account, mechanism) for mechanism in MECHANISMS]
-    found: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(desk.form, account)}
+    context: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(desk.form, account)}
     if desk.form.kind == "tables":
-        found["noise"] = noise_rows(desk.form, proposals)
+        context["noise"] = noise_rows(desk.form, proposals)
     else:
-        found["levels"] = level_rows(proposals)
-        found["analyses"] = [proposal.answers[0]["analyses"] for proposal in proposals]
-    return await _show(desk, status=status, **found, **shown)
+        context["levels"] = level_rows(proposals)
+        context["analyses"] = [proposal.answers[0]["analyses"] for proposal in proposals]
+    return await _show(desk, status=status, **context, **shown)
 
 
-async def _widen(desk: _Desk, mechanism: Mechanism) -> _Desk:
-    """The form with margins of error with which the plan fits, where there are any."""
+async def _widen(desk: _PlannerVisit, mechanism: Mechanism) -> _PlannerVisit:
+    """Return the form with margins of error with which the plan fits, where there are any."""
     rehearsal = (await propose(desk.visit, desk.form, desk.account(), mechanism)).rehearsal or {}
     factor = rehearsal.get("noise_multiplier_that_fits")
     return desk if factor is None else desk._replace(form=widened(desk.form, factor))
 
 
-async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) -> Response:
-    """Register the plan that was looked at, once however often the button is pressed, and show the release."""
-    if not once:
+async def _register(desk: _PlannerVisit, mechanism: Mechanism, idempotency_key: str, shown: str) -> Response:
+    """Register the displayed plan, once however often the button is pressed, and show the release."""
+    if not idempotency_key:
         raise InvalidInput.at("/once", _NO_BUTTON)
     visit, form, account = desk.visit, desk.form, desk.account()
     _, _, plan = await ask_plan(visit, form, account, mechanism)
@@ -167,7 +165,7 @@ async def _register(desk: _Desk, mechanism: Mechanism, once: str, shown: str) ->
         return await _show_plans(desk, notice=_CHANGED)
     path = address("accounts", name, "releases")
     try:
-        release = await send(visit, "POST", path, release_of(form, plan), once=f"{once}-{mechanism}")
+        release = await send(visit, "POST", path, release_of(form, plan), once=f"{idempotency_key}-{mechanism}")
     except Refused as refused:
         if refused.faults:
             faults = faults_of(refused, partial(field_of_release, form))

@@ -1,7 +1,7 @@
-"""The planner's form, and what the interface is asked for it: pure functions between the two.
+"""Form of the planner and its requests to ``/v1``. Pure.
 
-A form holds rows of targets and single fields, all as the text that somebody typed: what has no meaning ``/v1`` says,
-and the place that it names is a field here.
+A form has rows of targets and single fields, all as typed text. ``/v1`` refuses invalid text, and this module maps the
+pointer of the fault to a field.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _WHOLE = re.compile(r"[0-9]{1,16}")
 
 
 class Column(NamedTuple):
-    """A field of every row: its name, its label, what stands there at first, and whether digits are typed."""
+    """A field of every row: its name, its label, its initial text; ``numeric``: digits are typed."""
 
     name: str
     label: str
@@ -41,7 +41,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
     ),
     "safetab": (Column("level", "Level of population groups"), Column("moe", "Margin of error", numeric=True)),
 }
-_IDENTIFYING = ("table", "geography", "level", "moe")  # a row with none of these is not there
+_IDENTIFYING = ("table", "geography", "level", "moe")  # a row with none of these counts as empty
 _SINGLE: dict[Kind, dict[str, str]] = {
     "tables": {},
     "safetab": {"stability": "9", "stage_1_fraction": "0.1", "confidence": "0.95", "method": "exact"},
@@ -51,7 +51,7 @@ _ROWS_AT_FIRST = 3
 
 @dataclass(frozen=True)
 class Form:
-    """What somebody has typed.
+    """The texts of a planner form.
 
     Attributes:
         rows: the targets, each a text for every column.
@@ -67,13 +67,13 @@ class Form:
 
 
 def empty_form(kind: Kind, account: str = "") -> Form:
-    """A form to begin with."""
+    """Return an empty form."""
     fields = {"account": account, "delta": "", "release": "", "tags": "", "reserve_for": ""} | _SINGLE[kind]
     return Form(kind, (empty_row(kind),) * _ROWS_AT_FIRST, fields)
 
 
 def form_of(kind: Kind, texts: Callable[[str], Sequence[str]]) -> Form:
-    """What was sent: ``texts`` gives all texts of a name, those of a column in the order of the rows."""
+    """Read a sent form: ``texts`` returns all texts of a name, those of a column in the order of the rows."""
     columns = {column.name: texts(column.name)[:MOST_ROWS] for column in COLUMNS[kind]}
     height = max(map(len, columns.values()))
     rows = tuple(
@@ -85,24 +85,24 @@ def form_of(kind: Kind, texts: Callable[[str], Sequence[str]]) -> Form:
 
 
 def empty_row(kind: Kind) -> dict[str, str]:
-    """A row as it is added."""
+    """Return a new row."""
     return {column.name: column.initial for column in COLUMNS[kind]}
 
 
 def with_row(form: Form) -> Form:
-    """One row more."""
+    """Return the form with one more row."""
     if len(form.rows) >= MOST_ROWS:
         return form
     return replace(form, rows=(*form.rows, empty_row(form.kind)))
 
 
 def without_row(form: Form, number: int) -> Form:
-    """One row less."""
+    """Return the form without a row."""
     return replace(form, rows=form.rows[:number] + form.rows[number + 1 :])
 
 
 def widened(form: Form, factor: float) -> Form:
-    """Margins of error for which every noise scale is at least so many times as large.
+    """Return the form with margins of error for which every noise scale is at least ``factor`` times as large.
 
     The scale that meets a margin grows faster than the margin plus one, for both mechanisms. The form has been planned
     before, so every margin is a number.
@@ -120,12 +120,12 @@ def _is_filled(row: Mapping[str, str]) -> bool:
 
 
 def filled(form: Form) -> list[int]:
-    """The numbers of the rows in which there is something."""
+    """Return the numbers of the rows that are not empty."""
     return [number for number, row in enumerate(form.rows) if _is_filled(row)]
 
 
 class Question(NamedTuple):
-    """A request to ``/v1``: its path, its body, and the form's rows that its targets come from."""
+    """A request to ``/v1``: its path, its body, and the form's rows of its targets."""
 
     path: str
     body: dict[str, Any]
@@ -133,9 +133,9 @@ class Question(NamedTuple):
 
 
 def questions(form: Form, mechanism: Mechanism, neighbouring: str, delta: str) -> list[Question]:
-    """What is asked for the noise: of tables once for each confidence, since a request has one.
+    """Return the requests for noise: one for each confidence, since a request for tables has only one.
 
-    What SafeTab costs is shown at ``delta``.
+    SafeTab's cost is computed at ``delta``.
     """
     if form.kind == "safetab":
         return [_safetab(form, mechanism, delta)]
@@ -155,7 +155,7 @@ def _allocation(form: Form, mechanism: Mechanism, neighbouring: str, confidence:
 
 
 def _query(row: Mapping[str, str], neighbouring: str) -> dict[str, Any]:
-    """A record that is replaced can leave as many cells as it enters: twice those that it is counted in."""
+    """Return a table's query; replacing a record changes twice as many cells as the record is counted in."""
     cells = _whole(row["cells"])
     if isinstance(cells, int) and neighbouring == "replace_one":
         cells *= 2
@@ -179,18 +179,18 @@ def _safetab(form: Form, mechanism: Mechanism, delta: str) -> Question:
 
 
 def _whole(text: str) -> int | str:
-    """A whole number as one; anything else as it is, for ``/v1`` to refuse at its place."""
+    """Return a whole number as one; any other text as it is, for ``/v1`` to refuse at its place."""
     return int(text) if _WHOLE.fullmatch(text) else text
 
 
-def plan_of(form: Form, asked: Sequence[Question], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The plan to register: that of SafeTab, or the tables in the order of the form, each tagged by its geography."""
+def plan_of(form: Form, requests: Sequence[Question], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the plan to register: SafeTab's, or the tables in the order of the form, each tagged by its geography."""
     if form.kind == "safetab":
         plan: dict[str, Any] = answers[0]["plan"]
         return plan
     parts = {
         row: query["mechanism"] | _tags(form.rows[row]["geography"])
-        for question, answer in zip(asked, answers, strict=True)
+        for question, answer in zip(requests, answers, strict=True)
         for row, query in zip(question.rows, answer["queries"], strict=True)
     }
     return {"type": "sequence", "parts": [parts[row] for row in sorted(parts)]}
@@ -201,21 +201,21 @@ def _tags(geography: str) -> dict[str, Any]:
 
 
 def composition_of(plan: Mapping[str, Any], account: Mapping[str, Any], delta: str) -> dict[str, Any]:
-    """What is asked for the cost under the account's relation, at its own order where it has one."""
+    """Return the request for the cost under the account's relation, at its own order where it has one."""
     body = {"plan": plan, "neighbouring": account["neighbouring"], "deltas": [delta]}
     budget = account["budget"]
     return body | ({"orders": [budget["alpha"]]} if budget["definition"] == "rdp" else {})
 
 
 def release_of(form: Form, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked to register it, at the account's delta where none was typed."""
+    """Return the request that registers the plan; its delta is the account's where none was typed."""
     tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
     body = {"name": form["release"], "plan": plan, "tags": tags}
     return body | {name: form[name] for name in ("delta", "reserve_for") if form[name]}
 
 
 def digest_of(account: str, plan: Mapping[str, Any]) -> str:
-    """By which a plan that was looked at is known again when it is registered."""
+    """Return the digest that identifies a displayed plan when it is registered."""
     return hashlib.sha256(json.dumps([account, plan], sort_keys=True).encode()).hexdigest()
 
 
@@ -233,7 +233,7 @@ _LABELS = {
 
 
 def label_of(form: Form, name: str) -> str:
-    """What a field is called, with its row if it stands in one."""
+    """Return the label of a field, with its row if it has one."""
     column, _, row = name.rpartition("-")
     labels = {column.name: column.label for column in COLUMNS[form.kind]}
     return f"{labels[column]} of row {int(row) + 1}" if column in labels else _LABELS.get(name, "")
@@ -243,11 +243,11 @@ _FIELDS = {"name": "release", "tags": "tags", "reserve_for": "reserve_for", "del
 
 
 def field_of_question(form: Form, question: Question, pointer: str) -> str:
-    """The form's field that a place in a question comes from; empty where it is of the whole."""
+    """Return the form's field of a request's pointer; empty where the pointer is of the whole request."""
     first, *rest = [*pointer.split("/")[1:], ""][:4]
     if first in ("queries", "levels"):
         if not rest or not rest[0].isdigit():
-            return f"{COLUMNS[form.kind][0].name}-0"  # none at all
+            return f"{COLUMNS[form.kind][0].name}-0"  # there is no row at all
         column = {"name": COLUMNS[form.kind][0].name}.get(rest[1], rest[1])
         return f"{column}-{question.rows[int(rest[0])]}"
     if first == "confidence" and form.kind == "tables":
@@ -256,7 +256,7 @@ def field_of_question(form: Form, question: Question, pointer: str) -> str:
 
 
 def field_of_release(form: Form, pointer: str) -> str:
-    """The same for a plan that is priced or registered."""
+    """Return the form's field of a pointer, for a plan that is priced or registered."""
     first, *rest = pointer.split("/")[1:] or [""]
     if first == "plan" and form.kind == "tables" and rest[:1] == ["parts"] and len(rest) > 1:
         return f"table-{filled(form)[int(rest[1])]}"
@@ -265,12 +265,12 @@ def field_of_release(form: Form, pointer: str) -> str:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan with one mechanism, and what ``/v1`` says of it.
+    """A plan with one mechanism, and the answers of ``/v1`` about it.
 
     Attributes:
-        answers: to the questions, with the rows of the form that each is about.
-        cost: GUARANTEE under the account's relation.
-        rehearsal: the dry run's answer, or the problem; None where the key may not ask.
+        answers: to the requests, with the rows of the form that each is about.
+        cost: the guarantee under the account's relation.
+        rehearsal: the dry run's answer, or the problem; None where the key may not register.
     """
 
     mechanism: Mechanism

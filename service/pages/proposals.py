@@ -1,4 +1,4 @@
-"""What the planner asks ``/v1``: the account, noise for the targets, its cost, and whether it fits."""
+"""Requests of the planner to ``/v1``: the account, noise for the targets, its cost, and a dry run."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,8 +23,8 @@ Account = Mapping[str, Any]
 _MOST_LISTED = 1000
 
 
-class Wrong(Exception):
-    """What ``/v1`` refuses of a form: what was expected, by field; of the whole, by no name."""
+class FormFaults(Exception):
+    """The faults of a form that ``/v1`` refused, by field; those of the whole form have an empty name."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
         super().__init__(", ".join(faults))
@@ -32,19 +32,19 @@ class Wrong(Exception):
 
 
 async def open_accounts(visit: Visit) -> list[str]:
-    """The names of all open accounts that the key reaches."""
+    """Return the names of all open accounts that the key reaches."""
     names: list[str] = []
     query: dict[str, str | int] = {"limit": _MOST_LISTED}
     while True:
-        found = await get(visit, address("accounts"), query)
-        names += [account["name"] for account in found["items"] if account["state"] == "open"]
-        if found["next_cursor"] is None:
+        page = await get(visit, address("accounts"), query)
+        names += [account["name"] for account in page["items"] if account["state"] == "open"]
+        if page["next_cursor"] is None:
             return names
-        query["cursor"] = found["next_cursor"]
+        query["cursor"] = page["next_cursor"]
 
 
-async def choose(visit: Visit, name: str) -> Account | None:
-    """An account by its name; None where there is none that the key reaches."""
+async def open_account_named(visit: Visit, name: str) -> Account | None:
+    """Return an account by its name; None where the key reaches no such account."""
     if not name:
         return None
     try:
@@ -57,49 +57,49 @@ async def choose(visit: Visit, name: str) -> Account | None:
 
 
 def delta_of(form: Form, account: Account) -> str:
-    """At which costs are shown: where nothing was typed at the account's."""
+    """Return the delta at which costs are shown: the typed one, or the account's."""
     return form["delta"] or usual_delta_text(account["budget"])
 
 
 async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> Proposal:
-    """A plan of one mechanism with all that is shown of it.
+    """Return a plan of one mechanism with all its shown figures.
 
     Raises:
-        Wrong: something typed has no meaning.
+        FormFaults: a field is invalid.
     """
-    asked, answers, plan = await ask_plan(visit, form, account, mechanism)
+    requests, answers, plan = await ask_plan(visit, form, account, mechanism)
     try:
         question = composition_of(plan, account, delta_of(form, account))
         cost = await send(visit, "POST", address("compositions"), question)
-        rehearsal = await _rehearse(visit, account, {"name": "plan", "plan": plan})
+        rehearsal = await _dry_run(visit, account, {"name": "plan", "plan": plan})
     except Refused as refused:
-        raise Wrong(faults_of(refused, partial(field_of_release, form))) from None
-    return Proposal(mechanism, plan, asked, answers, cost, rehearsal)
+        raise FormFaults(faults_of(refused, partial(field_of_release, form))) from None
+    return Proposal(mechanism, plan, requests, answers, cost, rehearsal)
 
 
 async def ask_plan(
     visit: Visit, form: Form, account: Account, mechanism: Mechanism
 ) -> tuple[list[Question], list[Mapping[str, Any]], dict[str, Any]]:
-    """The plan that meets the targets, with the questions and answers that it is made of.
+    """Return the plan that meets the targets, with the requests and answers that it is made of.
 
     Raises:
-        Wrong: something typed has no meaning; all faults of all questions together.
+        FormFaults: fields are invalid; it has the faults of all requests together.
     """
-    asked = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
+    requests = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
     answers: list[Mapping[str, Any]] = []
     faults: dict[str, str] = {}
-    for question in asked:
+    for question in requests:
         try:
             answers.append(await send(visit, "POST", question.path, question.body))
         except Refused as refused:
             faults |= faults_of(refused, partial(field_of_question, form, question))
     if faults:
-        raise Wrong(faults)
-    return asked, answers, plan_of(form, asked, answers)
+        raise FormFaults(faults)
+    return requests, answers, plan_of(form, requests, answers)
 
 
-async def _rehearse(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The dry run's answer or problem; None where the key may not register and so may not ask."""
+async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the dry run's answer or problem; None where the key may not register."""
     if not may(visit.session.role, "pipeline"):
         return None
     path = address("accounts", account["name"], "releases")
@@ -113,10 +113,10 @@ async def _rehearse(visit: Visit, account: Account, body: Mapping[str, Any]) -> 
 
 
 def faults_of(refused: Refused, field_of: Callable[[str], str]) -> dict[str, str]:
-    """What was refused, by field.
+    """Return the refused fields with the reasons.
 
     Raises:
-        Refused: it is not the form's fault.
+        Refused: the problem is not a fault of the form.
     """
     if not refused.faults:
         raise refused

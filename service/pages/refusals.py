@@ -1,6 +1,6 @@
-"""Problems for people: where a browser asked for a page, a problem is shown as one.
+"""Problems as pages, for requests of browsers for a page.
 
-Programs keep problem+json, and so does everything below ``/v1``.
+Programs get problem+json, and so does everything below ``/v1``.
 """
 
 import json
@@ -18,33 +18,33 @@ from service.pages.session import SIGN_OUT, forget, name_of_cookie
 
 
 class ProblemPages:
-    """ASGI middleware: a problem that a browser would have to show is rendered; without a session, to sign in."""
+    """ASGI middleware that renders problems for browsers; without a session it leads to the sign-in page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hold back answers that are problems until they are whole."""
+        """Hold back an answer that is a problem until it is whole."""
         if scope["type"] != "http" or f"{scope['path']}/".startswith("/v1/") or not _wants_page(scope):
             await self.app(scope, receive, send)
             return
         started, held, parts = False, False, bytearray()
-        kept: list[tuple[bytes, bytes]] = []
+        headers: list[tuple[bytes, bytes]] = []
 
         async def rendered(message: Message) -> None:
             nonlocal started, held
             if message["type"] == "http.response.start":
                 held = (b"content-type", MEDIA_TYPE.encode()) in message["headers"]
                 started = not held
-                kept.extend(header for header in message["headers"] if header[0] in _KEPT)
+                headers.extend(header for header in message["headers"] if header[0] in _KEPT)
             if not held:
                 await send(message)
                 return
             parts.extend(message.get("body", b""))
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 started = True
-                response = _shown(scope, json.loads(parts))
-                response.raw_headers.extend(kept)
+                response = _render(scope, json.loads(parts))
+                response.raw_headers.extend(headers)
                 await response(scope, receive, send)
 
         try:
@@ -52,18 +52,18 @@ class ProblemPages:
         except Exception:
             if not started:
                 failure = json.loads(bytes(problem("internal", _FAILED, scope["path"]).body))
-                response = _shown(scope, failure)
+                response = _render(scope, failure)
                 response.headers["Connection"] = "close"  # the server closes it after an error
                 await response(scope, receive, send)
-            raise  # it is logged further out
+            raise  # an outer middleware logs it
 
 
 _KEPT = (b"allow", b"retry-after")
-_FAILED = "The service failed. Nothing was changed unless the page says so when you open it again."
+_FAILED = "The service failed. Nothing was changed unless the page shows a change when you open it again."
 
 
 def install(app: FastAPI) -> None:
-    """What ``/v1`` refused leaves a page's handler as the same problem."""
+    """Answer a refusal by ``/v1`` in a page's handler with the same problem."""
 
     async def refused(_: Request, error: Exception) -> Response:
         if not isinstance(error, Refused):
@@ -78,7 +78,7 @@ def _wants_page(scope: Scope) -> bool:
     return prefers(",".join(accepted), "text/html")
 
 
-def _shown(scope: Scope, body: dict[str, object]) -> Response:
+def _render(scope: Scope, body: dict[str, object]) -> Response:
     request = Request(scope)
     if body["status"] == 401 and (request.method in ("GET", "HEAD") or request.url.path == SIGN_OUT):
         return _to_sign_in(request)
@@ -89,7 +89,7 @@ def _shown(scope: Scope, body: dict[str, object]) -> Response:
 
 
 def _form_kept(request: Request) -> Response:
-    """Of a form that nobody is signed in to send: the browser has what was typed, and sends it again when told to."""
+    """Answer a form without a session: the browser keeps the typed text, and can send it again after signing in."""
     response = page(request, "ended.html", status=401)
     if name_of_cookie(request) in request.cookies:
         forget(request, response)
@@ -97,12 +97,12 @@ def _form_kept(request: Request) -> Response:
 
 
 def _to_sign_in(request: Request) -> Response:
-    """Back to the start, with where to go on; a session that ended meanwhile is said to have."""
-    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    onward = f"next={quote(asked, safe='')}" if request.method == "GET" and asked not in ("/", SIGN_OUT) else ""
+    """Redirect to the start, with the address to return to; a session that has ended is mentioned."""
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    onward = f"next={quote(target, safe='')}" if request.method == "GET" and target not in ("/", SIGN_OUT) else ""
     ended = "ended=1" if name_of_cookie(request) in request.cookies else ""
     query = "&".join(filter(None, (ended, onward)))
     response = RedirectResponse(f"/?{query}" if query else "/", 303)
-    if ended:  # a link from elsewhere comes without the cookie, which may be as good as ever
+    if ended:  # a link from another site comes without the cookie, whose session may still be valid
         forget(request, response)
     return response

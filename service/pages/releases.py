@@ -1,4 +1,4 @@
-"""One release: its plan as a tree, what it cost, what was drawn of it, its receipt, and what can still be done."""
+"""Pages of one release: its plan as a tree, cost, draws, receipt, and possible actions."""
 
 import asyncio
 from typing import Annotated
@@ -10,7 +10,7 @@ from service.pages.account import AccountStep, refusal
 from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.forms import Form, SentForm, text_of
 from service.pages.layout import page
-from service.pages.trees import MOST_NODES, MOST_PRICED, priced, tree_of
+from service.pages.trees import MOST_NODES, MOST_PRICED, price_nodes, tree_of
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
@@ -21,77 +21,77 @@ _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 @router.get("/releases/{release}")
 async def show_release(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """The release."""
-    return await _shown(visit, account, release)
+    """Render the release."""
+    return await _render(visit, account, release)
 
 
 @router.post("/releases/{release}/commit")
 async def commit(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Commit a reservation."""
-    return await _settled(visit, account, release, "commit", form)
+    return await _settle(visit, account, release, "commit", form)
 
 
 @router.post("/releases/{release}/approve")
 async def approve(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
     """Approve a proposal."""
-    return await _settled(visit, account, release, "approve", form)
+    return await _settle(visit, account, release, "approve", form)
 
 
 @router.post("/releases/{release}/void")
 async def void(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
-    """Void what is held."""
-    return await _settled(visit, account, release, "void", form)
+    """Void a proposal or reservation."""
+    return await _settle(visit, account, release, "void", form)
 
 
 @router.get("/releases/{release}/receipt")
 async def receipt(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """The signed receipt, as a file."""
+    """Send the signed receipt as a file."""
     path = address("accounts", account, "releases", release, "receipt")
     return Relayed(visit, path, download=f"receipt-{release}.json")
 
 
 @router.get("/releases/{release}/registry-entry")
 async def registry_entry(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """Its entry of the public registry, as a file; a page that says what is missing where it cannot be written yet."""
+    """Send the release's registry entry as a file; render the missing metadata where it cannot be made yet."""
     path = address("accounts", account, "releases", release, "registry-entry")
     return Relayed(visit, path, accept="application/yaml", download=f"release-{release}.yaml")
 
 
 @router.get("/draws/{draw}")
 async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: SignedIn) -> Response:
-    """A draw's noisy counts, as a file."""
+    """Send a draw's noisy counts as a file."""
     return Relayed(visit, address("accounts", account, "draws", draw), download=f"draw-{draw}.json")
 
 
-async def _settled(visit: Visit, account: str, release: str, what: str, form: Form) -> Response:
+async def _settle(visit: Visit, account: str, release: str, what: str, form: Form) -> Response:
     body: dict[str, str | None] | None = None
-    given: dict[str, str] = {}
+    fields: dict[str, str] = {}
     if what == "void":
-        given = {name: text_of(form, name) for name in ("reason", "attestation")}
-        body = {"reason": given["reason"], "attestation": given["attestation"] or None}
+        fields = {name: text_of(form, name) for name in ("reason", "attestation")}
+        body = {"reason": fields["reason"], "attestation": fields["attestation"] or None}
     path = address("accounts", account, "releases", release, what)
     try:
         await send(visit, "POST", path, body, once=text_of(form, "once"))
     except Refused as refused:
-        return await _shown(visit, account, release, given, refused)
+        return await _render(visit, account, release, fields, refused)
     return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[what]}", 303)
 
 
-async def _shown(
+async def _render(
     visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
 ) -> Response:
     path = address("accounts", account, "releases", release)
-    found, stated, drawn, installation = await asyncio.gather(
+    account_body, release_body, drawn, installation = await asyncio.gather(
         get(visit, address("accounts", account)),
         get(visit, path),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, address("installation")),
     )
-    tree = tree_of(stated["plan"])
-    complete = await priced(visit, tree, found["neighbouring"])
+    tree = tree_of(release_body["plan"])
+    complete = await price_nodes(visit, tree, account_body["neighbouring"])
     shown = {
-        "account": found,
-        "release": stated,
+        "account": account_body,
+        "release": release_body,
         "tree": tree,
         "all_priced": complete,
         "most_nodes": MOST_NODES,

@@ -1,4 +1,4 @@
-"""The pages' routes, in the order in which they are tried."""
+"""Routes of the pages, in the order in which they are matched."""
 
 from service.pages import (
     account,

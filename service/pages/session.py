@@ -1,6 +1,6 @@
-"""Who is signed in: an encrypted cookie, so that every replica reads it and nothing is stored.
+"""Sessions in an encrypted cookie, so that every replica can read them and none is stored.
 
-It holds the key itself. A key that is revoked or expires therefore ends the session with the next request.
+The cookie contains the key itself. A revoked or expired key therefore ends the session with the next request.
 """
 
 import base64
@@ -18,7 +18,7 @@ from service.ledger.key_records import Role
 from service.ledger.secret import Secret
 
 COOKIE = "ledger_session"
-SECURE_COOKIE = f"__Host-{COOKIE}"  # over HTTPS, as browsers take it from nobody else and never without TLS
+SECURE_COOKIE = f"__Host-{COOKIE}"  # with HTTPS: browsers accept the prefix only from this host, and never without TLS
 SIGN_OUT = "/sign-out"
 LONGEST_KEY = 2500  # characters: the cookie stays below the 4,096 bytes that browsers keep
 _NONCE_BYTES = 12
@@ -27,11 +27,12 @@ _VERSION = b"session 2"  # authenticated with the rest
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who is signed in.
+    """A signed-in user.
 
     Attributes:
-        key: the bearer key with which the pages ask.
-        name: the principal, and ``role`` its role, for display alone: what the key may do ``/v1`` decides.
+        key: the bearer key of the pages' requests.
+        name: the principal, for display.
+        role: its role, for display; ``/v1`` decides what the key may do.
         expires: seconds since 1970.
     """
 
@@ -42,22 +43,29 @@ class Session:
 
 
 def new_session(key: str, name: str, role: Role, hours: int) -> Session:
-    """A session from now on."""
+    """Return a session that begins now.
+
+    Args:
+        key: the bearer key.
+        name: the principal.
+        role: its role.
+        hours: the lifetime.
+    """
     return Session(key, name, role, int(clock.seconds()) + 3600 * hours)
 
 
 def seal(secret: Secret, session: Session) -> str:
-    """The cookie's value: AES-256-GCM under a key that HMAC derives from the installation's secret."""
+    """Return the cookie's value: AES-256-GCM under a key that HMAC derives from the installation's secret."""
     plain = json.dumps([session.key, session.name, session.role, session.expires]).encode()
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return _text(nonce + _cipher(secret).encrypt(nonce, plain, _VERSION))
 
 
 def unseal(secret: Secret, sealed: str) -> Session | None:
-    """The session of a cookie; None where it is over, or was not sealed here."""
+    """Return the session of a cookie; None where it has expired, or was not sealed here."""
     try:
-        given = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
-        plain = _cipher(secret).decrypt(given[:_NONCE_BYTES], given[_NONCE_BYTES:], _VERSION)
+        decoded = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
+        plain = _cipher(secret).decrypt(decoded[:_NONCE_BYTES], decoded[_NONCE_BYTES:], _VERSION)
     except (ValueError, binascii.Error, InvalidTag):  # ValueError: too short to hold a nonce, or not ASCII
         return None
     session = Session(*json.loads(plain))
@@ -65,21 +73,21 @@ def unseal(secret: Secret, sealed: str) -> Session | None:
 
 
 def session_of(request: Request) -> Session | None:
-    """Who sent a request, if somebody who is signed in."""
+    """Return the session of a request; None where the user is not signed in."""
     sealed = request.cookies.get(name_of_cookie(request))
     return None if sealed is None else unseal(request.app.state.secret, sealed)
 
 
 def csrf_token(secret: Secret, session: Session) -> str:
-    """What each form of this principal's pages carries, and no other site can know.
+    """Return the token of all forms of this principal's pages, which no other site can know.
 
-    It is not the session's, so that a form which outlived its session can be sent in the next one.
+    The token does not depend on the session, so a form that outlives its session can be sent in the next one.
     """
     return _text(secret.hmac("page-form", session.name.encode()))
 
 
 def remember(request: Request, response: Response, session: Session) -> None:
-    """Set the cookie; over HTTPS it is never sent without."""
+    """Set the cookie; with HTTPS it is never sent without."""
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
         name_of_cookie(request),
@@ -92,13 +100,13 @@ def remember(request: Request, response: Response, session: Session) -> None:
 
 
 def forget(request: Request, response: Response) -> None:
-    """Take the cookie back."""
+    """Delete the cookie."""
     secure = _is_secure(request)
     response.delete_cookie(name_of_cookie(request), httponly=True, samesite="strict", secure=secure)
 
 
 def name_of_cookie(request: Request) -> str:
-    """Under which name a browser keeps the session that it came with."""
+    """Return the name of the cookie that holds the request's session."""
     return SECURE_COOKIE if _is_secure(request) else COOKIE
 
 

@@ -1,4 +1,4 @@
-"""The start: signing in, the accounts of whoever is, signing out."""
+"""The start page: sign in, the list of accounts, and sign out."""
 
 from urllib.parse import quote_plus
 
@@ -15,15 +15,15 @@ from service.pages.session import LONGEST_KEY, SIGN_OUT, forget, new_session, re
 router = APIRouter(include_in_schema=False)
 
 SIGN_IN = "/sign-in"
-LARGEST_FORM, _MOST_FIELDS = 4096, 3  # of the one form that is read before a key is shown: the longest key, an address
-_LONGEST_ADDRESS = 1000  # as it is sent, so that the form can be
+LARGEST_FORM, _MOST_FIELDS = 4096, 3  # of the one form that is read before a key is known: the longest key, an address
+_LONGEST_ADDRESS = 1000  # as it is sent, so that the form stays within its limit
 
 _NOT_A_KEY = "The key is unknown, expired or revoked."
 
 
 @router.get("/")
 async def start(request: Request) -> Response:
-    """The accounts, or the way to them."""
+    """Render the accounts, or the sign-in form."""
     session = session_of(request)
     if session is None:
         return _sign_in(request, request.query_params.get("next", ""))
@@ -32,7 +32,7 @@ async def start(request: Request) -> Response:
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
-    """Trade a key for a cookie."""
+    """Exchange a key for a cookie."""
     check_origin(request)
     form, malformed = Form(), None
     try:
@@ -41,7 +41,7 @@ async def sign_in(request: Request) -> Response:
         malformed = error
     key, onward = text_of(form, "key"), text_of(form, "next")
     if not (key.isascii() and key.isprintable() and len(key) <= LONGEST_KEY):
-        key = ""  # which is asked about all the same: it counts as one that is not valid
+        key = ""  # it is checked all the same, so that it counts as an invalid key
     hours = request.app.state.settings.session_hours
     try:
         caller = await get(Visit(request, new_session(key, "", "auditor", hours)), address("principal"))
@@ -51,25 +51,25 @@ async def sign_in(request: Request) -> Response:
         if malformed is not None:
             raise malformed from None
         return _sign_in(request, onward, fault=_NOT_A_KEY)
-    response = RedirectResponse(_own(onward), 303)
+    response = RedirectResponse(_local_address(onward), 303)
     remember(request, response, new_session(key, caller["name"], caller["role"], hours))
     return response
 
 
 @router.post(SIGN_OUT)
 async def sign_out(visit: SignedIn, _: SentForm) -> Response:
-    """Take the cookie back."""
+    """Sign out by deleting the cookie."""
     response = RedirectResponse("/", 303)
     forget(visit.request, response)
     return response
 
 
 def _sign_in(request: Request, onward: str, fault: str = "") -> Response:
-    shown = {"next": _own(onward), "fault": fault, "ended": "ended" in request.query_params}
+    shown = {"next": _local_address(onward), "fault": fault, "ended": "ended" in request.query_params}
     return page(request, "sign-in.html", shown, status=401 if fault else 200)
 
 
-def _own(onward: str) -> str:
-    """Where to go on: an address of this service and no other, whatever the query says."""
+def _local_address(onward: str) -> str:
+    """Return the address to go on to: always an address of this service, whatever the query says."""
     ours = onward.startswith("/") and not onward.startswith("//") and "\\" not in onward and onward.isprintable()
     return onward if ours and len(quote_plus(onward)) <= _LONGEST_ADDRESS else "/"

@@ -1,4 +1,4 @@
-"""A plan as a tree to show: each node with what it costs by itself."""
+"""A plan as a tree for display: each node with its own cost."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from service.pages.calls import Refused, Visit, address, send
 
 MOST_NODES = 400
 MOST_PRICED = 80
-_MOST_ASKED = 10_000  # nodes of all parts that are priced: a part is asked about with all that is below it
+_MOST_ASKED = 10_000  # nodes of all priced parts together: a part is priced with all that is below it
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
 _COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size")
@@ -30,9 +30,9 @@ class Node:
     """A node of a plan.
 
     Attributes:
-        partitions: what it declares of those that it, or what is below it, is drawn for.
-        unseen: how many of its direct parts are not shown.
-        cost: None where not asked.
+        partitions: the partitions that it declares for itself or for nodes below.
+        unseen: the number of its direct parts that are not shown.
+        cost: None where it was not computed.
     """
 
     title: str
@@ -47,43 +47,52 @@ class Node:
 
 
 def tree_of(plan: dict[str, Any]) -> Node:
-    """The first nodes of a plan, in its order; a plan may have a hundred thousand."""
-    left = MOST_NODES - 1
+    """Return the first nodes of a plan, in its order; a plan may have a hundred thousand."""
+    remaining = MOST_NODES - 1
 
-    def grown(stated: dict[str, Any]) -> Node:
-        nonlocal left
-        node = _node(stated)
-        below = stated.get("parts") or ([stated["part"]] if "part" in stated else [])
+    def grown(document: dict[str, Any]) -> Node:
+        nonlocal remaining
+        node = _node(document)
+        below = document.get("parts") or ([document["part"]] if "part" in document else [])
         for number, part in enumerate(below):
-            if left <= 0:
+            if remaining <= 0:
                 node.unseen = len(below) - number
                 break
-            left -= 1
+            remaining -= 1
             node.parts.append(grown(part))
         return node
 
     return grown(plan)
 
 
-async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
-    """Ask what each node costs by itself, equal ones once; False where the plan is too large to ask about every one."""
+async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:
+    """Compute each node's own cost, by requests to ``/v1``; equal nodes are priced once.
+
+    Args:
+        visit: the request of the signed-in user.
+        root: the tree, whose nodes get their costs.
+        neighbouring: the relation of the account.
+
+    Returns:
+        False where the plan is too large to price every node.
+    """
     unlike: dict[str, list[Node]] = {}
     sizes: dict[int, int] = {}
     _measure(root.stated, sizes)
-    left, whole = _MOST_ASKED, True
-    for node in _all(root):
+    remaining, whole = _MOST_ASKED, True
+    for node in _walk(root):
         size = sizes[id(node.stated)]
-        if size > left:
+        if size > remaining:
             whole = False
             continue
-        left -= size
-        unlike.setdefault(json.dumps(_bare(node.stated), sort_keys=True), []).append(node)
+        remaining -= size
+        unlike.setdefault(json.dumps(_cost_document(node.stated), sort_keys=True), []).append(node)
     for text, nodes in list(unlike.items())[:MOST_PRICED]:
         body = {"plan": json.loads(text), "neighbouring": neighbouring}
         try:
             cost = await send(visit, "POST", address("compositions"), body)
         except Refused as refused:
-            if refused.status != 422:  # a part may have no meaning outside of its place
+            if refused.status != 422:  # a part may be invalid outside its place
                 raise
             continue
         for node in nodes:
@@ -91,53 +100,57 @@ async def priced(visit: Visit, root: Node, neighbouring: str) -> bool:
     return whole and len(unlike) <= MOST_PRICED
 
 
-def _node(stated: dict[str, Any]) -> Node:
-    kind = stated["type"]
+def _node(document: dict[str, Any]) -> Node:
+    kind = document["type"]
     if kind in _HEADINGS:
-        return Node(_HEADINGS[kind].format_map(stated), "", [], stated.get("tags") or [], stated, _declared(stated))
+        return Node(
+            _HEADINGS[kind].format_map(document), "", [], document.get("tags") or [], document, _declared(document)
+        )
     parameters = [
-        (name, _written(value)) for name, value in stated.items() if name not in _COMPOSITE and value is not None
+        (name, _parameter_text(value))
+        for name, value in document.items()
+        if name not in _COMPOSITE and value is not None
     ]
-    return Node(kind, stated.get("name") or "", parameters, stated.get("tags") or [], stated, _declared(stated))
+    return Node(kind, document.get("name") or "", parameters, document.get("tags") or [], document, _declared(document))
 
 
-def _declared(stated: dict[str, Any]) -> str:
-    """The partitions that a node declares, in words; empty where it declares none."""
-    partitions = stated.get("partitions")
+def _declared(document: dict[str, Any]) -> str:
+    """Return the partitions that a node declares, in words; empty where it declares none."""
+    partitions = document.get("partitions")
     if partitions is None:
         return ""
     if isinstance(partitions, int):
         return f"at most {partitions:,} partitions"
     more = len(partitions) - _NAMED
-    named = ", ".join(partitions[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-    return f"partitions {named}"
+    names = ", ".join(partitions[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return f"partitions {names}"
 
 
-def _measure(stated: dict[str, Any], sizes: dict[int, int]) -> int:
-    """How many nodes there are in a plan; noted of every part by its identity."""
-    below = stated.get("parts") or ([stated["part"]] if "part" in stated else [])
-    sizes[id(stated)] = size = 1 + sum(_measure(part, sizes) for part in below)
+def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
+    """Return the number of nodes in a plan, and store that of every part by its identity."""
+    below = document.get("parts") or ([document["part"]] if "part" in document else [])
+    sizes[id(document)] = size = 1 + sum(_measure(part, sizes) for part in below)
     return size
 
 
-def _written(value: Any) -> str:
-    """A parameter; long fractions are not for reading."""
+def _parameter_text(value: Any) -> str:
+    """Return a parameter as text; long fractions are approximated."""
     if isinstance(value, str) and _LONG_FRACTION.fullmatch(value):
         return f"≈ {float(Fraction(value)):.6g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _bare(stated: dict[str, Any]) -> dict[str, Any]:
-    """A plan without names, tags and partitions, on which no loss depends."""
-    bare = {name: value for name, value in stated.items() if name not in ("name", "tags", "partitions")}
+def _cost_document(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan without names, tags and partitions, on which no loss depends."""
+    bare = {name: value for name, value in document.items() if name not in ("name", "tags", "partitions")}
     if "parts" in bare:
-        bare["parts"] = [_bare(part) for part in bare["parts"]]
+        bare["parts"] = [_cost_document(part) for part in bare["parts"]]
     if "part" in bare:
-        bare["part"] = _bare(bare["part"])
+        bare["part"] = _cost_document(bare["part"])
     return bare
 
 
-def _all(node: Node) -> Iterator[Node]:
+def _walk(node: Node) -> Iterator[Node]:
     yield node
     for part in node.parts:
-        yield from _all(part)
+        yield from _walk(part)

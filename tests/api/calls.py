@@ -1,4 +1,4 @@
-"""What the tests of the HTTP interface have in common: calls that must succeed, in few words."""
+"""Common calls of the tests of the HTTP interface, which must succeed."""
 
 from typing import Any, cast
 
@@ -22,9 +22,10 @@ Answer = httpx2.Response
 
 
 def application(database: Database, secret: Secret, **settings: Any) -> FastAPI:
-    """The real application over a migrated database, with its first key.
+    """Return the real application over a migrated database, with its first key.
 
-    Without helpers unless a test is about them: a process for each of thousands of tests takes as long as the tests.
+    It has no helpers unless a test is about them: starting a process for each of thousands of tests would take as long
+    as the tests.
     """
     check_secret(database, secret)
     ensure_first_key(database, secret, STEWARD)
@@ -32,7 +33,7 @@ def application(database: Database, secret: Secret, **settings: Any) -> FastAPI:
 
 
 def client_of(app: FastAPI) -> TestClient:
-    """A steward who calls the application in this process; what crashes is answered and not raised here."""
+    """Return a steward's client of the application in this process; a crash becomes an answer and is not raised."""
     return TestClient(app, headers=bearer(STEWARD), raise_server_exceptions=False)
 
 
@@ -41,13 +42,13 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def json_of(answer: Answer, status: int = 200) -> Any:
-    """The body of an answer that must have this status."""
+    """Return the body of an answer that must have this status."""
     assert answer.status_code == status, f"{answer.status_code}: {answer.text}"
     return answer.json()
 
 
 def problem_of(answer: Answer, code: str) -> Any:
-    """The body of an answer that must be this problem."""
+    """Return the body of an answer that must be this problem."""
     problem = answer.json()
     assert problem["type"] == f"/problems/{code}", answer.text
     assert problem["status"] == answer.status_code
@@ -57,42 +58,42 @@ def problem_of(answer: Answer, code: str) -> Any:
 
 
 def pointers_of(answer: Answer) -> list[str]:
-    """Where a request has no meaning."""
+    """Return the pointers of a validation problem's faults."""
     return [fault["pointer"] for fault in problem_of(answer, "validation")["errors"]]
 
 
 def open_account(client: Client, name: str = "people", budget: Any = None, **fields: Any) -> Any:
-    """An account that must open, with room for rho = 1 unless told otherwise."""
+    """Open an account, by default with a cap of rho = 1."""
     body = {"name": name, "unit": "person", "neighbouring": "add_remove"} | fields
     body["budget"] = {"definition": "zcdp", "rho": 1} if budget is None else budget
     return json_of(client.post("/v1/accounts", json=body), 201)
 
 
 def head_of(client: Client, account: str = "people") -> Any:
-    """The head of an account's journal, without who signed it."""
+    """Return the head of an account's journal, without the signature."""
     signed = json_of(client.get(f"/v1/accounts/{account}/head"))
     return {"seq": signed["seq"], "hash": signed["hash"]}
 
 
 def charge(client: Client, plan: Any, account: str = "people", **fields: Any) -> Answer:
-    """The answer to a release."""
+    """Return the answer to a release."""
     body = {"name": "a release", "plan": plan} | fields
     return client.post(f"/v1/accounts/{account}/releases", json=body)
 
 
 def release(client: Client, plan: Any, account: str = "people", **fields: Any) -> Any:
-    """A release that must fit."""
+    """Register a release that must fit."""
     return json_of(charge(client, plan, account, **fields), 201)
 
 
 def make_key(client: Client, role: str, name: str = "somebody", **fields: Any) -> dict[str, str]:
-    """The headers of a new key."""
+    """Return the headers of a new key."""
     body = {"name": name, "role": role} | fields
     return bearer(json_of(client.post("/v1/keys", json=body), 201)["key"])
 
 
 def operators_key(client: Client, role: Role, name: str, accounts: list[str] | None = None) -> dict[str, str]:
-    """The headers of a key that the operator makes by a command, so that no steward has seen it."""
+    """Return the headers of a key that the operator makes by a command, so that no steward has seen it."""
     state = cast("TestClient", client).app.state  # type: ignore[attr-defined]
     made = state.database.write(
         lambda connection: create_key(
@@ -104,10 +105,10 @@ def operators_key(client: Client, role: Role, name: str, accounts: list[str] | N
 
 
 def pure(epsilon: Any, **fields: Any) -> dict[str, Any]:
-    """A mechanism of this pure epsilon under add_remove."""
+    """Return a mechanism of this pure epsilon under add_remove."""
     return {"type": "geometric", "epsilon": epsilon, **fields}
 
 
 def concentrated(rho: Any, **fields: Any) -> dict[str, Any]:
-    """A mechanism of this rho under add_remove."""
+    """Return a mechanism of this rho under add_remove."""
     return {"type": "gaussian", "rho": rho, **fields}

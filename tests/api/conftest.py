@@ -1,4 +1,4 @@
-"""The real application: in this process over each database, or served through a socket."""
+"""The real application: in this process over each database, or behind a socket."""
 
 import contextlib
 import shutil
@@ -19,33 +19,33 @@ from tests.api.calls import STEWARD, Client, application, bearer, client_of
 
 @pytest.fixture
 def helper_processes() -> int:
-    """How many helpers a test's application has; modules that are about them say another number."""
+    """Return the number of helpers of a test's application; modules about helpers override it."""
     return 0
 
 
 @pytest.fixture
 def app(database: Database, secret: Secret, helper_processes: int) -> FastAPI:
-    """The application over a fresh database, once on each kind."""
+    """Return the application over a fresh database, once for each kind of database."""
     return application(database, secret, helper_processes=helper_processes)
 
 
 @pytest.fixture
 def client(app: FastAPI) -> Iterator[TestClient]:
-    """A steward of it."""
+    """Return a steward's client of the application."""
     with client_of(app) as opened:
         yield opened
 
 
 @pytest.fixture
 def alone(database: Database, secret: Secret) -> Iterator[TestClient]:
-    """The same without helpers, for tests that change what runs in this process."""
+    """Return a steward's client without helpers, for tests that patch code in this process."""
     with client_of(application(database, secret)) as opened:
         yield opened
 
 
 @pytest.fixture
 def embedded(_sqlite_template: Path, tmp_path: Path, secret: Secret, helper_processes: int) -> Iterator[TestClient]:
-    """The same on SQLite alone, for what does not depend on which database it is."""
+    """Return a steward's client on SQLite alone, for behaviour that does not depend on the kind of database."""
     path = tmp_path / "embedded.db"
     shutil.copyfile(_sqlite_template, path)
     app = application(open_database(f"sqlite:///{path}"), secret, helper_processes=helper_processes)
@@ -54,10 +54,10 @@ def embedded(_sqlite_template: Path, tmp_path: Path, secret: Secret, helper_proc
 
 
 @pytest.fixture(scope="module")
-def still(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A steward of an application that a module's tests share, for what does not depend on what is stored.
+def shared_client(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """Return a client that a module's tests share, for behaviour that does not depend on stored data.
 
-    It has a helper, so that all that these tests ask goes through one.
+    It has a helper, so that all requests of these tests go through one.
     """
     path = tmp_path_factory.mktemp("shared") / "ledger.db"
     shutil.copyfile(_sqlite_template, path)
@@ -68,14 +68,14 @@ def still(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def served(app: FastAPI) -> Iterator[Client]:
-    """A steward who calls the application through a socket, from as many threads as he likes."""
+    """Return a steward's client over a socket, for use from many threads."""
     with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as opened:
         yield opened
 
 
 @contextlib.contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
-    """The address of an application that a real server runs in a thread."""
+    """Return the address of an application that a real server runs in a thread."""
     server = uvicorn.Server(configuration(app.state.settings, app, "127.0.0.1", 0))
     ready = threading.Event()
     main_loop = server.main_loop

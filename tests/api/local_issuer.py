@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer on this machine: a real HTTP server with a discovery document and keys, and tokens of it."""
+"""An OpenID Connect issuer on this machine: a real HTTP server with a discovery document, keys and tokens."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ AUDIENCE = "the-ledger"
 
 
 def key_of(algorithm: str, number: int = 0) -> Any:
-    """A private key for an algorithm; the same for the same number."""
+    """Return a private key for an algorithm; equal numbers give equal keys."""
     return _new_key(algorithm, number)
 
 
@@ -34,7 +34,7 @@ def _new_key(algorithm: str, number: int) -> Any:
 
 
 def published(key_id: str, algorithm: str, number: int = 0, **fields: Any) -> dict[str, Any]:
-    """A key as an issuer publishes it."""
+    """Return a key as an issuer publishes it."""
     name = "RS256" if algorithm == "weak" else algorithm
     document: dict[str, Any] = json.loads(get_default_algorithms()[name].to_jwk(key_of(algorithm, number).public_key()))
     return document | {"kid": key_id, "use": "sig", "alg": name} | fields
@@ -42,7 +42,7 @@ def published(key_id: str, algorithm: str, number: int = 0, **fields: Any) -> di
 
 @dataclass
 class LocalIssuer:
-    """What it publishes, which a test may change, and how often each address was asked for."""
+    """The published documents, which a test may change, and the number of requests to each address."""
 
     url: str = ""
     keys: list[dict[str, Any]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class LocalIssuer:
     asked: list[str] = field(default_factory=list)
 
     def claims(self, role: Any = "auditor", **fields: Any) -> dict[str, Any]:
-        """Those of a good token; a claim that is None is left out."""
+        """Return the claims of a valid token; a claim that is None is left out."""
         now = int(time.time())
         usual = {"iss": self.url, "aud": AUDIENCE, "sub": "ann", "iat": now, "exp": now + 600, "roles": role}
         return {name: value for name, value in (usual | fields).items() if value is not None}
@@ -67,12 +67,12 @@ class LocalIssuer:
         headers: dict[str, Any] | None = None,
         **fields: Any,
     ) -> str:
-        """A signed token."""
+        """Return a signed token."""
         named = ({} if key_id is None else {"kid": key_id}) | (headers or {})
         return jwt.encode(self.claims(role, **fields), key or key_of(algorithm), algorithm, headers=named)
 
     def answer(self, path: str) -> bytes | None:
-        """The body of an answer; None: there is no such address."""
+        """Return the body of an answer; None for an unknown address."""
         if path == "/.well-known/openid-configuration":
             return json.dumps({"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | self.discovery).encode()
         if path == "/keys":
@@ -82,7 +82,7 @@ class LocalIssuer:
 
 @contextlib.contextmanager
 def local_issuer() -> Iterator[LocalIssuer]:
-    """An issuer that answers as long as the block lasts; its first key is named one."""
+    """Run an issuer for the block; its first key has the id one."""
     issuer = LocalIssuer(keys=[published("one", "RS256")])
 
     class Handler(BaseHTTPRequestHandler):
@@ -95,7 +95,7 @@ def local_issuer() -> Iterator[LocalIssuer]:
             self.wfile.write(body or b"")
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         issuer.url = f"http://127.0.0.1:{server.server_port}"

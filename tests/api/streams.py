@@ -14,7 +14,7 @@ NEARLY_NONE = {"type": "geometric", "scale": "1e-4"}  # other than 0 with probab
 
 
 def written(schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any) -> bytes:
-    """A stream of batches."""
+    """Return a stream of batches."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         for batch in batches:
@@ -24,18 +24,18 @@ def written(schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
 
 
 def stream(columns: dict[str, Any], **options: Any) -> bytes:
-    """A stream of one batch."""
+    """Return a stream of one batch."""
     batch = pa.record_batch(columns)
     return written(batch.schema, [batch], **options)
 
 
 def counts(values: Sequence[int]) -> bytes:
-    """A stream of nothing but counts."""
+    """Return a stream of only counts."""
     return stream({"count": pa.array(values, pa.int64())})
 
 
 def batches_of(content: bytes) -> list[Any]:
-    """The batches of a stream, each with its own metadata."""
+    """Return the batches of a stream, each with its own metadata."""
     reader, found = pa.ipc.open_stream(content), []
     while True:
         try:
@@ -45,7 +45,7 @@ def batches_of(content: bytes) -> list[Any]:
 
 
 def noisy_of(answer: Answer) -> list[int]:
-    """The noisy counts of an answer that must be a stream."""
+    """Return the noisy counts of an answer that must be a stream."""
     assert answer.status_code in (200, 201), answer.text
     assert answer.headers["content-type"] == MEDIA_TYPE
     whole: list[int] = np.concatenate(
@@ -69,5 +69,5 @@ def draw(client: Client, release: Any, content: Any, key: str | None = None, **q
 
 
 def headers(key: str | None = None) -> dict[str, str]:
-    """Those of a request with a stream."""
+    """Return the headers of a request with a stream."""
     return {"Content-Type": MEDIA_TYPE} | ({} if key is None else {"Idempotency-Key": key})

@@ -55,7 +55,7 @@ def test_exact_numbers_mean_their_decimal_text(embedded: Client) -> None:
 
 
 def test_what_admission_counts_is_exact_where_it_is_short(embedded: Client) -> None:
-    """What remains is rounded down, so that nothing is left of it to tell whether anything was spent."""
+    """The remainder is rounded down, so it cannot show a tiny spending; the exact figure can."""
     open_account(embedded, budget={"definition": "zcdp", "rho": "2.56"})
     assert json_of(embedded.get("/v1/accounts/people"))["remaining"]["rho"] < 2.56
     release(embedded, concentrated("0.1"))
@@ -94,9 +94,9 @@ def test_names_of_the_allowed_characters(embedded: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "A", "a b", "a/b", "é", "a\n", "..", ".", 7, None, "a\u0000"])
-def test_other_names_are_refused(still: Client, name: Any) -> None:
+def test_other_names_are_refused(shared_client: Client, name: Any) -> None:
     body = {"name": name, "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "pure", "epsilon": 1}}
-    assert pointers_of(still.post("/v1/accounts", json=body)) == ["/name"]
+    assert pointers_of(shared_client.post("/v1/accounts", json=body)) == ["/name"]
 
 
 @pytest.mark.parametrize(
@@ -126,15 +126,15 @@ def test_other_names_are_refused(still: Client, name: Any) -> None:
         (None, "/budget"),
     ],
 )  # fmt: skip
-def test_budgets_without_a_meaning_are_refused(still: Client, budget: Any, pointer: str) -> None:
+def test_budgets_without_a_meaning_are_refused(shared_client: Client, budget: Any, pointer: str) -> None:
     body = {"name": "refused", "unit": "p", "neighbouring": "add_remove", "budget": budget}
-    assert pointer in pointers_of(still.post("/v1/accounts", json=body))
-    problem_of(still.get("/v1/accounts/refused"), "not_found")
+    assert pointer in pointers_of(shared_client.post("/v1/accounts", json=body))
+    problem_of(shared_client.get("/v1/accounts/refused"), "not_found")
 
 
-def test_every_thing_that_is_wrong_is_named(still: Client) -> None:
+def test_every_thing_that_is_wrong_is_named(shared_client: Client) -> None:
     body = {"unit": "", "neighbouring": "both", "budget": {"definition": "pure"}, "bugdet": 1, "description": 5}
-    pointers = pointers_of(still.post("/v1/accounts", json=body))
+    pointers = pointers_of(shared_client.post("/v1/accounts", json=body))
     assert sorted(pointers) == ["/budget/epsilon", "/bugdet", "/description", "/name", "/neighbouring", "/unit"]
 
 
@@ -155,8 +155,8 @@ def test_lists_page_by_name_without_gaps_or_repetitions(client: Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=%21", "cursor=AA", "limit=1&limit=2"])
-def test_pages_that_make_no_sense_are_refused(still: Client, query: str) -> None:
-    assert pointers_of(still.get(f"/v1/accounts?{query}")) == [f"/query/{query.partition('=')[0]}"]
+def test_pages_that_make_no_sense_are_refused(shared_client: Client, query: str) -> None:
+    assert pointers_of(shared_client.get(f"/v1/accounts?{query}")) == [f"/query/{query.partition('=')[0]}"]
 
 
 def test_a_budget_is_raised_and_lowered_to_what_is_spent(client: Client) -> None:
@@ -240,9 +240,9 @@ def test_closing_twice_is_one_journal_entry(embedded: Client) -> None:
 
 
 def test_the_journal_can_be_verified_by_whoever_reads_it(client: Client) -> None:
-    """By the rule of the ledger's design: SHA-256 of the previous hash and the entry in RFC 8785's form.
+    """The rule is SHA-256 of the previous hash and the entry in RFC 8785's form.
 
-    All texts here are ASCII and all numbers whole, for which sorted names and no spaces are that form.
+    All texts here are ASCII and all numbers whole; for these, sorted names and no spaces are that form.
     """
     open_account(client)
     release(client, {"type": "sequence", "parts": [concentrated("0.1", name="one"), pure("1/7", tags=["t"])]})

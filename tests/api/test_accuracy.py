@@ -1,4 +1,4 @@
-"""Accuracy over HTTP: margins of one cell and of sums, and what is refused."""
+"""Accuracy over HTTP: margins of one cell and of sums, and refusals."""
 
 from fractions import Fraction
 from typing import Any
@@ -15,16 +15,16 @@ def _accuracy(client: Client, mechanism: Any, **fields: Any) -> Any:
     return json_of(client.post("/v1/accuracy", json={"mechanism": mechanism} | fields))
 
 
-def test_one_cell_has_the_margin_that_calibration_aims_at(still: Client) -> None:
+def test_one_cell_has_the_margin_that_calibration_aims_at(shared_client: Client) -> None:
     target = {"mechanism": "discrete_gaussian", "moe": 6, "confidence": "0.95"}
-    calibrated = json_of(still.post("/v1/calibrations/moe", json=target))
-    found = _accuracy(still, calibrated["mechanism"])
+    calibrated = json_of(shared_client.post("/v1/calibrations/moe", json=target))
+    found = _accuracy(shared_client, calibrated["mechanism"])
     assert found["margins"] == [{"confidence": 0.95, "moe": 6, "coverage": calibrated["coverage"]}]
 
 
-def test_the_total_of_all_counties(still: Client) -> None:
-    found = _accuracy(still, GEOMETRIC, summed_cells=3142, confidences=["0.9", 0.95])
-    # Var X = 2q/(1-q)², q = exp(-0.4); the sum of so many is all but normal.
+def test_the_total_of_all_counties(shared_client: Client) -> None:
+    found = _accuracy(shared_client, GEOMETRIC, summed_cells=3142, confidences=["0.9", 0.95])
+    # Var X = 2q/(1-q)², q = exp(-0.4); a sum of so many is nearly normal.
     assert found["variance"] == pytest.approx(3142 * 12.334658, rel=1e-6)
     assert [margin["moe"] for margin in found["margins"]] == [324, 386]
     for margin in found["margins"]:
@@ -32,25 +32,25 @@ def test_the_total_of_all_counties(still: Client) -> None:
     assert found["method"] == "characteristic function"
 
 
-def test_continuous_noise_has_margins_that_are_not_whole(still: Client) -> None:
-    found = _accuracy(still, OSGT)
+def test_continuous_noise_has_margins_that_are_not_whole(shared_client: Client) -> None:
+    found = _accuracy(shared_client, OSGT)
     assert found["variance"] == pytest.approx(27.704678326334605, rel=1e-14)
     assert found["margins"][0]["moe"] == pytest.approx(10.5812416, rel=1e-7)
     assert found["method"] == "closed form"
-    gaussian = _accuracy(still, OSGT | {"m": "0"}, summed_cells=4)
+    gaussian = _accuracy(shared_client, OSGT | {"m": "0"}, summed_cells=4)
     assert gaussian["variance"] == 160
 
 
 @pytest.mark.parametrize("mechanism", [OSGT, {"type": "gaussian", "rho": "1"}, {"type": "laplace", "scale": "2"}])
-def test_a_vanishing_confidence_is_answered(still: Client, mechanism: Any) -> None:
-    (margin,) = _accuracy(still, mechanism, confidences=["1e-300"])["margins"]
+def test_a_vanishing_confidence_is_answered(shared_client: Client, mechanism: Any) -> None:
+    (margin,) = _accuracy(shared_client, mechanism, confidences=["1e-300"])["margins"]
     assert 0 < margin["moe"] < 1e-298
     assert margin["coverage"] == pytest.approx(1e-300, rel=1e-12)
     assert margin["coverage"] <= 1e-300
 
 
-def test_noise_beyond_the_doubles_has_no_figures(still: Client) -> None:
-    found = _accuracy(still, {"type": "geometric", "scale": "1e300"})
+def test_noise_beyond_the_doubles_has_no_figures(shared_client: Client) -> None:
+    found = _accuracy(shared_client, {"type": "geometric", "scale": "1e300"})
     assert found["variance"] is None
     assert found["mean_absolute"] == pytest.approx(1e300)
 
@@ -79,5 +79,5 @@ def test_noise_beyond_the_doubles_has_no_figures(still: Client) -> None:
         ({"mechanism": GEOMETRIC, "cells": 3}, ["/cells"]),
     ],
 )
-def test_meaningless_questions_are_refused(still: Client, question: Any, pointers: list[str]) -> None:
-    assert pointers_of(still.post("/v1/accuracy", json=question)) == pointers
+def test_meaningless_questions_are_refused(shared_client: Client, question: Any, pointers: list[str]) -> None:
+    assert pointers_of(shared_client.post("/v1/accuracy", json=question)) == pointers

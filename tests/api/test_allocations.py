@@ -34,46 +34,50 @@ def test_the_plan_fits_an_account_with_that_budget(embedded: Client, budget: Any
     assert sum(query["share"] for query in found["queries"]) == pytest.approx(1)
 
 
-def test_proportions_stay_exact(still: Client) -> None:
-    found = _allocate(still)
+def test_proportions_stay_exact(shared_client: Client) -> None:
+    found = _allocate(shared_client)
     assert [query["share_exact"] for query in found["queries"]] == ["1/3", "2/3"]
     assert found["cost"]["zcdp"]["rho_exact"] == "0.3"
     assert found["queries"][0]["mechanism"]["sigma_squared"] == "5"
     assert found["queries"][1]["mechanism"]["sigma_squared"] == "5"
 
 
-def test_margins_tell_the_budget_that_they_need(still: Client) -> None:
+def test_margins_tell_the_budget_that_they_need(shared_client: Client) -> None:
     queries = [{"name": "total", "moe": 6}, {"name": "age", "moe": "11.9", "cells": 2}]
     found = json_of(
-        still.post("/v1/calibrations/allocation", json={"mechanism": "discrete_gaussian", "queries": queries})
+        shared_client.post("/v1/calibrations/allocation", json={"mechanism": "discrete_gaussian", "queries": queries})
     )
     assert [query["moe"] for query in found["queries"]] == [6, 11]
-    single = json_of(still.post("/v1/calibrations/moe", json={"mechanism": "discrete_gaussian", "moe": 6}))
+    single = json_of(shared_client.post("/v1/calibrations/moe", json={"mechanism": "discrete_gaussian", "moe": 6}))
     assert found["queries"][0]["mechanism"]["sigma_squared"] == single["mechanism"]["sigma_squared"]
     assert found["cost"]["zcdp"]["rho"] > single["cost"]["zcdp"]["rho"]
     back = [{"name": query["name"], "weight": query["share_exact"] or query["share"]} for query in found["queries"]]
     budget = {"definition": "zcdp", "rho": str(Fraction(repr(found["cost"]["zcdp"]["rho"])))}
-    again = _allocate(still, budget=budget, queries=[one | {"cells": c} for one, c in zip(back, (1, 2), strict=True)])
+    again = _allocate(
+        shared_client, budget=budget, queries=[one | {"cells": c} for one, c in zip(back, (1, 2), strict=True)]
+    )
     assert [query["moe"] for query in again["queries"]] == [6, 11]
 
 
 @pytest.mark.parametrize(
     ("rho", "fits"), [(None, None), ("0.0451194", False), ("0.0451195", True), ("1e-9", False), ("1e6", True)]
 )
-def test_margins_are_held_against_a_budget(still: Client, rho: str | None, fits: bool | None) -> None:
-    """One cell at a margin of 6 needs rho = 0.04511941 of discrete Gaussian noise."""
+def test_margins_are_held_against_a_budget(shared_client: Client, rho: str | None, fits: bool | None) -> None:
+    """One cell with a margin of 6 needs rho = 0.04511941 of discrete Gaussian noise."""
     budget = None if rho is None else {"definition": "zcdp", "rho": rho}
     body = TARGET | {"queries": [{"name": "total", "moe": 6}], "budget": budget}
     body = {name: value for name, value in body.items() if value is not None}
-    found = json_of(still.post("/v1/calibrations/allocation", json=body))
+    found = json_of(shared_client.post("/v1/calibrations/allocation", json=body))
     assert (found["queries"][0]["moe"], found["fits"]) == (6, fits)
     assert found["cost"]["zcdp"]["rho"] == pytest.approx(0.04511941, abs=1e-8)
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_continuous_margins_are_not_floored(still: Client, mechanism: str) -> None:
+def test_continuous_margins_are_not_floored(shared_client: Client, mechanism: str) -> None:
     queries = [{"name": "income", "moe": "2.5", "sensitivity": "0.5"}]
-    found = json_of(still.post("/v1/calibrations/allocation", json={"mechanism": mechanism, "queries": queries}))
+    found = json_of(
+        shared_client.post("/v1/calibrations/allocation", json={"mechanism": mechanism, "queries": queries})
+    )
     assert found["queries"][0]["moe"] == pytest.approx(2.5, rel=1e-9)
 
 
@@ -112,6 +116,6 @@ def test_continuous_margins_are_not_floored(still: Client, mechanism: str) -> No
         ({"weights": []}, ["/weights"]),
     ],
 )
-def test_meaningless_targets_are_refused(still: Client, fields: dict[str, Any], pointers: list[str]) -> None:
+def test_meaningless_targets_are_refused(shared_client: Client, fields: dict[str, Any], pointers: list[str]) -> None:
     body = {name: value for name, value in (TARGET | fields).items() if value is not None}
-    assert pointers_of(still.post("/v1/calibrations/allocation", json=body)) == pointers
+    assert pointers_of(shared_client.post("/v1/calibrations/allocation", json=body)) == pointers

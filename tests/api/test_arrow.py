@@ -1,4 +1,4 @@
-"""Arrow streams by themselves: what is read of them, what comes back, and that no stream of any bytes does harm."""
+"""Arrow streams without HTTP: reading, answers, and safety for streams of any bytes."""
 
 import random
 import struct
@@ -18,20 +18,20 @@ _ENDS = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def _free(_: int) -> None:
-    """Room for everything."""
+    """Admit any reservation of memory."""
 
 
 def _through(content: bytes, noisy: Any = None) -> bytes:
-    """The answer to a stream; by default the noise is one more for each count."""
+    """Return the answer to a stream; by default the noise adds one to each count."""
     read = read_counts(bytearray(content), _MOST, _free)
     whole = np.concatenate([batch.counts for batch in read.batches])
     return b"".join(with_noisy(read, whole + 1 if noisy is None else noisy))
 
 
 def _every_type(rows: int, seed: int) -> dict[str, Any]:
-    """Columns of every kind of layout, with nulls that hide values, and the counts in their midst."""
+    """Return columns of every kind of layout, with nulls that hide values, and the counts between them."""
     generator = np.random.default_rng(seed)
-    floats = generator.integers(0, 2**63, rows).view("f8")  # NaNs with payloads among them
+    floats = generator.integers(0, 2**63, rows).view("f8")  # some are NaNs with payloads
     hidden = pa.Array.from_buffers(
         pa.int32(), rows, [pa.py_buffer(b"\x55" * (rows // 8 + 1)), pa.py_buffer(np.arange(rows, dtype="<i4"))]
     )
@@ -77,7 +77,7 @@ def _bytes_of(column: Any) -> list[bytes | None]:
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 def test_other_columns_come_back_bit_for_bit(codec: str | None, last: bool) -> None:
     batches = [pa.record_batch(_every_type(rows, rows)) for rows in (100, 0, 1, 1000)]
-    if last:  # behind every layout
+    if last:  # after columns of every layout
         names = sorted(batches[0].schema.names, key="count".__eq__)
         batches = [batch.select(names) for batch in batches]
     named = {b"note": b"\xff\0"}
@@ -158,7 +158,7 @@ def test_an_answer_goes_out_a_mebibyte_at_a_time() -> None:
     assert b"".join(blocks) == content.replace(b"count", b"noisy", 1)
 
 
-# What is refused
+# Refusals
 
 
 def _int64(values: list[Any]) -> Any:
@@ -166,7 +166,7 @@ def _int64(values: list[Any]) -> Any:
 
 
 _ONE = _int64([1])
-# Of two columns with the same values, the second made to lie in the bytes of the first.
+# Two columns have the same values; the second is made to refer to the bytes of the first.
 _TWO = stream({"count": _int64([7, 8]), "other": _int64([7, 8])})
 _ALIASED = _TWO.replace(struct.pack("<4q", 0, 16, 16, 0), struct.pack("<4q", 0, 16, 0, 0))
 _ALIASED = _ALIASED.replace(struct.pack("<2q", 16, 16), struct.pack("<2q", 0, 16))
@@ -241,7 +241,7 @@ def test_every_truncation_is_refused() -> None:
             read_counts(bytearray(content[:length]), _MOST, _free)
 
 
-# What is too large
+# Size limits
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -273,12 +273,12 @@ def test_too_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
                 read_counts(content, _MOST, _free)
 
 
-# Whatever is sent
+# Arbitrary bytes
 
 
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 def test_no_damaged_stream_does_harm(codec: str | None) -> None:
-    """Bytes changed anywhere, most of all in metadata: refused, or read as a stream that can be answered."""
+    """A stream with changed bytes, most of them in metadata, is refused, or read as a stream that can be answered."""
     batches = [pa.record_batch(_every_type(rows, rows)) for rows in (9, 3)]
     content = written(batches[0].schema, batches, compression=codec)
     chance = random.Random(20100401)
@@ -297,7 +297,7 @@ def test_no_damaged_stream_does_harm(codec: str | None) -> None:
 
 
 def _few() -> list[bytes]:
-    """Small streams, of which metadata are the most."""
+    """Return small streams, which consist mostly of metadata."""
     few = pa.array(range(50), pa.int64())
     words, coded = pa.array(["a", "bb"] * 25), pa.array(["x", "y"] * 25).dictionary_encode()
     batch = pa.record_batch({"float": pa.array([1.5] * 50), "count": few})
@@ -311,7 +311,7 @@ def _few() -> list[bytes]:
 
 
 def test_whatever_is_read_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draw is charged and stored between the two: what is read has an answer, and that has the noisy counts."""
+    """The charge comes between reading and answering: a stream that was read must have an answer."""
     chance, few, read = random.Random(21_359), _few(), 0
     numbers = [0, 1, 8, 50, 64, 400, -1, 2**31 - 1, 2**62]
     for _ in range(3000):
@@ -337,7 +337,7 @@ def test_whatever_is_read_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _repeated_text(number: int) -> bytes:
-    """A schema with so many columns and notes, which all are made to say the same long text."""
+    """Return a schema whose columns and notes all refer to the same long text."""
     long, short = "x" * 4000, [f"y{one:07}" for one in range(number)]
     schema = pa.schema([("count", pa.int64())], metadata={"long": long} | dict.fromkeys(short, "z" * 8))
     content = bytearray(written(schema, [pa.record_batch([_ONE], schema=schema)]))
@@ -356,7 +356,7 @@ def test_metadata_that_say_one_text_many_times_are_refused_before_arrow_reads_th
 ) -> None:
     content = _repeated_text(50)
     known = pa.ipc.open_stream(content).schema.metadata
-    assert sum(map(len, known.values())) > 20 * 4000  # what a reader would build
+    assert sum(map(len, known.values())) > 20 * 4000  # the size that a reader would build
     monkeypatch.setattr(pa.ipc, "MessageReader", None)
     with pytest.raises(InvalidInput):
         read_counts(content, _MOST, _free)
@@ -374,7 +374,7 @@ def test_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_has_few_batches_for_its_rows(
     monkeypatch: pytest.MonkeyPatch, batches: int, rows: int, fits: bool
 ) -> None:
-    """Refused before Arrow reads any of them; batches without rows count, too."""
+    """The stream is refused before Arrow reads a batch; batches without rows count too."""
     schema = pa.schema([("count", pa.int64())])
     large = [pa.record_batch([pa.array(range(100 * rows), pa.int64())], schema=schema)]
     small = [pa.record_batch([pa.array([], pa.int64())], schema=schema)] * (batches - 1)

@@ -1,4 +1,4 @@
-"""Nothing below /v1 is looked at without a key, and each key may do what its role and its accounts allow."""
+"""Authentication: nothing below /v1 is read without a key, and each key has the rights of its role and accounts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,10 +33,10 @@ _OPEN = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/problems/valida
 
 
 @pytest.fixture
-def keyless(still: Client) -> Iterator[Client]:
-    kept = still.headers.pop("Authorization")
-    yield still
-    still.headers["Authorization"] = kept
+def keyless(shared_client: Client) -> Iterator[Client]:
+    kept = shared_client.headers.pop("Authorization")
+    yield shared_client
+    shared_client.headers["Authorization"] = kept
 
 
 def _refused(answer: Answer) -> None:
@@ -46,7 +46,7 @@ def _refused(answer: Answer) -> None:
 
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_every_operation_needs_a_key_before_anything_else(keyless: Client, method: str, path: str) -> None:
-    """Whatever else is wrong: names that are unknown, a body that is none, of no known type, too large to read."""
+    """401 comes before all other faults: unknown names, a body that is malformed, of an unknown type, or too large."""
     address = path.format(account="nobody", release="none", draw="none", key="none", job="none")
     _refused(keyless.request(method, address))
     _refused(keyless.request(method, f"{address}?unknown=1"))
@@ -128,7 +128,7 @@ _LEVEL = {"type": "choice", "parts": [pure("1e-9", name="level/total"), _STEPS]}
 _NEW = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
 _ANYBODY, _PIPELINE, _STEWARD = "auditor pipeline steward", "pipeline steward", "steward"
 
-# For each operation: who may, and a body with which it succeeds.
+# For each operation: the roles, and a body with which it succeeds.
 _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts"): (_ANYBODY, None),
     ("POST", "/v1/accounts"): (_STEWARD, _NEW),
@@ -183,28 +183,30 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
 }
 
 
-def test_every_operation_is_in_the_table(still: TestClient) -> None:
-    """Those of the contract, and those that the application answers although the contract is silent about them."""
-    application: Any = still.app
+def test_every_operation_is_in_the_table(shared_client: TestClient) -> None:
+    """The table has the operations of the contract and those that the contract leaves out."""
+    application: Any = shared_client.app
     found = [route for route in iter_route_contexts(application.routes) if str(route.path).startswith("/v1")]
     answered = {(method, str(route.path)) for route in found for method in route.methods or ()}
     assert sorted(_ALLOWED) == _OPERATIONS == sorted(answered)
 
 
 @pytest.fixture(scope="module")
-def roles(still: Client) -> dict[str, dict[str, str]]:
-    return {role: operators_key(still, role, "somebody") for role in ROLES}
+def roles(shared_client: Client) -> dict[str, dict[str, str]]:
+    return {role: operators_key(shared_client, role, "somebody") for role in ROLES}
 
 
 @pytest.fixture(scope="module")
-def names(still: Client) -> dict[str, str]:
-    open_account(still, approval_above="0.001", description="persons")
-    json_of(still.patch("/v1/accounts/people", json=examples.RELEASE_CHANGE))
-    of = release(still, pure("1e-9"))
-    void = release(still, pure("1e-9"), reserve_for="P1D")
-    approve = release(still, pure("0.1"))
-    draw = json_of(still.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
-    key, rotated = (json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"] for _ in "kr")
+def names(shared_client: Client) -> dict[str, str]:
+    open_account(shared_client, approval_above="0.001", description="persons")
+    json_of(shared_client.patch("/v1/accounts/people", json=examples.RELEASE_CHANGE))
+    of = release(shared_client, pure("1e-9"))
+    void = release(shared_client, pure("1e-9"), reserve_for="P1D")
+    approve = release(shared_client, pure("0.1"))
+    draw = json_of(shared_client.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
+    key, rotated = (
+        json_of(shared_client.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"] for _ in "kr"
+    )
     return {
         "account": "people",
         "release": of["id"],
@@ -213,20 +215,22 @@ def names(still: Client) -> dict[str, str]:
         "rotate": rotated,
         "void": void["id"],
         "approve": approve["id"],
-        "tabulations": release(still, _LEVEL)["id"],
+        "tabulations": release(shared_client, _LEVEL)["id"],
     }
 
 
 @pytest.fixture
-def placed(still: Client, names: dict[str, str], path: str) -> dict[str, str]:
-    """With a job of its own for each operation on one, since a job that has ended can be deleted."""
+def placed(shared_client: Client, names: dict[str, str], path: str) -> dict[str, str]:
+    """Return a table with a new job for each operation on one, since a job that has ended can be deleted."""
     if "{job}" not in path:
         return names
-    return names | {"job": json_of(still.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]}
+    return names | {
+        "job": json_of(shared_client.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]
+    }
 
 
 def _at(path: str, names: dict[str, str]) -> str:
-    """The address, of a release or a key in the state that the operation is for."""
+    """Return the address, with a release or a key in the state that the operation needs."""
     operation = path.rpartition("/")[-1]
     return path.format_map(names | {kind: names.get(operation, names[kind]) for kind in ("release", "key")})
 
@@ -234,10 +238,10 @@ def _at(path: str, names: dict[str, str]) -> str:
 @pytest.mark.parametrize("role", ["auditor", "pipeline", "steward"])
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_each_role_may_what_the_contract_says(
-    still: Client, roles: dict[str, dict[str, str]], placed: dict[str, str], method: str, path: str, role: str
+    shared_client: Client, roles: dict[str, dict[str, str]], placed: dict[str, str], method: str, path: str, role: str
 ) -> None:
     allowed, body = _ALLOWED[method, path]
-    answer = still.request(method, _at(path, placed), json=_for(role, path, body), headers=roles[role])
+    answer = shared_client.request(method, _at(path, placed), json=_for(role, path, body), headers=roles[role])
     if role in allowed.split():
         assert answer.is_success, answer.text
     else:
@@ -245,69 +249,72 @@ def test_each_role_may_what_the_contract_says(
 
 
 def _for(who: str, path: str, body: Any) -> Any:
-    """The body with a partition or a group of the caller's own, where a thing is done once."""
+    """Return the body with a new partition or group, for operations that succeed once."""
     if path.endswith("/tabulations"):
         return body | {"groups": [{"group": who, "total_only": True, "total": 1}]}
     return body | {"partition": who} if path.endswith("{release}/draws") and body else body
 
 
 @pytest.mark.parametrize(("method", "path"), [operation for operation in _OPERATIONS if "{account}" in operation[1]])
-def test_a_limited_key_reaches_its_accounts_only(still: Client, names: dict[str, str], method: str, path: str) -> None:
-    """Other accounts are refused whether they exist or not: a limited key learns nothing of them."""
+def test_a_limited_key_reaches_its_accounts_only(
+    shared_client: Client, names: dict[str, str], method: str, path: str
+) -> None:
+    """Other accounts are refused if they exist and if they do not: a limited key learns nothing of them."""
     body = _for("limited", path, _ALLOWED[method, path][1])
-    elsewhere = make_key(still, "steward", accounts=["elsewhere", "people-2"])
+    elsewhere = make_key(shared_client, "steward", accounts=["elsewhere", "people-2"])
     for account in ("people", "nobody"):
         address = path.format_map(names | {"account": account})
-        problem_of(still.request(method, address, json=body, headers=elsewhere), "forbidden")
-    here = operators_key(still, "steward", "somebody", ["people"])
-    answer = still.request(method, _at(path, names), json=body, headers=here)
+        problem_of(shared_client.request(method, address, json=body, headers=elsewhere), "forbidden")
+    here = operators_key(shared_client, "steward", "somebody", ["people"])
+    answer = shared_client.request(method, _at(path, names), json=body, headers=here)
     assert answer.is_success, answer.text
 
 
 def _needs_no_limit(path: str) -> bool:
-    """Whether a key that is limited to other accounts is refused: of an account, of everybody's, or of another's."""
+    """Return True where a key that is limited to other accounts is refused."""
     return "{account}" in path or "{job}" in path or path.startswith("/v1/keys")
 
 
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_keys_that_are_revoked_or_limited_elsewhere(
-    still: Client, placed: dict[str, str], method: str, path: str
+    shared_client: Client, placed: dict[str, str], method: str, path: str
 ) -> None:
-    """With a body that would be right: nothing but the key is in the way."""
+    """The body would be accepted, so only the key can be the reason."""
     body, address = _ALLOWED[method, path][1], _at(path, placed)
-    made = json_of(still.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
-    json_of(still.get("/v1/accounts", headers=bearer(made["key"])))
-    assert still.delete(f"/v1/keys/{made['id']}").status_code == 204
-    _refused(still.request(method, address, json=body, headers=bearer(made["key"])))
-    elsewhere = make_key(still, "steward", accounts=["elsewhere"])
-    answer = still.request(method, address, json=_for("elsewhere", path, body), headers=elsewhere)
+    made = json_of(shared_client.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
+    json_of(shared_client.get("/v1/accounts", headers=bearer(made["key"])))
+    assert shared_client.delete(f"/v1/keys/{made['id']}").status_code == 204
+    _refused(shared_client.request(method, address, json=body, headers=bearer(made["key"])))
+    elsewhere = make_key(shared_client, "steward", accounts=["elsewhere"])
+    answer = shared_client.request(method, address, json=_for("elsewhere", path, body), headers=elsewhere)
     if _needs_no_limit(path) or (method, path) == ("POST", "/v1/accounts"):
         problem_of(answer, "forbidden")
     else:
         assert answer.is_success, answer.text
 
 
-def test_a_limited_steward_opens_only_what_the_key_names(still: Client) -> None:
-    limited = make_key(still, "steward", accounts=["theirs"])
-    problem_of(still.post("/v1/accounts", json=_NEW | {"name": "ours"}, headers=limited), "forbidden")
-    json_of(still.post("/v1/accounts", json=_NEW | {"name": "theirs"}, headers=limited), 201)
+def test_a_limited_steward_opens_only_what_the_key_names(shared_client: Client) -> None:
+    limited = make_key(shared_client, "steward", accounts=["theirs"])
+    problem_of(shared_client.post("/v1/accounts", json=_NEW | {"name": "ours"}, headers=limited), "forbidden")
+    json_of(shared_client.post("/v1/accounts", json=_NEW | {"name": "theirs"}, headers=limited), 201)
 
 
-def test_a_limited_steward_opens_nothing_under_accounts_of_others(still: Client, names: dict[str, str]) -> None:
-    limited = make_key(still, "steward", accounts=["under", "people-3"])
+def test_a_limited_steward_opens_nothing_under_accounts_of_others(shared_client: Client, names: dict[str, str]) -> None:
+    limited = make_key(shared_client, "steward", accounts=["under", "people-3"])
     problem_of(
-        still.post("/v1/accounts", json=_NEW | {"name": "under", "parent": "people"}, headers=limited), "forbidden"
+        shared_client.post("/v1/accounts", json=_NEW | {"name": "under", "parent": "people"}, headers=limited),
+        "forbidden",
     )
 
 
-def test_a_limited_steward_manages_no_keys(still: Client, names: dict[str, str]) -> None:
-    """It could make itself a key without a limit, or revoke that of who limited it."""
-    limited = make_key(still, "steward", accounts=["people"])
+def test_a_limited_steward_manages_no_keys(shared_client: Client, names: dict[str, str]) -> None:
+    """Otherwise it could create an unlimited key, or revoke the key of the steward that limited it."""
+    limited = make_key(shared_client, "steward", accounts=["people"])
     for body in ({"name": "n", "role": "steward"}, {"name": "n", "role": "auditor", "accounts": ["people"]}):
-        problem_of(still.post("/v1/keys", json=body, headers=limited), "forbidden")
-    problem_of(still.get("/v1/keys", headers=limited), "forbidden")
-    problem_of(still.delete(f"/v1/keys/{names['key']}", headers=limited), "forbidden")
-    own = json_of(still.get("/v1/keys?limit=1000"))["items"][-1]
+        problem_of(shared_client.post("/v1/keys", json=body, headers=limited), "forbidden")
+    problem_of(shared_client.get("/v1/keys", headers=limited), "forbidden")
+    problem_of(shared_client.delete(f"/v1/keys/{names['key']}", headers=limited), "forbidden")
+    own = json_of(shared_client.get("/v1/keys?limit=1000"))["items"][-1]
     assert own["accounts"] == ["people"]
     for key in (names["key"], own["id"]):
-        problem_of(still.post(f"/v1/keys/{key}/rotate", json={}, headers=limited), "forbidden")
+        problem_of(shared_client.post(f"/v1/keys/{key}/rotate", json={}, headers=limited), "forbidden")

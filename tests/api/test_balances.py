@@ -1,4 +1,4 @@
-"""Balances: what was spent in every notion, what is left, by tag and at an earlier entry."""
+"""Balances: spending in every notion, the remaining budget, by tag and at an earlier entry."""
 
 from fractions import Fraction
 from typing import Any
@@ -26,7 +26,7 @@ _VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
 
 
 def _balance(client: Client, query: str = "", account: str = "people") -> Any:
-    """Without the partitions drawn, which are those of now only; test_declarations has them."""
+    """Return a balance without the drawn partitions, which have no earlier state; test_declarations has them."""
     balance = json_of(client.get(f"/v1/accounts/{account}/balance{query}"))
     del balance["partitions"]
     return balance
@@ -135,7 +135,7 @@ def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) ->
 
 
 def test_a_balance_is_an_odometer_and_never_called_adaptive(embedded: Client) -> None:
-    """Figures converted from what turned out to be spent are no adaptive guarantee."""
+    """Figures that are converted from past spending are no adaptive guarantee."""
     open_account(embedded)
     assert release(embedded, concentrated("0.3"))["cost"]["approximate"][0]["adaptive"] is True
     spent = _balance(embedded)["spent"]
@@ -174,7 +174,7 @@ def test_the_past_can_be_asked_for(client: Client) -> None:
 
 
 def test_a_balance_of_a_line_by_tag_and_at_each_of_its_moments(client: Client) -> None:
-    """What is spent and what is held, each by itself, in the account and in the one above it."""
+    """Spending and reservations are shown separately, for the account and for its parent."""
     open_account(client, "agency")
     open_account(client, parent="agency")
     held = release(client, concentrated("0.1", tags=["t"]), reserve_for="P1D", tags=["r"])
@@ -218,7 +218,7 @@ def test_remaining_has_the_shape_of_the_budget(embedded: Client) -> None:
     left = release(embedded, declared, "b")["remaining"]
     assert left["definition"] == "approximate"
     assert (left["delta"], left["declared_delta"]) == (1e-6, 0.0)
-    assert 0.5 <= left["epsilon"] < 1  # no more is counted as spent than the pure sum
+    assert 0.5 <= left["epsilon"] < 1  # admission counts no more than the pure sum as spent
 
 
 def test_at_several_deltas_at_once(embedded: Client) -> None:

@@ -1,4 +1,4 @@
-"""Draws over Arrow by HTTP: parameters in the query, one draw and one charge, replays, limits, and who may."""
+"""Draws over Arrow by HTTP: parameters in the query, one draw and one charge, replays, limits, and permissions."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ from starlette.types import Message
 
 from service.api import arrow
 from service.api.context import Streamed, prefers
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.ledger.database import open_database
 from service.ledger.keys import Principal
 from service.ledger.secret import Secret
@@ -144,7 +144,7 @@ def test_a_stream_that_is_refused_charges_nothing(client: Client) -> None:
     assert str(2**62 + 1) not in register(client, counts([1, 2**62 + 1])).text
     assert _head(client) == head
     problem_of(register(client, counts([1]), mechanism=pure(2)), "budget_exceeded")
-    assert _head(client)["seq"] == head["seq"] + 1  # the refusal is an entry
+    assert _head(client)["seq"] == head["seq"] + 1  # the refusal is a journal entry
 
 
 @pytest.mark.parametrize(
@@ -173,21 +173,23 @@ def test_a_stream_that_is_refused_charges_nothing(client: Client) -> None:
         ({"repetition": "0"}, ["/query/repetition"]),
     ],
 )
-def test_a_query_without_meaning(still: Client, query: dict[str, Any], pointers: list[str]) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
+def test_a_query_without_meaning(shared_client: Client, query: dict[str, Any], pointers: list[str]) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
     given = {"name": "x", "mechanism": json.dumps(NEARLY_NONE)} | query
     wanted = {name: value for name, value in given.items() if value is not None}
-    answer = still.post("/v1/accounts/people/draws", params=wanted, content=counts([1]), headers=headers())
+    answer = shared_client.post("/v1/accounts/people/draws", params=wanted, content=counts([1]), headers=headers())
     assert pointers_of(answer) == pointers
 
 
 @pytest.mark.parametrize("repetition", ["", "-1", "1.0", "x", "1e3", str(10**12), "true", '"1"'])
-def test_a_repetition_without_meaning(still: Client, repetition: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    of = release(still, pure("1e-6", name="m"))
-    assert pointers_of(draw(still, of, counts([1]), mechanism="m", repetition=repetition)) == ["/query/repetition"]
+def test_a_repetition_without_meaning(shared_client: Client, repetition: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    of = release(shared_client, pure("1e-6", name="m"))
+    assert pointers_of(draw(shared_client, of, counts([1]), mechanism="m", repetition=repetition)) == [
+        "/query/repetition"
+    ]
 
 
 def test_media_types(embedded: Client) -> None:
@@ -220,12 +222,12 @@ def test_who_may_draw(embedded: Client) -> None:
     problem_of(draw(embedded, {"account": "people", "id": "unknown"}, counts([1]), mechanism="m"), "not_found")
 
 
-# How much
+# Limits
 
 
 @pytest.fixture
 def small(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[Client]:
-    """A steward of a service that takes 2,000 bytes of Arrow and 1,000 of JSON."""
+    """Return a steward's client of a service that accepts 2,000 bytes of Arrow and 1,000 of JSON."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     (tmp_path / "ledger.db").write_bytes(_sqlite_template.read_bytes())
     app = application(open_database(url), secret, max_arrow_bytes=2000, max_json_bytes=1000)
@@ -249,7 +251,7 @@ def test_streams_have_a_limit_of_their_own(small: Client) -> None:
 
 
 def test_a_slow_caller_keeps_nobody_waiting(database_url: str, secret: Secret) -> None:
-    """With one writer's thread: half a stream is there, and others charge and draw."""
+    """There is one writer's thread; while half of a stream has arrived, other requests charge and draw."""
     app: FastAPI = application(open_database(database_url), secret, writer_threads=1)
     content = counts(range(1000))
     with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=30) as client:
@@ -270,7 +272,7 @@ def test_a_slow_caller_keeps_nobody_waiting(database_url: str, secret: Secret) -
                 assert content.replace(b"count", b"noisy", 1)[-400:-8] in answer.read()
 
 
-# Reading again
+# Reading
 
 
 def test_a_draw_is_read_as_json_or_arrow(client: Client) -> None:
@@ -305,15 +307,15 @@ def test_a_stream_of_another_media_type_is_told_which_are_read(client: Client) -
     assert MEDIA_TYPE in answer.json()["detail"]
 
 
-def _scope(turns: Fair, name: str) -> dict[str, Any]:
+def _scope(turns: FairPlaces, name: str) -> dict[str, Any]:
     app = SimpleNamespace(state=SimpleNamespace(turns=turns))
     state = {"principal": Principal(None, name, "auditor", None)}
     return {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET", "app": app, "state": state}
 
 
 def test_an_answer_is_made_in_turns_and_taken_outside_of_them() -> None:
-    """Many who read at once make others wait no longer than few; who reads slowly makes nobody wait."""
-    turns, made, busy = Fair(1, 1, 1, 1), list[int](), list[int]()
+    """Many readers at once delay others no more than few do, and a slow reader delays no other."""
+    turns, made, busy = FairPlaces(1, 1, 1, 1), list[int](), list[int]()
     parts = [b"1, ", b"2, ", b"3"]
 
     def counts_of() -> Iterator[bytes]:
@@ -355,7 +357,7 @@ def test_an_answer_is_made_in_turns_and_taken_outside_of_them() -> None:
 
 
 def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
-    """Although somebody may still hold the error, and by its frames all that happened."""
+    """The answer is released even where an error, with its frames, is still referenced."""
 
     def counts_of() -> Iterator[bytes]:
         try:
@@ -372,7 +374,7 @@ def test_an_answer_that_nobody_takes_to_its_end_is_let_go() -> None:
             raise OSError
 
     let_go: list[bool] = []
-    answer, turns = Streamed(counts_of()), Fair(1, 1, 1, 0)
+    answer, turns = Streamed(counts_of()), FairPlaces(1, 1, 1, 0)
     with pytest.raises(ClientDisconnect) as held:
         asyncio.run(answer(_scope(turns, "a"), receive, send))
     assert let_go

@@ -1,4 +1,4 @@
-"""Offset tails beside Gaussian noise over HTTP, against Sadeghi and Korki 2022's figures and the reference values."""
+"""Offset tails beside Gaussian noise over HTTP, against Sadeghi and Korki 2022's figures and reference values."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ OSGT = {"type": "osgt", "sigma_squared": "40", "m": "3"}
 
 
 @pytest.fixture(scope="module")
-def found(still: Client) -> Any:
-    return json_of(still.post("/v1/calibrations/comparison", json={"mechanism": OSGT}))
+def found(shared_client: Client) -> Any:
+    return json_of(shared_client.post("/v1/calibrations/comparison", json={"mechanism": OSGT}))
 
 
 def test_the_published_example(found: Any) -> None:
@@ -22,21 +22,21 @@ def test_the_published_example(found: Any) -> None:
     assert one["epsilon"] == pytest.approx(0.93663, abs=5e-6)
     assert one["gaussian_variance"] > 1.3 * one["variance"]
     gain = [row["gaussian_variance"] / row["variance"] for row in found["equal_privacy"]]
-    assert gain == sorted(gain, reverse=True)  # it diminishes with the number of cells, as the slides say
+    assert gain == sorted(gain, reverse=True)  # it falls with the number of cells, as the slides say
 
 
-def test_delta_and_divergences_at_equal_variance(found: Any, still: Client) -> None:
+def test_delta_and_divergences_at_equal_variance(found: Any, shared_client: Client) -> None:
     (reference,) = [v for v in rows("cost") if v.get("m") == "3" and v["mechanism"] == "osgt"]
     taus = {row["alpha"]: row for row in found["rdp"]}
     for order in ("1.5", "2", "5"):
         assert taus[float(order)]["offset_tails"] == pytest.approx(float(reference["renyi"][order]), rel=1e-9)
         assert taus[float(order)]["gaussian"] == pytest.approx(float(order) / 2 / 27.70468, rel=1e-6)
-    assert taus[2.0]["offset_tails"] > taus[2.0]["gaussian"]  # not better at small orders
+    assert taus[2.0]["offset_tails"] > taus[2.0]["gaussian"]  # offset tails are worse at small orders
     assert taus[64.0]["offset_tails"] < taus[64.0]["gaussian"]
     row = found["delta"][-5]
     for kind, plan in (("offset_tails", OSGT), ("gaussian", {"type": "gaussian", "sigma_squared": "27.7046783263"})):
         question = {"plan": plan, "epsilon": row["epsilon"]}
-        analyses = json_of(still.post("/v1/conversions", json=question))["analyses"]
+        analyses = json_of(shared_client.post("/v1/conversions", json=question))["analyses"]
         (tight,) = [one["delta"] for one in analyses if one["via"] == "tight"]
         assert row[kind] == pytest.approx(tight, rel=1e-5)
 
@@ -47,16 +47,16 @@ def test_sub_gaussian_tails_are_below_their_bound(found: Any) -> None:
     assert found["tails"][-1]["offset_tails"] > found["tails"][-1]["gaussian"]
 
 
-def test_noise_on_the_integers_and_far_offsets(still: Client) -> None:
+def test_noise_on_the_integers_and_far_offsets(shared_client: Client) -> None:
     mechanism = {"type": "discrete_osgt", "sigma_squared": "40", "m": "6", "sensitivity": 2}
-    found = json_of(still.post("/v1/calibrations/comparison", json={"mechanism": mechanism, "cells": [1]}))
+    found = json_of(shared_client.post("/v1/calibrations/comparison", json={"mechanism": mechanism, "cells": [1]}))
     assert found["sub_gaussian"]["holds"] is False
     assert {row["bound"] for row in found["tails"]} == {None}
     assert found["equal_privacy"][0]["gaussian_variance"] > found["variance"]
 
 
-def test_its_picture(still: Client) -> None:
-    answer = still.post(
+def test_its_picture(shared_client: Client) -> None:
+    answer = shared_client.post(
         "/v1/calibrations/comparison", json={"mechanism": OSGT, "cells": [1]}, headers={"Accept": "image/svg+xml"}
     )
     assert answer.headers["content-type"] == "image/svg+xml"
@@ -81,6 +81,6 @@ def test_its_picture(still: Client) -> None:
         ({"epsilon": 1}, "/epsilon"),
     ],
 )
-def test_meaningless_questions_are_refused(still: Client, fields: dict[str, Any], pointer: str) -> None:
-    answer = still.post("/v1/calibrations/comparison", json={"mechanism": OSGT} | fields)
+def test_meaningless_questions_are_refused(shared_client: Client, fields: dict[str, Any], pointer: str) -> None:
+    answer = shared_client.post("/v1/calibrations/comparison", json={"mechanism": OSGT} | fields)
     assert pointers_of(answer) == [pointer]

@@ -1,4 +1,4 @@
-"""Stateless computations over HTTP: compositions, conversions, calibrations, against figures that others computed."""
+"""Stateless computations over HTTP: compositions, conversions and calibrations, against published figures."""
 
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,7 @@ _MECHANISMS = {
 
 
 def _close(found: float, exact: str) -> bool:
-    """To 1e-9 of itself, and never below: by the number's text, as a reader of JSON with decimals has it."""
+    """Return True within a relative 1e-9 and never below, by the number's text, as a decimal reader sees it."""
     true = Fraction(exact)
     # The reference is itself rounded, to 17 digits.
     return true * (1 - Fraction(1, 10**16)) <= Fraction(repr(found)) <= true * (1 + Fraction(1, 10**9))
@@ -33,12 +33,12 @@ def _compose(client: Client, plan: Any, **fields: Any) -> Any:
     [value for value in rows("cost") if value["mechanism"] in _MECHANISMS],
     ids=lambda value: "-".join(str(part) for part in value.values() if isinstance(part, str | int)),
 )
-def test_costs_are_those_of_the_reference(still: Client, value: Any) -> None:
+def test_costs_are_those_of_the_reference(shared_client: Client, value: Any) -> None:
     fields = {name: value[name] for name in _MECHANISMS[value["mechanism"]] if name in value}
     neighbouring = "replace_one" if value["mechanism"] == "randomized_response" else "add_remove"
     plan = {"type": value["mechanism"]} | fields
     orders = list(value.get("renyi", {"2": ""}))
-    found = _compose(still, plan, neighbouring=neighbouring, orders=orders)
+    found = _compose(shared_client, plan, neighbouring=neighbouring, orders=orders)
     if value.get("epsilon") in (None, "inf"):
         assert found["pure"] is None
     else:
@@ -52,67 +52,70 @@ def test_costs_are_those_of_the_reference(still: Client, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", rows("conversion"), ids=lambda v: v["rho"])
-def test_conversions_are_those_of_the_reference(still: Client, value: Any) -> None:
+def test_conversions_are_those_of_the_reference(shared_client: Client, value: Any) -> None:
     question = {"rho": value["rho"], "delta": value["delta"]}
-    found = json_of(still.post("/v1/conversions", json=question))
+    found = json_of(shared_client.post("/v1/conversions", json=question))
     epsilons = {statement["via"]: statement["epsilon"] for statement in found["approximate"]}
     assert _close(epsilons["zcdp"], value["epsilon"])
     assert _close(epsilons["analytic"], value["epsilon_analytic"])
-    of_noise = _compose(still, concentrated(value["rho"]), deltas=[value["delta"]])
+    of_noise = _compose(shared_client, concentrated(value["rho"]), deltas=[value["delta"]])
     (tight,) = [statement for statement in of_noise["approximate"] if statement["via"] == "tight"]
     assert _close(tight["epsilon"], value["epsilon_gaussian"])
     assert tight["adaptive"] is False
-    # And back: at that epsilon the delta is reached again, and the largest rho that implies both is this one.
-    back = json_of(still.post("/v1/conversions", json={"rho": value["rho"], "epsilon": epsilons["zcdp"]}))
+    # The inverse: at that epsilon the same delta results, and the largest rho that implies both is this one.
+    back = json_of(shared_client.post("/v1/conversions", json={"rho": value["rho"], "epsilon": epsilons["zcdp"]}))
     assert back["delta"] == pytest.approx(float(value["delta"]), rel=1e-6)
     assert Fraction(repr(back["delta"])) <= Fraction(value["delta"])
     implied = {"epsilon": epsilons["zcdp"], "delta": value["delta"], "to": "zcdp"}
-    largest = json_of(still.post("/v1/conversions", json=implied))
+    largest = json_of(shared_client.post("/v1/conversions", json=implied))
     assert largest["rho"] == pytest.approx(float(Fraction(value["rho"])), rel=1e-6)
 
 
-def test_a_conversion_to_zcdp_is_rounded_down(still: Client) -> None:
-    rho = json_of(still.post("/v1/conversions", json={"epsilon": 17, "delta": "1e-10", "to": "zcdp"}))["rho"]
-    back = json_of(still.post("/v1/conversions", json={"rho": rho, "delta": "1e-10"}))
+def test_a_conversion_to_zcdp_is_rounded_down(shared_client: Client) -> None:
+    rho = json_of(shared_client.post("/v1/conversions", json={"epsilon": 17, "delta": "1e-10", "to": "zcdp"}))["rho"]
+    back = json_of(shared_client.post("/v1/conversions", json={"rho": rho, "delta": "1e-10"}))
     (by_zcdp,) = [statement for statement in back["approximate"] if statement["via"] == "zcdp"]
     assert by_zcdp["epsilon"] == pytest.approx(17, rel=1e-12)
     assert Fraction(repr(by_zcdp["epsilon"])) <= 17 * (1 + Fraction(1, 10**14))
 
 
-def test_conversions_say_what_every_analysis_gives(still: Client) -> None:
+def test_conversions_say_what_every_analysis_gives(shared_client: Client) -> None:
     plan = {"type": "discrete_osgt", "sigma_squared": "40", "m": "3"}
-    found = json_of(still.post("/v1/conversions", json={"plan": plan, "epsilon": "0.5"}))
-    assert [one["via"] for one in found["analyses"]] == ["tight", "rdp", "zcdp", "analytic"]  # none of them is pure
+    found = json_of(shared_client.post("/v1/conversions", json={"plan": plan, "epsilon": "0.5"}))
+    # pure is absent, since no part is pure
+    assert [one["via"] for one in found["analyses"]] == ["tight", "rdp", "zcdp", "analytic"]
     deltas = [one["delta"] for one in found["analyses"]]
     assert deltas == sorted(deltas)
     assert {name: found[name] for name in ("delta", "via", "method")} == found["analyses"][0]
-    back = json_of(still.post("/v1/conversions", json={"plan": plan, "delta": str(found["delta"])}))
+    back = json_of(shared_client.post("/v1/conversions", json={"plan": plan, "delta": str(found["delta"])}))
     (tight,) = [statement for statement in back["approximate"] if statement["via"] == "tight"]
     assert tight["epsilon"] == pytest.approx(0.5, rel=1e-6)
-    implied = json_of(still.post("/v1/conversions", json={"epsilon": "1", "delta": "1e-10", "to": "zcdp"}))
+    implied = json_of(shared_client.post("/v1/conversions", json={"epsilon": "1", "delta": "1e-10", "to": "zcdp"}))
     rhos = {one["via"]: one["rho"] for one in implied["analyses"]}
-    assert rhos["analytic"] < rhos["zcdp"] == implied["rho"] < rhos["tight"]  # the last of Gaussian noise only
-    of_noise = _compose(still, concentrated(rhos["tight"]), deltas=["1e-10"])
+    assert rhos["analytic"] < rhos["zcdp"] == implied["rho"] < rhos["tight"]  # tight is for Gaussian noise only
+    of_noise = _compose(shared_client, concentrated(rhos["tight"]), deltas=["1e-10"])
     (tight,) = [statement for statement in of_noise["approximate"] if statement["via"] == "tight"]
     assert tight["epsilon"] == pytest.approx(1, rel=1e-9)
 
 
-def test_deltas_and_orders_are_echoed_as_asked(still: Client) -> None:
-    found = _compose(still, pure("0.1"), deltas=["1e-10", "1e-6", 0.5], orders=["2", 1.5, "1000000000000", "1e400"])
+def test_deltas_and_orders_are_echoed_as_asked(shared_client: Client) -> None:
+    found = _compose(
+        shared_client, pure("0.1"), deltas=["1e-10", "1e-6", 0.5], orders=["2", 1.5, "1000000000000", "1e400"]
+    )
     assert [best["delta"] for best in found["best"]] == [1e-10, 1e-6, 0.5]
     assert {statement["delta"] for statement in found["approximate"]} == {1e-10, 1e-6, 0.5}
     assert [point["alpha"] for point in found["rdp"]][:3] == [2.0, 1.5, 1e12]
-    assert found["rdp"][3]["alpha"] < float("inf")  # a bound at an order holds at those below it
+    assert found["rdp"][3]["alpha"] < float("inf")  # a bound at an order also holds at lower ones
     for best in found["best"]:
         statements = [statement for statement in found["approximate"] if statement["delta"] == best["delta"]]
         assert best["fixed"]["epsilon"] == min(statement["epsilon"] for statement in statements)
         assert best["adaptive"]["adaptive"] is True
 
 
-def test_figures_are_never_below_the_exact_ones_as_text(still: Client) -> None:
-    """0.1 + 0.2 is 0.3 exactly; the double that is shown, and its text, are not below."""
+def test_figures_are_never_below_the_exact_ones_as_text(shared_client: Client) -> None:
+    """0.1 + 0.2 is exactly 0.3; the shown double and its text must not be below."""
     for count in (1, 3, 7, 10, 49, 10**6 + 1):
-        found = _compose(still, {"type": "repeat", "count": count, "part": pure("0.1")})
+        found = _compose(shared_client, {"type": "repeat", "count": count, "part": pure("0.1")})
         assert Fraction(found["pure"]["epsilon_exact"]) == Fraction(count, 10)
         assert Fraction(repr(found["pure"]["epsilon"])) >= Fraction(count, 10)
         assert Fraction(found["pure"]["epsilon"]) >= Fraction(count, 10)
@@ -139,8 +142,8 @@ def test_figures_are_never_below_the_exact_ones_as_text(still: Client) -> None:
         ({"plan": pure(0), "delta": "1e-6"}, ["/plan/epsilon"]),
     ],
 )
-def test_questions_without_an_answer(still: Client, question: Any, pointers: list[str]) -> None:
-    assert pointers_of(still.post("/v1/conversions", json=question)) == pointers
+def test_questions_without_an_answer(shared_client: Client, question: Any, pointers: list[str]) -> None:
+    assert pointers_of(shared_client.post("/v1/conversions", json=question)) == pointers
 
 
 @pytest.mark.parametrize(
@@ -155,8 +158,8 @@ def test_questions_without_an_answer(still: Client, question: Any, pointers: lis
         ({"orders": [2] * 1001}, "/orders"),
     ],
 )
-def test_compositions_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    assert pointers_of(still.post("/v1/compositions", json={"plan": pure(1)} | fields)) == [pointer]
+def test_compositions_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    assert pointers_of(shared_client.post("/v1/compositions", json={"plan": pure(1)} | fields)) == [pointer]
 
 
 # Haney et al. 2021's Table 4: the totals of the levels at their margins of error; stability s = 9, gamma = 0.1.
@@ -175,8 +178,8 @@ def _calibrate(client: Client, mechanism: str, moe: Any, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize(("mechanism", "moe"), _TABLE_4)
-def test_safetab_gives_the_papers_table(still: Client, mechanism: str, moe: int) -> None:
-    found = _calibrate(still, mechanism, moe, method="safetab")
+def test_safetab_gives_the_papers_table(shared_client: Client, mechanism: str, moe: int) -> None:
+    found = _calibrate(shared_client, mechanism, moe, method="safetab")
     cost = found["cost"]["pure"]["epsilon"] if mechanism == "geometric" else found["cost"]["zcdp"]["rho"]
     printed = _TABLE_4[mechanism, moe]
     digits = len(printed.partition(".")[2])
@@ -184,26 +187,30 @@ def test_safetab_gives_the_papers_table(still: Client, mechanism: str, moe: int)
     assert (found["method"], found["confidence"], found["moe"]) == ("safetab", 0.95, moe)
 
 
-def test_safetab_says_what_it_truly_covers(still: Client) -> None:
-    assert _calibrate(still, "geometric", 6, method="safetab")["coverage"] == pytest.approx(0.9395, abs=5e-5)
-    assert _calibrate(still, "discrete_gaussian", 6, method="safetab")["coverage"] == pytest.approx(0.9670, abs=5e-5)
+def test_safetab_says_what_it_truly_covers(shared_client: Client) -> None:
+    assert _calibrate(shared_client, "geometric", 6, method="safetab")["coverage"] == pytest.approx(0.9395, abs=5e-5)
+    assert _calibrate(shared_client, "discrete_gaussian", 6, method="safetab")["coverage"] == pytest.approx(
+        0.9670, abs=5e-5
+    )
 
 
 @pytest.mark.parametrize(("mechanism", "cost"), [("geometric", 0.45690), ("discrete_gaussian", 0.04512)])
-def test_the_exact_method_meets_its_target_at_the_least_cost(still: Client, mechanism: str, cost: float) -> None:
-    found = _calibrate(still, mechanism, 6)
+def test_the_exact_method_meets_its_target_at_the_least_cost(
+    shared_client: Client, mechanism: str, cost: float
+) -> None:
+    found = _calibrate(shared_client, mechanism, 6)
     assert 0.95 <= found["coverage"] < 0.9500001
     notion = found["cost"]["pure"] if mechanism == "geometric" else found["cost"]["zcdp"]
     assert next(iter(notion.values())) == pytest.approx(cost, abs=5e-6)
     assert (found["method"], found["confidence"]) == ("exact", 0.95)
 
 
-def test_a_calibrated_mechanism_is_one_that_can_be_registered(still: Client) -> None:
+def test_a_calibrated_mechanism_is_one_that_can_be_registered(shared_client: Client) -> None:
     fields = {"confidence": "0.9", "sensitivity": 3, "cells": 2}
-    found = _calibrate(still, "geometric", "6.9", **fields)
+    found = _calibrate(shared_client, "geometric", "6.9", **fields)
     assert found["moe"] == 6.9
-    assert found["mechanism"] == _calibrate(still, "geometric", 6, **fields)["mechanism"]
-    assert _compose(still, found["mechanism"]) == found["cost"]
+    assert found["mechanism"] == _calibrate(shared_client, "geometric", 6, **fields)["mechanism"]
+    assert _compose(shared_client, found["mechanism"]) == found["cost"]
     assert found["mechanism"]["cells"] == 2
 
 
@@ -224,6 +231,6 @@ def test_a_calibrated_mechanism_is_one_that_can_be_registered(still: Client) -> 
         ({"cells": "2"}, "/cells"),
     ],
 )
-def test_targets_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
+def test_targets_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
     body = {"mechanism": "geometric", "moe": 6} | fields
-    assert pointers_of(still.post("/v1/calibrations/moe", json=body)) == [pointer]
+    assert pointers_of(shared_client.post("/v1/calibrations/moe", json=body)) == [pointer]

@@ -1,4 +1,4 @@
-"""Many callers at once, over a socket, on both databases: nobody overspends, nobody is failed, readers never wait."""
+"""Many callers at once, over a socket, on both databases: no overspending, no failures, and no waiting readers."""
 
 import json
 import select
@@ -48,7 +48,7 @@ def helper_processes() -> int:
 
 
 def _at_once(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """The answers to calls that many threads make together."""
+    """Return the answers to calls that many threads make at once."""
     start = threading.Barrier(min(_THREADS, len(calls)))
 
     def run(number: int) -> list[Answer]:
@@ -64,7 +64,7 @@ def _statuses(answers: list[Answer]) -> Counter[int]:
 
 
 def _sound(database: Database, name: str = "people") -> bool:
-    """The chain is whole, and its prices add up to the stored totals, bit for bit."""
+    """Check the chain, and that its prices add up to the stored totals, bit for bit."""
     with database.read() as connection:
         account = read_account(connection, name)
         assert verify(connection, name).valid
@@ -130,12 +130,12 @@ def test_one_mechanism_is_drawn_once_however_many_ask(served: Client) -> None:
     assert set(_statuses(answers)) == {201, 409}
     drawn = [answer.json() for answer in answers if answer.status_code == 201]
     partitions = sorted(str(draw["partition"]) for draw in drawn)
-    assert partitions in (["None"], ["1", "2"])  # the whole input, or each partition, once and by one branch
+    assert partitions in (["None"], ["1", "2"])  # the whole input, or each partition, once and with one branch
 
 
 @contextmanager
 def _account_locked(url: str) -> Iterator[None]:
-    """Another process holds what a charge needs."""
+    """Hold the lock of an account in another process."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(str(make_url(url).database), isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -150,7 +150,7 @@ def _account_locked(url: str) -> Iterator[None]:
 
 
 def test_readers_and_probes_answer_while_writers_wait(served: Client, database: Database, database_url: str) -> None:
-    """More of one principal wait than there are threads for writers; when the lock is gone all of them are served."""
+    """More requests of one principal wait than there are writers' threads; all are served once the lock is free."""
     open_account(served)
     other = make_key(served, "steward", "other")
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -167,7 +167,7 @@ def test_readers_and_probes_answer_while_writers_wait(served: Client, database: 
 
 @pytest.mark.parametrize("path", ["verify", "history", "balance?as_of=1"])
 def test_nobody_waits_while_journals_are_followed(served: Client, app: FastAPI, path: str) -> None:
-    """More ask for that than there are readers of any kind, behind a computation that takes a minute."""
+    """More histories are requested than there are readers of any kind, behind a computation of a minute."""
     open_account(served)
     helpers = app.state.helpers.queue
     parts = [{"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"} for k in range(100)]
@@ -185,7 +185,7 @@ def test_nobody_waits_while_journals_are_followed(served: Client, app: FastAPI, 
         json_of(charge(served, concentrated("0.01")), 201)
         assert not any(answer.done() for answer in asked)
         assert not select.select([slow.sock], [], [], 0)[0], "the computation has not ended"
-        slow.close()  # whoever asked for it hangs up
+        slow.close()  # its client hangs up
         assert {answer.result().status_code for answer in asked} == {200}
 
 

@@ -1,4 +1,4 @@
-"""True counts leave no trace: not in an answer to anything that goes wrong, not in a log, not in the database."""
+"""True counts leave no trace: no error answer, no log line and no row of the database contains one."""
 
 import json
 import signal
@@ -21,13 +21,13 @@ from tests.api.calls import STEWARD, Answer, Client, json_of, open_account, poin
 from tests.api.streams import counts, draw, noisy_of, register, stream
 from tests.processes import Served, service
 
-_CANARY = 8675309021  # a count that nothing else here can be
+_CANARY = 8675309021  # a count that cannot occur here otherwise
 _COUNTS = [_CANARY, -_CANARY]
-_MANY = _COUNTS * 5_000  # which a helper reads
+_MANY = _COUNTS * 5_000  # enough that a helper reads them
 _TEXT = str(_CANARY)
-_WIDE = {"type": "geometric", "scale": 10**9}  # so that no noisy count is the true one
+_WIDE = {"type": "geometric", "scale": 10**9}  # so that no noisy count equals the true one
 
-# The service with faults of its own: errors whose messages hold the counts, and counts where noise belongs.
+# A service with built-in faults: errors whose messages contain counts, and counts in place of noise.
 _FAULTY = """\
 import os, signal
 from service.api import bulk, draws
@@ -58,7 +58,7 @@ main()
 
 @dataclass
 class _Aftermath:
-    """What a service leaves that drew, refused and crashed: its answers, its output, its files before and after."""
+    """The traces of a service that drew, refused and crashed: its answers, its output, its files before and after."""
 
     drawn: list[Answer]
     streamed: list[Answer]
@@ -99,7 +99,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> _Aftermath:
 
 @contextmanager
 def _temporary_files_in(home: Path) -> Iterator[None]:
-    """What a service puts aside and leaves behind is looked at too."""
+    """Direct the service's temporary files to a directory that is searched too."""
     (home / "temporary").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(home / "temporary"))
@@ -130,7 +130,7 @@ def _draw_stream(client: Client, size: int) -> Answer:
 
 
 def _measure(client: Client) -> list[Answer]:
-    """Residuals are as secret as counts: bounded from, which succeeds, and refused."""
+    """Send residuals, which are as secret as counts: to a bound that succeeds, and to refusals."""
     residuals = [*_COUNTS, *range(50)]
     json_of(client.post("/v1/empirical/lower-bound", json={"residuals": residuals}))
     json_of(client.post("/v1/empirical/lower-bound", json={"outputs": residuals, "neighbouring_outputs": _COUNTS}))
@@ -145,7 +145,7 @@ def _measure(client: Client) -> list[Answer]:
 
 
 def _refusals(client: Client) -> list[Answer]:
-    """Every way in which a request with counts in it can go wrong."""
+    """Send every kind of faulty request with counts in it."""
     of = release(client, pure("1e-9", name="m"))
     path = f"/v1/accounts/people/releases/{of['id']}/draws"
     json_of(client.post(path, json={"mechanism": "m", "counts": _COUNTS}), 201)
@@ -166,7 +166,7 @@ def _refusals(client: Client) -> list[Answer]:
         [*_MANY, _CANARY * 10**9],
     ]
     wrong_mechanisms: list[Any] = [
-        pure(2),  # too much
+        pure(2),  # above the budget
         {"type": "laplace", "scale": 1},
         _CANARY,
         _COUNTS,
@@ -192,7 +192,7 @@ def _refusals(client: Client) -> list[Answer]:
     ]
     headers = {"Content-Type": "application/json"}
     return [
-        _draw(client, key="k", counts=[_CANARY]),  # the same key
+        _draw(client, key="k", counts=[_CANARY]),  # the same Idempotency-Key
         client.post("/v1/accounts/people/draws", content=_TEXT),
         *(_draw(client, counts=counts) for counts in wrong_counts),
         *(_draw(client, mechanism) for mechanism in wrong_mechanisms),
@@ -212,7 +212,7 @@ _LEVEL = {
         {"type": "sequence", "parts": [_WIDE | {"name": "level/1"}, _WIDE | {"name": "level/2"}]},
     ],
 }
-_AGES = [[_CANARY, 1], [2, _CANARY]]  # their total is a canary too, and is what a first total is near
+_AGES = [[_CANARY, 1], [2, _CANARY]]  # their sum is a canary too, and the first noisy total is near it
 
 
 def _histogram(client: Client, **fields: Any) -> Answer:
@@ -226,7 +226,7 @@ def _tabulated(client: Client, of: Any, group: dict[str, Any], **fields: Any) ->
 
 
 def _refused_tables(client: Client) -> list[Answer]:
-    """The same for tables and groups."""
+    """Send faulty requests with tables and groups."""
     of = release(client, _LEVEL)
     json_of(_tabulated(client, of, {"group": "drawn", "sex_by_age": _AGES}), 201)
     quarters = [_CANARY, f"{_TEXT}.5"]
@@ -251,7 +251,7 @@ def _refused_tables(client: Client) -> list[Answer]:
 
 
 def _tables(client: Client) -> list[Answer]:
-    """Tables that are drawn: cells and margins, and groups whose first totals decide."""
+    """Draw tables: cells and margins, and groups with deciding totals."""
     of = release(client, _LEVEL)
     return [
         _histogram(client, margins=[["a"]], published=[{"margin": [], "values": [], "total": 7}], adjust="rake"),
@@ -262,12 +262,12 @@ def _tables(client: Client) -> list[Answer]:
 
 
 def _refused_streams(client: Client, of: Any) -> list[Answer]:
-    """The same for counts in Arrow streams."""
+    """Send faulty requests with counts in Arrow streams."""
     whole = counts(_COUNTS)
     texts = pa.array([_TEXT, None])
     assert register(client, whole, "s", _WIDE).status_code == 201
     return [
-        register(client, counts([_CANARY]), "s", _WIDE),  # the same key
+        register(client, counts([_CANARY]), "s", _WIDE),  # the same Idempotency-Key
         register(client, whole, mechanism=pure(2)),
         register(client, counts(_COUNTS * 1000)),
         register(client, iter([counts(_COUNTS * 1000)])),
@@ -305,7 +305,7 @@ def test_no_crash_repeats_a_count(aftermath: _Aftermath) -> None:
 
 def test_no_count_is_logged(aftermath: _Aftermath) -> None:
     assert _TEXT not in "".join(aftermath.printed)
-    # Each crash is in the log all the same, with its kind and its place.
+    # Each crash is still in the log, with its type and its place.
     for kind in ("RuntimeError", "KeyError", "ExceptionGroup"):
         assert any(kind in line and "draws.py" in line for line in aftermath.printed)
     requests = [line for line in map(_parsed, aftermath.printed) if line and line.get("event") == "request"]
@@ -313,7 +313,7 @@ def test_no_count_is_logged(aftermath: _Aftermath) -> None:
 
 
 def test_no_file_holds_a_count(aftermath: _Aftermath) -> None:
-    """As text, in hexadecimal, or as the bytes of an integer."""
+    """The search covers text, hexadecimal digits, and the bytes of an integer."""
     for answer in aftermath.drawn:
         assert not set(json_of(answer, 201)["noisy"]) & set(_COUNTS)
     for answer in aftermath.tabled:
@@ -340,7 +340,7 @@ def _holds_a_count(content: bytes) -> bool:
 def test_a_service_that_is_killed_in_a_draw_leaves_no_count(
     tmp_path: Path, empty_database_url: str, call: Callable[[Client, int], Answer]
 ) -> None:
-    """Nor do the database's own files: SQLite's, or those of PostgreSQL's cluster that were written meanwhile."""
+    """The search covers the database's own files: SQLite's, or those of the PostgreSQL cluster that changed."""
     started = time.time()
     with _temporary_files_in(tmp_path), service(tmp_path, ("-c", _FAULTY), database_url=empty_database_url) as served:
         open_account(served.client)
@@ -380,7 +380,8 @@ def test_a_caller_who_hangs_up_is_no_failure_of_the_service(tmp_path: Path, path
             json_of(running.client.get("/healthz"))  # the log line is written when the request ends
         assert running.stop() == 0
     lines = [line for line in map(_parsed, running.said) if line and line.get("request_id") == "hung-up"]
-    (line,) = [line for line in lines if line["path"] == path]  # signing in without a key asks once more, to be counted
+    # signing in without a key makes a second request, which counts as a failure
+    (line,) = [line for line in lines if line["path"] == path]
     assert (line["status"], line["level"]) == (422, "info")
     assert not any('"level": "error"' in line for line in running.said)
 

@@ -1,4 +1,4 @@
-"""The accuracy curve over HTTP: drawn about as expected, and its picture."""
+"""The accuracy curve over HTTP: drawn values close to expected ones, and its picture."""
 
 import math
 from typing import Any
@@ -11,11 +11,11 @@ from tests.api.calls import Client, json_of, pointers_of
 QUESTION = {"counts": [40] * 5000, "epsilons": ["0.1", 1]}
 
 
-def test_what_is_drawn_is_about_what_is_expected(still: Client) -> None:
-    found = json_of(still.post("/v1/accuracy/curve", json=QUESTION))
+def test_what_is_drawn_is_about_what_is_expected(shared_client: Client) -> None:
+    found = json_of(shared_client.post("/v1/accuracy/curve", json=QUESTION))
     assert found["protected"] is False
     for point, epsilon in zip(found["points"], (0.1, 1), strict=True):
-        # 5,000 cells: the mean of |X| is known to some 2 per cent, and six standard errors are allowed.
+        # 5,000 cells: the mean of |X| is known to about 2 per cent, and six standard errors are allowed.
         q = math.exp(-epsilon)
         lost = 2 * q / (1 - q * q) / 80
         assert 1 - point["expected"]["l1"] == pytest.approx(lost, rel=1e-9)
@@ -25,21 +25,25 @@ def test_what_is_drawn_is_about_what_is_expected(still: Client) -> None:
         assert point["epsilon"] == epsilon
 
 
-def test_a_drawn_value_is_cut_off_and_an_expected_one_is_not(still: Client) -> None:
-    (point,) = json_of(still.post("/v1/accuracy/curve", json={"counts": [1], "epsilons": ["0.000001"]}))["points"]
+def test_a_drawn_value_is_cut_off_and_an_expected_one_is_not(shared_client: Client) -> None:
+    (point,) = json_of(shared_client.post("/v1/accuracy/curve", json={"counts": [1], "epsilons": ["0.000001"]}))[
+        "points"
+    ]
     assert point["l1"] >= 0
     assert point["expected"]["l1"] < -1000
 
 
-def test_the_picture_is_asked_for_by_its_media_type(still: Client) -> None:
-    answer = still.post("/v1/accuracy/curve", json=QUESTION, headers={"Accept": "image/svg+xml"})
+def test_the_picture_is_asked_for_by_its_media_type(shared_client: Client) -> None:
+    answer = shared_client.post("/v1/accuracy/curve", json=QUESTION, headers={"Accept": "image/svg+xml"})
     assert answer.headers["content-type"] == "image/svg+xml"
     picture = ElementTree.fromstring(answer.text)
     assert picture.tag == "{http://www.w3.org/2000/svg}svg"
     texts = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
     assert {"L1", "L2", "drawn", "expected"} <= texts
     assert picture.find("{http://www.w3.org/2000/svg}desc") is not None
-    both = still.post("/v1/accuracy/curve", json=QUESTION, headers={"Accept": "image/svg+xml;q=0.5, application/json"})
+    both = shared_client.post(
+        "/v1/accuracy/curve", json=QUESTION, headers={"Accept": "image/svg+xml;q=0.5, application/json"}
+    )
     assert both.headers["content-type"] == "application/json"
 
 
@@ -61,6 +65,6 @@ def test_the_picture_is_asked_for_by_its_media_type(still: Client) -> None:
         ({"seed": 1}, ["/seed"]),
     ],
 )
-def test_meaningless_questions_are_refused(still: Client, fields: dict[str, Any], pointers: list[str]) -> None:
-    answer = still.post("/v1/accuracy/curve", json=QUESTION | fields)
+def test_meaningless_questions_are_refused(shared_client: Client, fields: dict[str, Any], pointers: list[str]) -> None:
+    answer = shared_client.post("/v1/accuracy/curve", json=QUESTION | fields)
     assert pointers_of(answer) == pointers

@@ -1,4 +1,4 @@
-"""Partitions that plans declare, over HTTP: nobody draws the same records anew under another name."""
+"""Partitions that plans declare, over HTTP: the same records cannot be drawn again under another name."""
 
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +59,7 @@ def _drawn(client: Client, of: Any) -> Any:
 
 
 def test_one_partition_has_one_spelling(client: Client) -> None:
-    """All of these were drawn anew, each with fresh noise on the same counts."""
+    """Before, each of these spellings was drawn separately, with fresh noise on the same counts."""
     of = _released(client)
     json_of(_draw(client, of, _NAME), 201)
     for spelling in _SPELLINGS:
@@ -156,7 +156,7 @@ def test_many_at_once_do_not_draw_more_than_is_declared(served: Client, database
         assert verify(connection, "people").valid
 
 
-# Declaring
+# Declarations
 
 
 def test_a_release_declares_for_all_mechanisms_that_do_not(client: Client) -> None:
@@ -198,10 +198,12 @@ def test_a_release_declares_for_all_mechanisms_that_do_not(client: Client) -> No
         ({"plan": {"type": "repeat", "count": 2, "part": pure(1, partitions=[])}}, ["/plan/part/partitions"]),
     ],
 )
-def test_what_declares_nothing_is_refused_where_it_stands(still: Client, fields: Any, pointers: list[str]) -> None:
-    if json_of(still.get("/v1/accounts"))["items"] == []:
-        open_account(still, budget=_WIDE)
-    assert pointers_of(charge(still, **({"plan": pure(1)} | fields))) == pointers
+def test_what_declares_nothing_is_refused_where_it_stands(
+    shared_client: Client, fields: Any, pointers: list[str]
+) -> None:
+    if json_of(shared_client.get("/v1/accounts"))["items"] == []:
+        open_account(shared_client, budget=_WIDE)
+    assert pointers_of(charge(shared_client, **({"plan": pure(1)} | fields))) == pointers
 
 
 def test_a_hundred_thousand_partitions_are_listed_and_no_more(embedded: Client) -> None:
@@ -215,7 +217,7 @@ def test_a_hundred_thousand_partitions_are_listed_and_no_more(embedded: Client) 
     assert "at most 100000 partitions" in refused.text
 
 
-# What says so
+# Answers
 
 
 def test_answers_balances_and_receipts_say_what_was_drawn_and_declared(client: Client, secret: Secret) -> None:
@@ -282,7 +284,7 @@ def _tabulate(client: Client, of: Any, *groups: str, marked: bool = True, key: s
 
 
 def test_a_replay_says_what_was_drawn_and_described_when_it_was_first_answered(client: Client) -> None:
-    """It is rendered from the ledger, which has gone on since."""
+    """The replay is rendered from the ledger, which has changed since."""
     open_account(client, budget=_WIDE)
     county = pure("0.5", name="county", tags=["T\u00e9xt"])
     of = release(client, {"type": "sequence", "parts": [_level(), county, pure(1, name="Z")]}, tags=["\U0001f600"])
@@ -353,7 +355,7 @@ def test_a_tabulation_of_an_earlier_version_is_answered_again(
 
 
 def test_the_branches_of_a_choice_share_the_number_that_is_declared(client: Client) -> None:
-    """The choice is charged for one branch, so that other names for the same records must not reach the others."""
+    """The choice is charged for one branch, so other names for the same records must not reach the other branches."""
     open_account(client)
     once = {"type": "geometric", "epsilon": "0.1"}
     parts = [

@@ -1,4 +1,4 @@
-"""The delta at which losses are shown: the account's, unless a request or what is stored says another."""
+"""The delta at which losses are shown: the account's, unless a request or a stored release has another."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _TABLE = _BODY | {"dimensions": [{"name": "d", "values": ["a", "b"]}]}
 
 
 def _shown_at(answer: Any, part: str = "cost") -> set[float]:
-    """The deltas of every statement of a guarantee."""
+    """Return the deltas of every statement of a guarantee."""
     return {one["delta"] for kind in ("approximate", "best") for one in answer[part][kind]}
 
 
@@ -103,23 +103,23 @@ def test_a_balance_is_shown_at_the_accounts_delta_unless_others_are_asked_for(em
     assert "at delta 2e-13" in picture.text
 
 
-def test_an_allocation_is_shown_at_its_budgets_delta(still: Client) -> None:
+def test_an_allocation_is_shown_at_its_budgets_delta(shared_client: Client) -> None:
     asked = {"mechanism": "geometric", "queries": [{"name": "q", "weight": 1}]}
     for budget, delta in ((_OWN, 1e-6), *((other, 1e-10) for other in _OTHERS.values())):
-        answer = json_of(still.post("/v1/calibrations/allocation", json=asked | {"budget": budget}))
+        answer = json_of(shared_client.post("/v1/calibrations/allocation", json=asked | {"budget": budget}))
         assert _shown_at(answer) == {delta}
 
 
 @pytest.mark.parametrize("delta", [0, 1, "2", True, "", "x", [1]])
-def test_a_delta_without_meaning_is_refused_as_before(still: Client, delta: Any) -> None:
-    assert pointers_of(charge(still, pure("0.1"), "nobody", delta=delta)) == ["/delta"]
+def test_a_delta_without_meaning_is_refused_as_before(shared_client: Client, delta: Any) -> None:
+    assert pointers_of(charge(shared_client, pure("0.1"), "nobody", delta=delta)) == ["/delta"]
 
 
-def test_as_a_number_or_a_text_a_delta_is_what_it_was_to_clients(still: Client) -> None:
-    document = json_of(still.get("/openapi.json"))["components"]["schemas"]
+def test_as_a_number_or_a_text_a_delta_is_what_it_was_to_clients(shared_client: Client) -> None:
+    document = json_of(shared_client.get("/openapi.json"))["components"]["schemas"]
     for model in ("RegisterRelease", "RegisterAndDraw", "Histogram"):
         delta = document[model]["properties"]["delta"]
         kinds = [kind for one in delta["anyOf"] for kind in one.get("anyOf", [one])]
         assert [kind["type"] for kind in kinds] == ["number", "string", "null"]
-        assert "By default the account's" in delta["description"]
+        assert "The default is the account's" in delta["description"]
         assert "delta" not in document[model]["required"]

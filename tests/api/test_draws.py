@@ -1,4 +1,4 @@
-"""Noisy counts over HTTP: their law, that each is drawn once along the plan's tree, and that they can be read again."""
+"""Noisy counts over HTTP: their law, one draw for each place in the plan's tree, and reading."""
 
 import hashlib
 import math
@@ -41,7 +41,7 @@ def _register_and_draw(client: Client, mechanism: Any, counts: Any, account: str
 
 
 def _draw(client: Client, of: Any, mechanism: str, counts: Any = (1, 2), **fields: Any) -> Answer:
-    """A draw of a registered release."""
+    """Return the answer to a draw of a registered release."""
     path = f"/v1/accounts/{of['account']}/releases/{of['id']}/draws"
     return client.post(path, json={"mechanism": mechanism, "counts": list(counts), **fields})
 
@@ -59,7 +59,7 @@ def _draw(client: Client, of: Any, mechanism: str, counts: Any = (1, 2), **field
     ],
 )
 def test_the_noise_has_the_stated_law(embedded: Client, mechanism: Any, weight: Any) -> None:
-    """Each share within six standard deviations: the noise is fresh, and a right one fails once in 10^7 runs."""
+    """Each share is within six standard deviations: the noise is fresh, and correct noise fails once in 10^7 runs."""
     open_account(embedded, budget={"definition": "rdp", "alpha": 2, "epsilon": 1000})
     size, base = 20_000, 10**6
     drawn = json_of(_register_and_draw(embedded, mechanism, [base] * size), 201)
@@ -90,7 +90,7 @@ def test_every_draw_is_fresh(embedded: Client) -> None:
 def test_attempts_that_are_not_committed_have_one_noise(
     database: Database, secret: Secret, monkeypatch: pytest.MonkeyPatch, of_release: bool, number: int
 ) -> None:
-    """Else a database that lets commits fail sees fresh noise of the same counts each time."""
+    """Otherwise a database that lets commits fail would see fresh noise of the same counts each time."""
     with client_of(application(database, secret, helper_processes=2)) as client:
         _try_again(client, monkeypatch, of_release, number)
 
@@ -129,7 +129,7 @@ def _try_again(client: Client, monkeypatch: pytest.MonkeyPatch, of_release: bool
     assert [count - 1 for count in others[2]] != first, "other counts have other noise"
     fails[0] = False
     assert json_of(ask(body, "one"), 201)["noisy"] == first
-    assert json_of(ask(body, "one"), 201)["noisy"] == first  # replayed
+    assert json_of(ask(body, "one"), 201)["noisy"] == first  # a replay
 
 
 @pytest.mark.parametrize("scale", ["0.1", "1", "2.18865443911", "10", "1000.5"])
@@ -208,7 +208,7 @@ def test_the_first_draw_below_a_choice_fixes_its_branch(client: Client) -> None:
     json_of(_draw(client, of, "by sex", partition="1"), 201)
     json_of(_draw(client, of, "total", partition="2"), 201)
     problem_of(_draw(client, of, "by sex", partition="2"), "already_drawn")
-    # The whole input holds partition 2, where the branch is the other one.
+    # The whole input contains partition 2, where the other branch was drawn.
     problem_of(_draw(client, of, "by sex"), "already_drawn")
     problem_of(_draw(client, of, "total"), "already_drawn")
 
@@ -223,7 +223,7 @@ def test_a_draw_of_the_whole_input_fixes_the_branch_of_every_partition(client: C
 
 
 def test_the_branch_is_chosen_anew_at_every_turn(client: Client) -> None:
-    """A repetition counts the turns of all repeats above a mechanism; a choice sees those above itself."""
+    """A repetition counts the turns of all repeats above a mechanism; a choice depends on those above itself."""
     open_account(client)
     inner = {
         "type": "choice",
@@ -263,7 +263,7 @@ def test_equal_mechanisms_in_two_branches_are_two(client: Client) -> None:
     problem_of(_draw(client, of, "/parts/0"), "already_drawn")
 
 
-# All or nothing
+# Atomicity
 
 
 def test_a_draw_that_does_not_fit_leaves_nothing(client: Client) -> None:
@@ -271,7 +271,7 @@ def test_a_draw_that_does_not_fit_leaves_nothing(client: Client) -> None:
     refused = problem_of(_register_and_draw(client, pure(3), [1, 2]), "budget_exceeded")
     assert refused["noise_multiplier_that_fits"] > 1
     assert json_of(client.get("/v1/accounts/people/releases"))["items"] == []
-    assert json_of(client.get("/v1/accounts/people/head"))["seq"] == head["seq"] + 1  # the refusal is an entry
+    assert json_of(client.get("/v1/accounts/people/head"))["seq"] == head["seq"] + 1  # the refusal is a journal entry
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_the_widest_laws_that_fit(embedded: Client) -> None:
 
 
 def test_offset_tails_are_drawn_with_their_margin(embedded: Client) -> None:
-    """sigma² = 40, m = 3; the masses are summed here."""
+    """The law has sigma² = 40 and m = 3; the masses are summed here."""
     open_account(embedded)
     mechanism = {"type": "discrete_osgt", "sigma_squared": 40, "m": 3}
     drawn = json_of(_register_and_draw(embedded, mechanism, [0] * 4000), 201)
@@ -328,7 +328,7 @@ def test_offset_tails_are_drawn_with_their_margin(embedded: Client) -> None:
     assert abs(strays - 4000 * beyond[margin]) < 7 * math.sqrt(4000 * beyond[margin])  # seven standard deviations
 
 
-# Reading again
+# Reading
 
 
 def test_draws_are_listed_page_by_page(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +371,7 @@ def test_draws_belong_to_their_account_and_release(client: Client) -> None:
     problem_of(_draw(client, {"account": "people", "id": "unknown"}, "/"), "not_found")
 
 
-# What is sent
+# Requests
 
 
 @pytest.mark.parametrize(
@@ -387,8 +387,8 @@ def test_draws_belong_to_their_account_and_release(client: Client) -> None:
         ({"repetitions": 1}, "/repetitions"),
     ],
 )
-def test_turns_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    of = json_of(charge(still, pure("1e-6")), 201)
-    assert pointers_of(_draw(still, of, "/", **fields)) == [pointer]
+def test_turns_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    of = json_of(charge(shared_client, pure("1e-6")), 201)
+    assert pointers_of(_draw(shared_client, of, "/", **fields)) == [pointer]

@@ -1,4 +1,4 @@
-"""Empirical privacy loss over HTTP: the estimates, the bounds, experiments as jobs; stewards only, and no echo."""
+"""Empirical privacy loss over HTTP: estimates, bounds, and experiments as jobs; for stewards only, without echoes."""
 
 import time
 from typing import Any
@@ -35,8 +35,8 @@ def _bound(client: Client, headers: dict[str, str] | None = None, **fields: Any)
 # Estimates
 
 
-def test_the_estimate_is_the_published_one_and_says_how_far_to_trust_it(still: Client) -> None:
-    answer = json_of(_loss(still, bootstrap=50))
+def test_the_estimate_is_the_published_one_and_says_how_far_to_trust_it(shared_client: Client) -> None:
+    answer = json_of(_loss(shared_client, bootstrap=50))
     found = estimate(residuals_of(np.array(_RESIDUALS)), Setting())
     assert (answer["epl"], answer["at"]) == (found.epl, found.at)
     assert [point["x"] for point in answer["curve"]] == found.x.tolist()
@@ -48,16 +48,16 @@ def test_the_estimate_is_the_published_one_and_says_how_far_to_trust_it(still: C
     assert answer["protected"] is False
 
 
-def test_settings_are_exact_numbers(still: Client) -> None:
-    answer = json_of(_loss(still, bandwidth="3/20", percentile=99, multiplier="1.5", bootstrap=0))
+def test_settings_are_exact_numbers(shared_client: Client) -> None:
+    answer = json_of(_loss(shared_client, bandwidth="3/20", percentile=99, multiplier="1.5", bootstrap=0))
     assert answer["epl"] == estimate(residuals_of(np.array(_RESIDUALS)), Setting(0.15, 99, 1.5)).epl
     assert (answer["interval"], answer["bias"]) == (None, None)
 
 
-def test_residuals_need_not_be_whole(still: Client) -> None:
+def test_residuals_need_not_be_whole(shared_client: Client) -> None:
     quarters = [value / 4 for value in _RESIDUALS]
     found = estimate(residuals_of(np.array(quarters)), Setting(multiplier=2))
-    assert json_of(_loss(still, residuals=quarters, bootstrap=0, multiplier=2))["epl"] == found.epl
+    assert json_of(_loss(shared_client, residuals=quarters, bootstrap=0, multiplier=2))["epl"] == found.epl
 
 
 @pytest.mark.parametrize("ask", [_loss, _bound])
@@ -76,14 +76,14 @@ def test_residuals_need_not_be_whole(still: Client) -> None:
         ([0, 1e17], "/residuals/1"),
     ],
 )
-def test_residuals_are_numbers(still: Client, ask: Any, residuals: Any, pointer: str) -> None:
-    assert pointers_of(ask(still, residuals=residuals)) == [pointer]
+def test_residuals_are_numbers(shared_client: Client, ask: Any, residuals: Any, pointer: str) -> None:
+    assert pointers_of(ask(shared_client, residuals=residuals)) == [pointer]
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "1e999999999"])
-def test_residuals_are_finite(still: Client, number: str) -> None:
+def test_residuals_are_finite(shared_client: Client, number: str) -> None:
     for path in (_LOSS, _BOUND):
-        answer = still.post(
+        answer = shared_client.post(
             path, content=f'{{"residuals": [1, {number}]}}', headers={"Content-Type": "application/json"}
         )
         assert pointers_of(answer) in ([""], ["/residuals/1"])
@@ -113,15 +113,15 @@ def test_residuals_are_finite(still: Client, number: str) -> None:
         ({"residuals": [-(10**9), 10**9]}, "/residuals"),
     ],
 )
-def test_what_has_no_estimate(still: Client, fields: Any, pointer: str) -> None:
-    assert pointers_of(_loss(still, **fields)) == [pointer]
+def test_what_has_no_estimate(shared_client: Client, fields: Any, pointer: str) -> None:
+    assert pointers_of(_loss(shared_client, **fields)) == [pointer]
 
 
 # Lower bounds
 
 
-def test_a_bound_on_epsilon_of_residuals(still: Client) -> None:
-    answer = json_of(_bound(still, residuals=_RESIDUALS * 5, confidence="0.999999"))
+def test_a_bound_on_epsilon_of_residuals(shared_client: Client) -> None:
+    answer = json_of(_bound(shared_client, residuals=_RESIDUALS * 5, confidence="0.999999"))
     assert 0.3 < answer["epsilon_lower_bound"] < 0.5
     assert (answer["delta_lower_bound"], answer["delta"], answer["epsilon"]) == (None, 0, None)
     assert answer["confidence"] == 0.999999
@@ -132,31 +132,31 @@ def test_a_bound_on_epsilon_of_residuals(still: Client) -> None:
     assert answer["protected"] is False
 
 
-def test_a_larger_shift_shows_a_larger_loss(still: Client) -> None:
-    answer = json_of(_bound(still, residuals=_RESIDUALS * 5, shift=3, confidence="0.999999"))
+def test_a_larger_shift_shows_a_larger_loss(shared_client: Client) -> None:
+    answer = json_of(_bound(shared_client, residuals=_RESIDUALS * 5, shift=3, confidence="0.999999"))
     assert 1.0 < answer["epsilon_lower_bound"] < 1.5
 
 
-def test_bounds_with_a_delta(still: Client) -> None:
+def test_bounds_with_a_delta(shared_client: Client) -> None:
     sure = "0.999999"
-    at_delta = json_of(_bound(still, residuals=_RESIDUALS * 5, delta="0.05", confidence=sure))
+    at_delta = json_of(_bound(shared_client, residuals=_RESIDUALS * 5, delta="0.05", confidence=sure))
     assert 0.1 < at_delta["epsilon_lower_bound"] < 0.4
     assert at_delta["delta"] == 0.05
-    at_epsilon = json_of(_bound(still, residuals=_RESIDUALS * 5, epsilon="0.2", confidence=sure))
+    at_epsilon = json_of(_bound(shared_client, residuals=_RESIDUALS * 5, epsilon="0.2", confidence=sure))
     assert 0.05 < at_epsilon["delta_lower_bound"] < 0.16
     assert (at_epsilon["epsilon_lower_bound"], at_epsilon["delta"], at_epsilon["epsilon"]) == (None, None, 0.2)
 
 
-def test_a_bound_from_runs_on_neighbouring_inputs(still: Client) -> None:
+def test_a_bound_from_runs_on_neighbouring_inputs(shared_client: Client) -> None:
     moved = [value + 1 for value in reversed(_RESIDUALS)]
-    answer = json_of(_bound(still, outputs=_RESIDUALS, neighbouring_outputs=moved, confidence="0.99"))
+    answer = json_of(_bound(shared_client, outputs=_RESIDUALS, neighbouring_outputs=moved, confidence="0.99"))
     assert 0.2 < answer["epsilon_lower_bound"] < 0.6
     assert answer["event"]["compared_with"] == answer["event"]["start"]
     assert answer["holds_for"].startswith("independent runs")
 
 
-def test_nothing_to_go_on_bounds_nothing(still: Client) -> None:
-    answer = json_of(_bound(still, residuals=[]))
+def test_nothing_to_go_on_bounds_nothing(shared_client: Client) -> None:
+    answer = json_of(_bound(shared_client, residuals=[]))
     assert (answer["epsilon_lower_bound"], answer["event"]) == (0, None)
 
 
@@ -182,11 +182,11 @@ def test_nothing_to_go_on_bounds_nothing(still: Client) -> None:
         ({"residuals": [1], "seed": 1}, "/seed"),
     ],
 )
-def test_what_has_no_bound(still: Client, fields: Any, pointer: str) -> None:
-    assert pointers_of(_bound(still, **fields)) == [pointer]
+def test_what_has_no_bound(shared_client: Client, fields: Any, pointer: str) -> None:
+    assert pointers_of(_bound(shared_client, **fields)) == [pointer]
 
 
-# Confidential
+# Confidentiality
 
 
 @pytest.mark.parametrize("role", ["auditor", "pipeline"])
@@ -198,7 +198,7 @@ def test_only_stewards_may(client: Client, role: str) -> None:
     problem_of(client.delete("/v1/jobs/x", headers=headers), "forbidden")
 
 
-def test_no_refusal_repeats_a_residual(still: Client) -> None:
+def test_no_refusal_repeats_a_residual(shared_client: Client) -> None:
     lists: list[Any] = [
         [_CANARY, "x"],
         [_CANARY] * 3,
@@ -209,10 +209,16 @@ def test_no_refusal_repeats_a_residual(still: Client) -> None:
         _CANARY,
     ]
     for values in lists:
-        for answer in (_loss(still, residuals=values), _bound(still, outputs=values, neighbouring_outputs=values)):
+        for answer in (
+            _loss(shared_client, residuals=values),
+            _bound(shared_client, outputs=values, neighbouring_outputs=values),
+        ):
             assert answer.status_code == 422 or answer.json().get("event") is None
             assert answer.status_code != 422 or str(_CANARY) not in answer.text
-    for answer in (_loss(still, counts=[_CANARY]), _loss(still, counts=[_CANARY, "x"], residuals=[1, 2])):
+    for answer in (
+        _loss(shared_client, counts=[_CANARY]),
+        _loss(shared_client, counts=[_CANARY, "x"], residuals=[1, 2]),
+    ):
         assert str(_CANARY) not in answer.text
 
 
@@ -235,20 +241,20 @@ def _parsed(answer: Answer) -> str:
     return " ".join(root.itertext())
 
 
-def test_every_answer_has_its_picture(still: Client) -> None:
-    assert "EPL(x)" in _parsed(_loss(still, _PICTURE))
-    with_counts = _parsed(_loss(still, _PICTURE, counts=list(range(2000))))
+def test_every_answer_has_its_picture(shared_client: Client) -> None:
+    assert "EPL(x)" in _parsed(_loss(shared_client, _PICTURE))
+    with_counts = _parsed(_loss(shared_client, _PICTURE, counts=list(range(2000))))
     assert "true count" in with_counts
     assert "noisy count" in with_counts
-    assert "epsilon at least 0." in _parsed(_bound(still, _PICTURE))
+    assert "epsilon at least 0." in _parsed(_bound(shared_client, _PICTURE))
     pair = {"outputs": _RESIDUALS, "neighbouring_outputs": [value + 1 for value in _RESIDUALS], "epsilon": "0.1"}
-    assert "delta at least 0." in _parsed(_bound(still, _PICTURE, **pair))
+    assert "delta at least 0." in _parsed(_bound(shared_client, _PICTURE, **pair))
     for nothing in ([], [2**53], [-(2**53), 2**53], [0.25]):
-        assert "epsilon at least 0.000000" in _parsed(_bound(still, _PICTURE, residuals=nothing))
+        assert "epsilon at least 0.000000" in _parsed(_bound(shared_client, _PICTURE, residuals=nothing))
 
 
-def test_a_picture_is_its_content(still: Client) -> None:
-    first, second = (_loss(still, _PICTURE, bootstrap=0).content for _ in range(2))
+def test_a_picture_is_its_content(shared_client: Client) -> None:
+    first, second = (_loss(shared_client, _PICTURE, bootstrap=0).content for _ in range(2))
     assert first == second
     assert b"http" not in first.replace(b"http://www.w3.org/", b"").replace(b"http://purl.org/dc/", b"").replace(
         b"http://creativecommons.org/ns", b""
@@ -270,8 +276,8 @@ def test_a_picture_is_its_content(still: Client) -> None:
         ("", False),
     ],
 )
-def test_who_names_svg_gets_it(still: Client, accept: str, picture: bool) -> None:
-    answer = _loss(still, {"Accept": accept}, bootstrap=0)
+def test_who_names_svg_gets_it(shared_client: Client, accept: str, picture: bool) -> None:
+    answer = _loss(shared_client, {"Accept": accept}, bootstrap=0)
     assert answer.headers["content-type"] == (pictures.SVG if picture else "application/json")
 
 
@@ -386,10 +392,10 @@ def test_a_repeated_request_is_one_job(client: Client) -> None:
     problem_of(other, "idempotency_conflict")
 
 
-def test_a_job_that_is_not_there(still: Client) -> None:
+def test_a_job_that_is_not_there(shared_client: Client) -> None:
     for path in ("/v1/jobs/nothing", "/v1/jobs/%00"):
-        problem_of(still.get(path), "not_found")
-        problem_of(still.delete(path), "not_found")
+        problem_of(shared_client.get(path), "not_found")
+        problem_of(shared_client.delete(path), "not_found")
 
 
 @pytest.mark.parametrize(
@@ -437,8 +443,8 @@ def test_a_job_that_is_not_there(still: Client) -> None:
         ({"residuals": [1]}, "/residuals"),
     ],
 )
-def test_what_is_no_experiment(still: Client, fields: Any, pointer: str) -> None:
-    assert pointers_of(still.post(_EXPERIMENTS, json=_SMALL | fields)) == [pointer]
+def test_what_is_no_experiment(shared_client: Client, fields: Any, pointer: str) -> None:
+    assert pointers_of(shared_client.post(_EXPERIMENTS, json=_SMALL | fields)) == [pointer]
 
 
 def test_a_limited_steward_reaches_only_jobs_of_their_own(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Errors are problems: of every kind, with the places of what is wrong, whatever is sent."""
+"""Errors are problems: of every kind, with the places of the faults, for any request."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") 
     return client.post(path, content=content, headers=_JSON)
 
 
-# What was expected
+# Fault texts
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") 
         ({"name": "n" * 1000}, "/name", "expected text with a length of at most 200"),
         ({"name": 7}, "/name", "expected text"),
         ({"tags": "a"}, "/tags", "expected a list"),
-        ({"tags": ["a"] * 1000}, "/tags", "expected at most 64 of them, got 1000"),
-        ({"plan": {"type": "sequence", "parts": []}}, "/plan/parts", "expected at least 1 of them, got 0"),
+        ({"tags": ["a"] * 1000}, "/tags", "expected a length of at most 64, got 1000"),
+        ({"plan": {"type": "sequence", "parts": []}}, "/plan/parts", "expected a length of at least 1, got 0"),
         ({"plan": pure("1", cells=1.5)}, "/plan/cells", "expected a whole number"),
         ({"plan": pure("1", cells="1")}, "/plan/cells", "expected a whole number"),
         ({"plan": pure("1", cells=0)}, "/plan/cells", "expected a number of at least 1"),
@@ -55,10 +55,10 @@ def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") 
     ],
 )
 def test_what_was_expected_is_said_in_one_voice(
-    still: Client, change: dict[str, Any], pointer: str, detail: str
+    shared_client: Client, change: dict[str, Any], pointer: str, detail: str
 ) -> None:
     body = {"name": "tables", "plan": pure("1")} | change
-    (fault,) = problem_of(still.post("/v1/accounts/people/releases", json=body), "validation")["errors"]
+    (fault,) = problem_of(shared_client.post("/v1/accounts/people/releases", json=body), "validation")["errors"]
     assert fault["pointer"] == pointer
     assert fault["detail"].startswith(detail)
 
@@ -87,8 +87,8 @@ def test_what_was_expected_is_said_in_one_voice(
         ("POST", "/static/page.css", "GET, HEAD"),
     ],
 )
-def test_a_method_that_an_address_has_not(still: Client, method: str, path: str, allowed: str) -> None:
-    answer = still.request(method, path)
+def test_a_method_that_an_address_has_not(shared_client: Client, method: str, path: str, allowed: str) -> None:
+    answer = shared_client.request(method, path)
     assert problem_of(answer, "method_not_allowed")["instance"] == path
     assert answer.headers["Allow"] == allowed
 
@@ -115,13 +115,13 @@ def test_a_method_that_an_address_has_not(still: Client, method: str, path: str,
         ("/static/" + "x" * 5000, "/static/" + "x" * 5000),
     ],
 )
-def test_what_is_not_there(still: Client, path: str, instance: str) -> None:
-    """``instance`` is the address as a URI reference, whatever bytes it holds; nothing redirects."""
-    assert problem_of(still.get(path, follow_redirects=False), "not_found")["instance"] == instance
+def test_what_is_not_there(shared_client: Client, path: str, instance: str) -> None:
+    """``instance`` is the address as a URI reference, whatever bytes it holds; no request is redirected."""
+    assert problem_of(shared_client.get(path, follow_redirects=False), "not_found")["instance"] == instance
 
 
 def test_text_that_no_database_holds_is_not_found_on_any(client: Client) -> None:
-    """PostgreSQL takes no NUL in text, not even in a question."""
+    """PostgreSQL does not accept NUL in text, even in a query."""
     open_account(client)
     for path in ("people%00", "people/releases/%00", "people/draws/%00", "people/releases/%00/draws"):
         problem_of(client.get(f"/v1/accounts/{path}"), "not_found")
@@ -132,9 +132,9 @@ def test_text_that_no_database_holds_is_not_found_on_any(client: Client) -> None
 
 
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", "evil.example", "x@y", "a/b?c", "x" * 2000])
-def test_a_host_that_is_none_changes_nothing(still: Client, host: str) -> None:
-    problem_of(still.get("/v1/nothing", headers={"Host": host}), "not_found")
-    answer = still.post("/v1/keys", json={}, headers={"Host": host, "Idempotency-Key": "k"})
+def test_a_host_that_is_none_changes_nothing(shared_client: Client, host: str) -> None:
+    problem_of(shared_client.get("/v1/nothing", headers={"Host": host}), "not_found")
+    answer = shared_client.post("/v1/keys", json={}, headers={"Host": host, "Idempotency-Key": "k"})
     assert pointers_of(answer) == ["/name", "/role"]
 
 
@@ -150,12 +150,14 @@ def test_a_host_that_is_none_changes_nothing(still: Client, host: str) -> None:
         ("x" * 5000, ["/query/" + "x" * 200]),
     ],
 )
-def test_query_parameters_are_known_and_said_once(still: Client, query: str, pointers: list[str]) -> None:
-    assert pointers_of(still.get(f"/v1/accounts?{query}")) == pointers
+def test_query_parameters_are_known_and_said_once(shared_client: Client, query: str, pointers: list[str]) -> None:
+    assert pointers_of(shared_client.get(f"/v1/accounts?{query}")) == pointers
 
 
-def test_a_parameter_of_another_operation_is_unknown(still: Client) -> None:
-    assert pointers_of(still.post("/v1/compositions?dry_run=true", json={"plan": pure(1)})) == ["/query/dry_run"]
+def test_a_parameter_of_another_operation_is_unknown(shared_client: Client) -> None:
+    assert pointers_of(shared_client.post("/v1/compositions?dry_run=true", json={"plan": pure(1)})) == [
+        "/query/dry_run"
+    ]
 
 
 # Bodies
@@ -200,23 +202,23 @@ def test_a_parameter_of_another_operation_is_unknown(still: Client) -> None:
     ],
     ids=lambda content: repr(content)[:40],
 )
-def test_what_is_not_json_has_no_meaning(still: Client, content: str | bytes) -> None:
-    assert pointers_of(_post(still, content)) == [""]
+def test_what_is_not_json_has_no_meaning(shared_client: Client, content: str | bytes) -> None:
+    assert pointers_of(_post(shared_client, content)) == [""]
 
 
 @pytest.mark.parametrize("content", ["[]", '"text"', "1", "1.5", "null", "true"])
-def test_json_that_is_no_object(still: Client, content: str) -> None:
-    assert pointers_of(_post(still, content))[0] == ""
+def test_json_that_is_no_object(shared_client: Client, content: str) -> None:
+    assert pointers_of(_post(shared_client, content))[0] == ""
 
 
-def test_a_pair_of_surrogates_is_a_character(still: Client) -> None:
+def test_a_pair_of_surrogates_is_a_character(shared_client: Client) -> None:
     body = '{"name": "\\ud83d\\ude00", "role": "auditor"}'
-    assert json_of(_post(still, body, "/v1/keys"), 201)["name"] == "\U0001f600"
+    assert json_of(_post(shared_client, body, "/v1/keys"), 201)["name"] == "\U0001f600"
 
 
 @pytest.mark.parametrize("number", ["1e400", "1E+2", "-0", "123456789012345678901234567890.5", "1e-400", "0.1000"])
-def test_numbers_are_read_as_they_are_written(still: Client, number: str) -> None:
-    answer = _post(still, f'{{"plan": {{"type": "gaussian", "rho": {number}}}}}')
+def test_numbers_are_read_as_they_are_written(shared_client: Client, number: str) -> None:
+    answer = _post(shared_client, f'{{"plan": {{"type": "gaussian", "rho": {number}}}}}')
     if number == "-0":
         assert pointers_of(answer) == ["/plan/rho"]
     else:
@@ -226,9 +228,9 @@ def test_numbers_are_read_as_they_are_written(still: Client, number: str) -> Non
 @pytest.mark.parametrize(
     "number", ["1e401", "1e-401", "1e999999999", "-1e-999999999", str(2**1024), f"0.{'1' * 400}", "9" * 4000]
 )
-def test_numbers_beyond_the_limits_are_refused(still: Client, number: str) -> None:
+def test_numbers_beyond_the_limits_are_refused(shared_client: Client, number: str) -> None:
     for text in (number, f'"{number}"'):
-        answer = _post(still, f'{{"plan": {{"type": "gaussian", "rho": {text}}}}}')
+        answer = _post(shared_client, f'{{"plan": {{"type": "gaussian", "rho": {text}}}}}')
         assert pointers_of(answer) == ["/plan/rho"]
         assert number not in answer.text
 
@@ -236,8 +238,8 @@ def test_numbers_beyond_the_limits_are_refused(still: Client, number: str) -> No
 @pytest.mark.parametrize(
     "text", ["", " 1", "1 ", "1_0", "٣", "0x1", "1/0", "1/-2", "1.", ".5", "1e", "1/2/3", "0.5/2", "∞", "nan", "1,5"]
 )
-def test_texts_that_are_no_numbers(still: Client, text: str) -> None:
-    assert pointers_of(still.post("/v1/compositions", json={"plan": {"type": "gaussian", "rho": text}})) == [
+def test_texts_that_are_no_numbers(shared_client: Client, text: str) -> None:
+    assert pointers_of(shared_client.post("/v1/compositions", json={"plan": {"type": "gaussian", "rho": text}})) == [
         "/plan/rho"
     ]
 
@@ -245,21 +247,21 @@ def test_texts_that_are_no_numbers(still: Client, text: str) -> None:
 @pytest.mark.parametrize(
     "media_type", [None, "", "text/plain", "application/jsonp", "text/json", "multipart/form-data"]
 )
-def test_a_body_of_another_media_type(still: Client, media_type: str | None) -> None:
+def test_a_body_of_another_media_type(shared_client: Client, media_type: str | None) -> None:
     headers = {} if media_type is None else {"Content-Type": media_type}
-    answer = still.post("/v1/compositions", content="{}", headers=headers)
+    answer = shared_client.post("/v1/compositions", content="{}", headers=headers)
     assert problem_of(answer, "unsupported_media_type")["detail"].startswith("expected application/json")
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"])
-def test_a_body_of_the_media_type_however_it_is_written(still: Client, media_type: str) -> None:
+def test_a_body_of_the_media_type_however_it_is_written(shared_client: Client, media_type: str) -> None:
     body = json.dumps({"plan": pure(1)})
-    json_of(still.post("/v1/compositions", content=body, headers={"Content-Type": media_type}))
+    json_of(shared_client.post("/v1/compositions", content=body, headers={"Content-Type": media_type}))
 
 
 @pytest.fixture
 def narrow(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[TestClient]:
-    """A steward of a service with small limits."""
+    """Return a steward's client of a service with small limits."""
     path = tmp_path / "narrow.db"
     path.write_bytes(_sqlite_template.read_bytes())
     limits = {"max_json_bytes": 2000, "max_plan_nodes": 10, "max_plan_depth": 4, "max_plan_osgt": 3}
@@ -275,7 +277,7 @@ def test_a_body_that_is_too_large_whether_announced_or_not(narrow: Client) -> No
         answer = narrow.post("/v1/compositions", content=content, headers=_JSON)
         assert "2000" in problem_of(answer, "too_large")["detail"]
     json_of(narrow.post("/v1/compositions", content=_in_pieces(fitting), headers=_JSON))
-    # An announcement that is wrong is not believed either way.
+    # A wrong Content-Length is not trusted, whichever way it is wrong.
     answer = narrow.post("/v1/compositions", content=too_large, headers=_JSON | {"Content-Length": "10"})
     problem_of(answer, "too_large")
 
@@ -318,12 +320,12 @@ def test_a_plan_beyond_the_limits(narrow: Client) -> None:
     assert pointers_of(narrow.post("/v1/accounts/a/releases/batch", json=batch)) == ["/releases/1/plan"]
 
 
-def test_the_usual_limits_on_plans(still: Client) -> None:
-    json_of(still.post("/v1/compositions", json={"plan": _nested(32)}))
-    assert pointers_of(still.post("/v1/compositions", json={"plan": _nested(33)})) == ["/plan"]
+def test_the_usual_limits_on_plans(shared_client: Client) -> None:
+    json_of(shared_client.post("/v1/compositions", json={"plan": _nested(32)}))
+    assert pointers_of(shared_client.post("/v1/compositions", json={"plan": _nested(33)})) == ["/plan"]
     too_many: list[list[Any]] = [[pure(1)] * 100_000, [{"type": "choice", "parts": [7] * 100_000}], [[]] * 100_000]
     for parts in too_many:
-        answer = still.post("/v1/compositions", json={"plan": {"type": "sequence", "parts": parts}})
+        answer = shared_client.post("/v1/compositions", json={"plan": {"type": "sequence", "parts": parts}})
         assert pointers_of(answer) == ["/plan"]
 
 
@@ -344,16 +346,16 @@ def test_the_usual_limits_on_plans(still: Client) -> None:
         f"[-{2**53 + 1}]",
     ],
 )
-def test_counts_are_integers_within_the_limits(still: Client, counts: str) -> None:
+def test_counts_are_integers_within_the_limits(shared_client: Client, counts: str) -> None:
     body = f'{{"name": "x", "mechanism": {{"type": "geometric", "scale": 1}}, "counts": {counts}}}'
     expected = ["/counts" if counts in {"[]", "{}", "1", "null"} else "/counts/0"]
-    assert pointers_of(_post(still, body, "/v1/accounts/nobody/draws")) == expected
+    assert pointers_of(_post(shared_client, body, "/v1/accounts/nobody/draws")) == expected
 
 
-def test_of_many_wrong_counts_the_first_is_named(still: Client) -> None:
-    """A million faults would take longer to say than a million draws."""
+def test_of_many_wrong_counts_the_first_is_named(shared_client: Client) -> None:
+    """A million faults would take longer to report than a million draws."""
     body = {"name": "x", "mechanism": pure(1), "counts": [1, 2, *["x"] * 50_000]}
-    assert pointers_of(still.post("/v1/accounts/nobody/draws", json=body)) == ["/counts/2"]
+    assert pointers_of(shared_client.post("/v1/accounts/nobody/draws", json=body)) == ["/counts/2"]
 
 
 @pytest.mark.parametrize(
@@ -367,22 +369,22 @@ def test_of_many_wrong_counts_the_first_is_named(still: Client) -> None:
         {"plan": pure(1)},
     ],
 )
-def test_a_large_body_means_what_a_small_one_does(still: Client, body: Any) -> None:
+def test_a_large_body_means_what_a_small_one_does(shared_client: Client, body: Any) -> None:
     small, large = json.dumps(body), json.dumps(body).ljust(1 << 17)
-    answers = [_post(still, content) for content in (small, large)]
+    answers = [_post(shared_client, content) for content in (small, large)]
     assert answers[0].json() == answers[1].json()
     assert answers[0].status_code == answers[1].status_code
 
 
-def test_faults_without_number_are_counted(still: Client) -> None:
-    """To name them all would take a thousand times the memory of what was sent."""
+def test_faults_without_number_are_counted(shared_client: Client) -> None:
+    """Naming all of them would take a thousand times the memory of the request."""
     plan = {"type": "sequence", "parts": [pure(1) | {f"mood {n}": n for n in range(50)} for _ in range(300)]}
-    (fault,) = problem_of(still.post("/v1/compositions", json={"plan": plan}), "validation")["errors"]
-    assert fault == {"pointer": "", "detail": "expected what the operation reads; 15000 things are wrong"}
+    (fault,) = problem_of(shared_client.post("/v1/compositions", json={"plan": plan}), "validation")["errors"]
+    assert fault == {"pointer": "", "detail": "expected a body that the operation accepts; 15000 faults were found"}
 
 
 def test_large_bodies_are_read_beside_the_event_loop(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact numbers take microseconds each; all other requests would wait for them."""
+    """Exact numbers take microseconds each; all other requests would otherwise wait for them."""
     on_the_loop = []
 
     def noted(value: Any) -> str:
@@ -395,26 +397,26 @@ def test_large_bodies_are_read_beside_the_event_loop(alone: Client, monkeypatch:
     assert on_the_loop == [False] * 20_000
 
 
-def test_the_order_in_which_things_are_refused(still: Client) -> None:
-    """A key, an address, a body, its meaning; what is stored comes last: 401, 404 or 405, 415, 422, then 403 and on."""
+def test_the_order_in_which_things_are_refused(shared_client: Client) -> None:
+    """The order is key, address, body, validation, stored state: 401, 404 or 405, 415, 422, then 403 and the rest."""
     path = "/v1/accounts/nobody/releases"
-    assert still.put(path, content="{", headers={"Content-Type": "x"}).status_code == 405
-    assert still.post(path, content="{", headers={"Content-Type": "x"}).status_code == 415
-    assert still.post(path, content="{", headers=_JSON).status_code == 422
-    assert still.post(path, json={"name": "x", "plan": pure(-1)}).status_code == 422
-    assert still.post(path, json={"name": "x", "plan": pure(1)}).status_code == 404
+    assert shared_client.put(path, content="{", headers={"Content-Type": "x"}).status_code == 405
+    assert shared_client.post(path, content="{", headers={"Content-Type": "x"}).status_code == 415
+    assert shared_client.post(path, content="{", headers=_JSON).status_code == 422
+    assert shared_client.post(path, json={"name": "x", "plan": pure(-1)}).status_code == 422
+    assert shared_client.post(path, json={"name": "x", "plan": pure(1)}).status_code == 404
 
 
-# What a caller sees of it
+# Headers of answers
 
 
-def test_a_request_id_is_echoed_or_made(still: Client) -> None:
+def test_a_request_id_is_echoed_or_made(shared_client: Client) -> None:
     for given in ("abc", "x" * 200, "!~"):
-        assert still.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"] == given
+        assert shared_client.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"] == given
     made = set()
     for given in ("", "a b", "x" * 201, "\t"):
-        made.add(still.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"])
-    made.add(still.get("/v1/nothing").headers["X-Request-Id"])
+        made.add(shared_client.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"])
+    made.add(shared_client.get("/v1/nothing").headers["X-Request-Id"])
     assert len(made) == 5
     assert not made & {"", "a b", "x" * 201}
 
@@ -429,9 +431,9 @@ def test_a_crash_is_a_problem_too(embedded: Client, monkeypatch: pytest.MonkeyPa
     assert (answer.status_code, answer.headers["X-Request-Id"]) == (500, "abc")
 
 
-def test_every_kind_is_explained_on_a_page(still: Client) -> None:
+def test_every_kind_is_explained_on_a_page(shared_client: Client) -> None:
     for code, kind in KINDS.items():
-        page = still.get(f"/problems/{code}")
+        page = shared_client.get(f"/problems/{code}")
         assert page.headers["Content-Type"].startswith("text/html")
         assert (code in page.text, str(kind.status) in page.text) == (True, True)
         policy = page.headers["Content-Security-Policy"]
@@ -461,18 +463,18 @@ _ALWAYS = {
         ("BREW", "/healthz"),
     ],
 )
-def test_every_answer_says_what_browsers_may_do_with_it(still: Client, method: str, path: str) -> None:
+def test_every_answer_says_what_browsers_may_do_with_it(shared_client: Client, method: str, path: str) -> None:
     body = {"counts": [1, 2], "mechanism": "geometric", "epsilons": ["0.1", "0.2"]} if "curve" in path else None
-    headers = still.request(method, path, json=body, headers={"Accept": "image/svg+xml"}).headers
+    headers = shared_client.request(method, path, json=body, headers={"Accept": "image/svg+xml"}).headers
     assert {name: headers.get(name) for name in _ALWAYS} == _ALWAYS
-    assert "default-src 'none'" in headers["Content-Security-Policy"]  # nothing runs in what is no page
+    assert "default-src 'none'" in headers["Content-Security-Policy"]  # an answer that is no page runs nothing
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert not headers.keys() & {"server", "strict-transport-security", "x-powered-by"}
 
 
 @pytest.mark.parametrize("path", ["/docs", "/problems/validation"])
-def test_a_page_is_in_no_frame_and_has_no_camera(still: Client, path: str) -> None:
-    headers = still.get(path).headers
+def test_a_page_is_in_no_frame_and_has_no_camera(shared_client: Client, path: str) -> None:
+    headers = shared_client.get(path).headers
     assert headers["Content-Security-Policy"].count("frame-ancestors 'none'") == 1
     assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
     assert "camera=()" in headers["Permissions-Policy"]
@@ -491,7 +493,7 @@ def test_the_answer_to_a_crash_has_its_headers_too(embedded: Client, monkeypatch
 
 @pytest.fixture
 def strict(_sqlite_template: Any, tmp_path: Any, secret: Secret) -> Iterator[TestClient]:
-    """A steward of a service that every client reaches over TLS."""
+    """Return a steward's client of a service that every client reaches over TLS."""
     path = tmp_path / "strict.db"
     path.write_bytes(_sqlite_template.read_bytes())
     with client_of(application(open_database(f"sqlite:///{path}"), secret, hsts_seconds=31536000)) as opened:
@@ -503,9 +505,9 @@ def test_tls_is_asked_for_where_it_is_configured(strict: Client, path: str) -> N
     assert strict.get(path).headers["Strict-Transport-Security"] == "max-age=31536000"
 
 
-def test_answers_are_not_to_be_kept_or_guessed_at(still: Client) -> None:
+def test_answers_are_not_to_be_kept_or_guessed_at(shared_client: Client) -> None:
     for path in ("/v1/accounts", "/v1/nothing"):
-        headers = still.get(path).headers
+        headers = shared_client.get(path).headers
         assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
 
 

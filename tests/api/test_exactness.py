@@ -1,4 +1,4 @@
-"""Budgets fill exactly: what users state is added as rationals, and no rounding of ours gives or takes anything."""
+"""Budgets fill exactly: stated numbers are added as rationals, and the service's rounding never changes a sum."""
 
 from fractions import Fraction
 from typing import Any
@@ -66,7 +66,7 @@ def test_declared_deltas_fill_their_cap_exactly(embedded: Client) -> None:
 
 
 def test_many_small_charges_of_awkward_denominators_never_undercount(embedded: Client) -> None:
-    """Where the common denominator would pass 10^60 a charge is rounded up: never below the true sum."""
+    """A charge is rounded up where the common denominator would pass 10^60: the total is never below the sum."""
     open_account(embedded)
     spent = Fraction(0)
     for prime in (999983, 999979, 999961, 999959, 999953, 999931, 999917, 999907, 999883, 999863, 999853, 999809):
@@ -79,7 +79,7 @@ def test_many_small_charges_of_awkward_denominators_never_undercount(embedded: C
 
 @pytest.fixture(scope="module")
 def redistricting() -> dict[str, Any]:
-    """The 2020 Census redistricting release, persons in the United States, as a plan."""
+    """Return the 2020 Census redistricting release, persons in the United States, as a plan."""
     allocation = files.allocation()
     scale = Fraction(allocation["global_scale"]) ** 2
     parts = []

@@ -1,4 +1,4 @@
-"""Turns: one principal's requests do not make another's wait for all of them."""
+"""Turns: one principal's requests do not delay those of another until all are done."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.errors import TooManyRequests
 
 Worked = list[str]
@@ -22,15 +22,15 @@ class _Clock:
         return self.now
 
 
-def _fair(places: int = 2, share: int = 1, alone: int = 2, waiting: int = 10) -> tuple[Fair, _Clock]:
+def _fair(places: int = 2, share: int = 1, alone: int = 2, waiting: int = 10) -> tuple[FairPlaces, _Clock]:
     clock = _Clock()
-    return Fair(places, share, alone, waiting, clock), clock
+    return FairPlaces(places, share, alone, waiting, clock), clock
 
 
 class _Asking:
-    """Requests that hold their place until they are told to end."""
+    """Requests that hold their place until the test ends them."""
 
-    def __init__(self, fair: Fair) -> None:
+    def __init__(self, fair: FairPlaces) -> None:
         self.fair = fair
         self.working: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -64,7 +64,7 @@ class _Asking:
             await asyncio.sleep(0)
 
 
-def _run(story: Callable[[_Asking], Coroutine[Any, Any, None]], fair: Fair) -> None:
+def _run(story: Callable[[_Asking], Coroutine[Any, Any, None]], fair: FairPlaces) -> None:
     asyncio.run(story(_Asking(fair)))
     assert (fair.busy, fair.waiting) == (0, 0)
 
@@ -93,14 +93,14 @@ def test_one_has_only_a_share_while_others_are_there_and_more_when_alone() -> No
     async def story(asking: _Asking) -> None:
         await asking.ask("ann", "a1")
         await asking.ask("ann", "a2")
-        assert asking.working == ["a1", "a2"]  # nobody else is there
+        assert asking.working == ["a1", "a2"]  # no other principal is present
         await asking.ask("bob", "b1")
         await asking.end("a1")
         await asking.ask("ann", "a3")
         assert asking.working == ["a2", "b1"]  # although a place is free
         clock.now = 60.0
         await asking.end("b1")
-        assert asking.working == ["a2", "a3"]  # bob has not asked for long
+        assert asking.working == ["a2", "a3"]  # bob has been absent for a while
         await asking.end("a2")
         await asking.end("a3")
 
@@ -109,7 +109,7 @@ def test_one_has_only_a_share_while_others_are_there_and_more_when_alone() -> No
 
 def test_who_asks_for_other_places_is_there_too() -> None:
     others, clock = _fair()
-    fair = Fair(3, 1, 3, 10, clock, beside=others)
+    fair = FairPlaces(3, 1, 3, 10, clock, beside=others)
 
     async def story(asking: _Asking) -> None:
         async with others.place("bob"):
@@ -120,7 +120,7 @@ def test_who_asks_for_other_places_is_there_too() -> None:
         await asking.end("a1")
         clock.now = 60.0
         await asking.ask("ann", "a3")
-        assert asking.working == ["a2", "a3"]  # bob has not asked for long
+        assert asking.working == ["a2", "a3"]  # bob has been absent for a while
         await asking.end("a2")
         await asking.end("a3")
 
@@ -157,7 +157,7 @@ def test_too_many_that_wait_are_refused_with_a_reason() -> None:
             async with fair.place("ann"):
                 pass
         assert refused.value.retry_after > 0
-        await asking.ask("bob", "b1")  # whose own none are
+        await asking.ask("bob", "b1")  # bob has no place yet
         assert fair.waiting == 2
         for name in ("a1", "a2", "b1"):
             await asking.end(name)
@@ -190,7 +190,7 @@ def test_who_hangs_up_at_the_moment_of_his_turn_gives_it_on() -> None:
         await asking.ask("bob", "b1")
         await asking.ask("cy", "c1")
         asking.ends["a1"].set()
-        await asyncio.sleep(0)  # a1 ends and bob is let in, but does not know yet
+        await asyncio.sleep(0)  # a1 ends and bob gets the place, but his task has not run yet
         asking.tasks["b1"].cancel()
         await asking.settle()
         assert asking.working == ["c1"]

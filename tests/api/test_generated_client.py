@@ -1,4 +1,4 @@
-"""A Python client that a generator makes of openapi.yaml, without a warning, does what the documents' examples do."""
+"""A Python client that a generator makes from openapi.yaml without a warning, and that runs the documents' examples."""
 
 import csv
 import importlib
@@ -23,7 +23,7 @@ _PACKAGE = "privacy_budget_ledger_client"
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The client in a directory of its own, from where it is imported."""
+    """Return the generated client, in a directory from which it is imported."""
     directory = tmp_path_factory.mktemp("generated")
     command = [sys.executable, "-m", "openapi_python_client", "generate", "--fail-on-warning"]
     command += ["--path", str(_ROOT / "openapi.yaml"), "--output-path", str(directory / "client")]
@@ -39,7 +39,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Generated:
-    """The generated functions and models by their names, called with one client."""
+    """The generated functions and models by name, called with one client."""
 
     def __init__(self, package: str, address: str, token: str) -> None:
         self._package = package
@@ -55,7 +55,7 @@ class Generated:
 
 @pytest.fixture
 def call(app: FastAPI, generated: str) -> Iterator[Generated]:
-    """A steward behind the generated client, over a socket, on each database."""
+    """Return a steward's generated client, over a socket, on each database."""
     with serving(app) as address:
         generated_client = Generated(generated, address, STEWARD)
         with generated_client.client:
@@ -119,7 +119,7 @@ def test_county_counts_from_accuracy_to_noise(call: Generated) -> None:
     within = sum(
         abs(noisy - count) <= draw.margin_of_error.moe for noisy, count in zip(draw.noisy, counts, strict=True)
     )
-    assert within > 2900  # of 3142; at 95 % fewer have a probability of 1e-11
+    assert within > 2900  # of 3142; with 95 %, fewer have a probability of 1e-11
     assert call("noisy_counts.read_draw", "counties-2010", draw.draw).noisy == draw.noisy
     second = models.DrawMechanism(mechanism="/", counts=[0])
     refused = call("noisy_counts.draw_mechanism", "counties-2010", draw.release, body=second)

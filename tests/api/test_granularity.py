@@ -35,7 +35,7 @@ def _table(answer: Answer) -> Any:
 
 
 def test_noise_is_drawn_on_the_lattice_with_the_stated_law(embedded: Client) -> None:
-    """Shares of the noise in counts, within six standard deviations of mass proportional to exp(-|x|/3) on quarters."""
+    """Shares of the noise in counts are within six standard deviations of masses ~ exp(-|x|/3) on quarters."""
     open_account(embedded, budget=_WIDE)
     size = 20_000
     drawn = json_of(_post(embedded, {"mechanism": _WEIGHTED, "counts": ["100.5"] * size}), 201)
@@ -73,7 +73,7 @@ def test_counts_come_and_go_exactly(embedded: Client) -> None:
 
 
 def test_a_release_is_charged_and_drawn_with_its_granularity(client: Client) -> None:
-    """The plan has it; a draw may repeat it and cannot change it, and what is stored is read again the same."""
+    """The plan has it; a draw may repeat it and cannot change it, and a read returns it unchanged."""
     open_account(client)
     of = release(
         client, {"type": "repeat", "count": 3, "part": _WEIGHTED | {"name": "m", "epsilon": "0.1", "scale": None}}
@@ -101,11 +101,11 @@ def test_a_lattice_costs_what_integers_of_its_units_cost(embedded: Client) -> No
         assert json_of(answer) == json_of(embedded.post("/v1/compositions", json={"plan": integers}))
 
 
-def test_accuracy_is_told_in_counts(still: Client) -> None:
-    """On a lattice of quarters, a quarter of what integers of its units have."""
+def test_accuracy_is_told_in_counts(shared_client: Client) -> None:
+    """On a lattice of quarters, the margins are a quarter of those of integers of its units."""
 
     def told(mechanism: Any) -> Any:
-        return json_of(still.post("/v1/accuracy", json={"mechanism": mechanism, "summed_cells": 40}))
+        return json_of(shared_client.post("/v1/accuracy", json={"mechanism": mechanism, "summed_cells": 40}))
 
     quarters, units = told(_WEIGHTED), told({"type": "geometric", "scale": 12, "sensitivity": 7})
     assert Fraction(quarters["margins"][0]["moe"]) * 4 == units["margins"][0]["moe"]
@@ -116,7 +116,7 @@ def test_accuracy_is_told_in_counts(still: Client) -> None:
 
 @pytest.mark.parametrize("granularity", ["0.25", "1/3"])
 def test_arrow_counts_units(embedded: Client, granularity: str) -> None:
-    """A column of integers holds any granularity exactly; the caller says that he knows it."""
+    """A column of integers holds any granularity exactly; the caller states it to show that the unit is known."""
     open_account(embedded, budget=_WIDE)
     units = [1, -14, 4003, 28, 2**62]
     of = release(embedded, {"type": "geometric", "scale": "1e-4", "granularity": granularity, "name": "m"})
@@ -180,10 +180,10 @@ def test_arrow_registers_with_a_granularity(embedded: Client) -> None:
     ],
     ids=str,
 )
-def test_what_has_no_meaning_is_refused_without_an_echo(still: Client, fields: Any, pointer: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
+def test_what_has_no_meaning_is_refused_without_an_echo(shared_client: Client, fields: Any, pointer: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
     mechanism = {"type": "geometric", "scale": 1, "sensitivity": "0.25"}
-    answer = _post(still, {"mechanism": mechanism, "granularity": "0.25", "counts": [1]} | fields)
+    answer = _post(shared_client, {"mechanism": mechanism, "granularity": "0.25", "counts": [1]} | fields)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text

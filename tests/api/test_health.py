@@ -1,4 +1,4 @@
-"""Whether the process lives and can serve."""
+"""Liveness and readiness probes."""
 
 import time
 from contextlib import ExitStack

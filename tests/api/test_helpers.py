@@ -1,4 +1,4 @@
-"""Helpers: what takes long is answered elsewhere, with the same figures, and ends when nobody waits for it."""
+"""Helper processes: they answer long requests with the same figures, and end when the client hangs up."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from service.api import (
     tabulated,
     tabulations as api_tabulations,
 )
-from service.api.helpers import Helpers, _Kept
+from service.api.helpers import Helpers, _BufferedAnswer
 from service.api.priced import check_work
 from service.api.room import ROOM
 from service.errors import InvalidInput, TooManyRequests, Unavailable
@@ -74,7 +74,7 @@ def _offset(k: int) -> dict[str, Any]:
 
 
 def _slow() -> bytes:
-    """A composition that takes a minute, as it goes over the wire."""
+    """Return the bytes of a request for a composition that takes a minute."""
     body = json.dumps({"plan": {"type": "sequence", "parts": [_offset(k) for k in range(100)]}}).encode()
     head = f"POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -111,7 +111,7 @@ def test_figures_are_the_same_to_the_last_digit_wherever_they_are_found(client: 
 
 @pytest.mark.parametrize("path", ["export", "releases"])
 def test_a_helper_knows_what_was_committed(client: TestClient, database: Database, path: str) -> None:
-    """And whoever asked it writes nothing any more, where a row was put back as it once was."""
+    """A thread that asked it writes nothing more where a row was put back to an earlier state."""
     open_account(client)
     release(client, concentrated("0.1"))
     row = stored_account(database)
@@ -133,7 +133,7 @@ def test_too_much_work_is_refused_before_it_begins(embedded: TestClient) -> None
     assert pointers_of(answer) == ["/plan"]
     (fault,) = answer.json()["errors"]
     assert "expected work of at most 100000 units" in fault["detail"]
-    assert "got some" in fault["detail"]
+    assert "got about" in fault["detail"]
 
 
 def test_a_charge_that_is_too_much_work_is_refused_and_charges_nothing(database: Database, secret: Secret) -> None:
@@ -148,7 +148,7 @@ def test_a_charge_that_is_too_much_work_is_refused_and_charges_nothing(database:
 def test_a_draw_leaves_no_figures_that_others_are_answered_with(
     database: Database, secret: Secret, helpers: int
 ) -> None:
-    mechanism = _offset(1000 + helpers)  # figures are kept by process
+    mechanism = _offset(1000 + helpers)  # each process caches figures
     with client_of(application(database, secret, helper_processes=helpers)) as client:
         for name in ("drawn", "other"):
             open_account(client, name, _APPROXIMATE)
@@ -156,7 +156,7 @@ def test_a_draw_leaves_no_figures_that_others_are_answered_with(
         json_of(client.post("/v1/accounts/drawn/draws", json=drawn), 201)
         asked = {"name": "x", "plan": mechanism}
         dry = json_of(client.post("/v1/accounts/other/releases?dry_run=true", json=asked))
-        tags = [f"{number}-{'t' * 190}" for number in range(64)]  # likewise
+        tags = [f"{number}-{'t' * 190}" for number in range(64)]  # long enough for a helper
         made = release(client, mechanism, "other", tags=tags, partitions=["p" * 150 + str(k) for k in range(30)])
         assert made["cost"] == dry["cost"]
         assert dry["cost"]["approximate"]
@@ -224,7 +224,7 @@ def test_a_key_whose_clients_hang_up_over_and_over_is_refused_until_they_stop(ap
             connection.close()
         _until(lambda: helpers.hung_up == 60)
         refused = client.get("/v1/accounts")
-        assert "given up before their answers" in problem_of(refused, "too_many_requests")["detail"]
+        assert "abandoned before their answers" in problem_of(refused, "too_many_requests")["detail"]
         assert 0 < int(refused.headers["Retry-After"]) <= 60
         json_of(client.get("/v1/accounts", headers=other))
 
@@ -232,7 +232,7 @@ def test_a_key_whose_clients_hang_up_over_and_over_is_refused_until_they_stop(ap
 def test_what_takes_too_long_is_503_and_ended(database: Database, secret: Secret) -> None:
     app = application(database, secret, helper_processes=2)
     with client_of(app) as client:
-        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))  # one is ready
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))  # one helper is ready
         app.state.helpers._seconds = 2.0
         plan = {"type": "sequence", "parts": [_offset(k) for k in range(100)]}
         problem_of(client.post("/v1/compositions", json={"plan": plan}), "unavailable")
@@ -374,7 +374,7 @@ def _entries(client: TestClient) -> int:
 
 @pytest.fixture
 def elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient:
-    """A caller of a server that neither draws noise, nor adjusts cells, nor writes many counts as JSON itself."""
+    """Return a client of a server that leaves drawing, adjusting and long JSON to helpers."""
     open_account(client, budget={"definition": "zcdp", "rho": 100})
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -384,7 +384,7 @@ def elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient
         (api_draws, "add_noise"),
         (api_tabulations, "tabulate"),
         (api_histograms, "added_up"),
-        (drawn, "shown_list"),
+        (drawn, "json_counts"),
         (tabulated, "ends_of"),
     ):
         monkeypatch.setattr(module, name, refuse)
@@ -529,7 +529,7 @@ def test_who_reads_slowly_keeps_no_helper(elsewhere: TestClient, app: FastAPI) -
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(message: Message) -> None:
-            assert app.state.helpers.queue.busy == 0  # from the first one on, which may never be taken
+            assert app.state.helpers.queue.busy == 0  # even from the first one, whose answer may never be read
             parts.append(message.get("body", b""))
 
         await app(scope, receive, send)
@@ -540,7 +540,7 @@ def test_who_reads_slowly_keeps_no_helper(elsewhere: TestClient, app: FastAPI) -
 
 
 def test_an_answer_for_which_there_is_no_room_is_passed_on() -> None:
-    """An export may be longer than all memory."""
+    """An export may be larger than the memory of the machine."""
     sent: list[bytes] = []
 
     def take(size: int) -> None:
@@ -551,7 +551,7 @@ def test_an_answer_for_which_there_is_no_room_is_passed_on() -> None:
         sent.append(message["body"])
 
     async def answer() -> None:
-        kept = _Kept(Request({"type": "http", "state": {ROOM: take}}), send)
+        kept = _BufferedAnswer(Request({"type": "http", "state": {ROOM: take}}), send)
         for number, passed in enumerate((0, 0, 3, 4)):
             await kept.send({"type": "http.response.body", "body": b"%d" % number})
             assert len(sent) == passed
@@ -584,14 +584,14 @@ def _listed(number: int) -> dict[str, Any]:
 def test_a_long_plan_is_read_by_a_helper_and_charged_as_if_it_had_been_read_here(
     client: TestClient, alone: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The serving process holds its interpreter for none of it; what is registered is the same to the last digit."""
+    """The serving process holds its interpreter for none of it; the registered plan is equal to the last digit."""
     for name in ("one", "two"):
         open_account(client, name, _WIDE)
     asked = {"name": "large", "plan": _LARGE, "tags": ["t"], "reserve_for": "P1D"}
     in_this_process = json_of(alone.post("/v1/accounts/two/releases", json=asked), 201)
     batch_here = json_of(alone.post("/v1/accounts/two/releases/batch", json=_listed(400)), 201)
     with monkeypatch.context() as patched:
-        patched.setattr(body, "_model_of", None)  # whoever reads here fails
+        patched.setattr(body, "_model_of", None)  # reading in this process fails
         keyed = {"Idempotency-Key": "k"}
         answers = [client.post("/v1/accounts/one/releases", json=asked, headers=keyed) for _ in range(2)]
         batch = json_of(client.post("/v1/accounts/one/releases/batch", json=_listed(400)), 201)
@@ -626,16 +626,16 @@ def test_what_a_helper_refuses_in_a_long_plan_is_the_same_problem(client: TestCl
         malformed = caller.post("/v1/accounts/people/releases", json=asked, headers={"Idempotency-Key": "x" * 256})
         assert pointers_of(malformed) == ["/header/Idempotency-Key"]
     kinds = [one["entry"]["kind"] for one in json_of(client.get("/v1/accounts/people/journal"))["items"]]
-    assert kinds == ["account_opened", "refused", "refused"]  # a rehearsal that does not fit is no refusal
+    assert kinds == ["account_opened", "refused", "refused"]  # a dry run that does not fit is no refusal
 
 
 def test_a_rehearsal_takes_no_writers_place(client: TestClient, alone: TestClient, database: Database) -> None:
-    """Nor does it end reservations whose time is over, as whoever writes does: it counts them as ended."""
+    """It does not end expired reservations either, as a write does: it counts them as ended."""
     open_account(client, budget=_WIDE)
     release(client, _LARGE)
 
     def rehearse(connection: Any) -> list[Any]:
-        if database.kind == "postgresql":  # on SQLite whoever writes is alone already
+        if database.kind == "postgresql":  # on SQLite there is only one writer at a time
             connection.exec_driver_sql("SELECT id FROM accounts FOR UPDATE")
         return [
             json_of(caller.post("/v1/accounts/people/releases?dry_run=true", json={"name": "x", "plan": plan}))

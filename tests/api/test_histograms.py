@@ -29,7 +29,7 @@ def _draw(client: Client, key: str | None = None, **fields: Any) -> Answer:
 
 
 def _sums(cells: list[Any], margin: list[str]) -> list[Any]:
-    """A margin by its definition: each cell goes to the place that its values name."""
+    """Return a margin by its definition: each cell is added at the place that its values name."""
     names = [dimension["name"] for dimension in _DIMENSIONS]
     kept = [names.index(name) for name in margin]
     sums: dict[tuple[int, ...], Any] = {}
@@ -40,7 +40,7 @@ def _sums(cells: list[Any], margin: list[str]) -> list[Any]:
 
 
 def _margin_by_convolution(scale: float, cells: int) -> int:
-    """The smallest m with P(|S| > m) <= 0.05, the law of S convolved here."""
+    """Return the smallest m with P(|S| > m) <= 0.05, with the law of S convolved here."""
     x = np.arange(-400, 401)
     mass = np.exp(-abs(x) / scale)
     mass /= mass.sum()
@@ -75,7 +75,7 @@ def test_margins_of_exact_counts_are_their_sums(embedded: Client) -> None:
     large = [2**53] * 24
     drawn = json_of(_draw(embedded, mechanism=_NEARLY_NONE, counts=large), 201)
     assert drawn["margins"][3]["noisy"] == [24 * 2**53]
-    wide = {"type": "geometric", "scale": 2**50}  # margins of 24 cells of it may pass 64 bits, which JSON does not mind
+    wide = {"type": "geometric", "scale": 2**50}  # margins of 24 such cells may exceed 64 bits, which JSON allows
     drawn = json_of(_draw(embedded, mechanism=wide), 201)
     assert drawn["margins"][3]["noisy"] == [sum(drawn["cells"]["noisy"])]
 
@@ -88,7 +88,7 @@ def test_a_histogram_is_one_release_and_one_draw(client: Client) -> None:
     assert (again.status_code, again.content) == (201, first.content)
     assert again.headers["Idempotent-Replay"] == "true"
     (registered,) = json_of(client.get("/v1/accounts/people/releases"))["items"]
-    assert registered["cost"]["zcdp"]["rho_exact"] == "0.3"  # margins cost nothing more
+    assert registered["cost"]["zcdp"]["rho_exact"] == "0.3"  # margins have no cost
     stored = json_of(client.get(f"/v1/accounts/people/draws/{drawn['draw']}"))
     assert stored["noisy"] == drawn["cells"]["noisy"]
     assert stored["release"] == registered["id"]
@@ -96,12 +96,12 @@ def test_a_histogram_is_one_release_and_one_draw(client: Client) -> None:
     refused = _draw(client, mechanism={"type": "discrete_gaussian", "rho": 3})
     assert problem_of(refused, "budget_exceeded")["requested"] == 3
     assert len(json_of(client.get("/v1/accounts/people/releases"))["items"]) == 1
-    assert json_of(client.get("/v1/accounts/people/head"))["seq"] <= head["seq"] + 1  # the refusal's entry
+    assert json_of(client.get("/v1/accounts/people/head"))["seq"] <= head["seq"] + 1  # at most the refusal's entry
 
 
 @pytest.mark.parametrize("adjust", ["rake", "least_squares"])
 def test_published_totals_are_met_by_the_adjusted_cells(client: Client, adjust: str) -> None:
-    """The noisy cells stay beside them, and a replay adjusts them to the same."""
+    """The noisy cells stay in the answer, and a replay gives the same adjusted cells."""
     open_account(client, budget=_WIDE)
     published = [
         {"margin": ["county"], "values": ["a"], "total": 4000},
@@ -127,7 +127,7 @@ def test_published_totals_are_met_by_the_adjusted_cells(client: Client, adjust: 
 
 @pytest.mark.parametrize("adjust", ["rake", "least_squares"])
 def test_rows_and_columns_are_met_at_once(client: Client, adjust: str) -> None:
-    """Totals of every county and of every age, and some of both; a replay adjusts to the same."""
+    """The totals are of every county and of every age, and some of both; a replay gives the same cells."""
     open_account(client, budget=_WIDE)
     county, age, both = (_sums(_COUNTS, margin) for margin in (["county"], ["age"], ["county", "age"]))
     published = [
@@ -150,7 +150,7 @@ def test_rows_and_columns_are_met_at_once(client: Client, adjust: str) -> None:
 
 
 def test_crossing_totals_that_contradict_each_other_charge_nothing(client: Client) -> None:
-    """Counties that add up to more than the ages, and totals that only fractions have, whatever the noise is."""
+    """Counties add up to more than the ages, or only fractions have the totals; both for any noise."""
     open_account(client, budget=_WIDE)
     head = json_of(client.get("/v1/accounts/people/head"))
     published: list[dict[str, Any]] = [
@@ -186,7 +186,7 @@ def test_published_totals_of_a_weighted_table(embedded: Client) -> None:
 
 
 def test_a_weighted_table(embedded: Client) -> None:
-    """The largest weight sets the sensitivity."""
+    """The largest weight is the sensitivity."""
     open_account(embedded, budget=_WIDE)
     mechanism = {"type": "geometric", "scale": "3", "sensitivity": "17.5"}
     counts = [f"{count}.5" for count in _COUNTS]
@@ -254,18 +254,18 @@ def test_a_weighted_table(embedded: Client) -> None:
     ],
     ids=str,
 )
-def test_tables_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    head = json_of(still.get("/v1/accounts/people/head"))
-    answer = _draw(still, **fields)
+def test_tables_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    head = json_of(shared_client.get("/v1/accounts/people/head"))
+    answer = _draw(shared_client, **fields)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text
-    assert json_of(still.get("/v1/accounts/people/head")) == head
+    assert json_of(shared_client.get("/v1/accounts/people/head")) == head
 
 
 def test_totals_of_more_margins_than_are_asked_for_are_refused(embedded: Client) -> None:
-    """Of a single cell there can be a million; each two of them would be compared."""
+    """A single cell can have a million margins, and each two of them would be compared."""
     open_account(embedded, budget=_WIDE)
     head = json_of(embedded.get("/v1/accounts/people/head"))
     dimensions = [{"name": str(number), "values": ["a"]} for number in range(16)]

@@ -1,4 +1,4 @@
-"""Spending over time: each point is what the balance was right after that entry."""
+"""Spending over time: each point equals the balance right after that entry."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def _history(client: Client, query: str = "", account: str = "people") -> Any:
 
 
 def _eventful(client: Client) -> None:
-    """An account under another with an entry of most kinds: openings, commitments, holds, a void, a changed budget."""
+    """Return an account under another with most kinds of entries: opening, commit, hold, void, changed budget."""
     open_account(client, "agency", {"definition": "zcdp", "rho": 3})
     open_account(client, parent="agency")
     release(client, concentrated("0.1"))
@@ -31,7 +31,7 @@ def _eventful(client: Client) -> None:
     json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/commit"))
     json_of(client.patch("/v1/accounts/people", json={"budget": {"definition": "zcdp", "rho": 2}}))
     json_of(client.post(f"/v1/accounts/people/releases/{other['id']}/void", json={"reason": "withdrawn"}))
-    json_of(client.patch("/v1/accounts/people", json={"state": "closed"}))  # moves nothing
+    json_of(client.patch("/v1/accounts/people", json={"state": "closed"}))  # no figure changes
 
 
 def test_points_are_the_balances_of_their_moments(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Reservations, approval and accounts under others over HTTP: bodies, statuses, and what is refused where."""
+"""Reservations, approval and parent accounts over HTTP: bodies, statuses, and the places of refusals."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -113,15 +113,17 @@ def test_a_void_says_why_and_attests_what_nobody_can_see(client: Client) -> None
     ["", "P", "PT", "P1DT", "P0D", "PT0S", "P367D", "PT8785H", "P1M", "P1Y", "P1W", "PT1.5H", "-P1D", "P-1D", " P1D",
      "P1D\n", "p1d", "P" + "9" * 38 + "D", "P" + "9" * 99 + "D", "PT1S1M", "P\u0661D", 1, 1.5, True, [], {}],
 )  # fmt: skip
-def test_durations_without_a_meaning(still: Client, duration: Any) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    answer = charge(still, pure("0.0001"), reserve_for=duration)
+def test_durations_without_a_meaning(shared_client: Client, duration: Any) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    answer = charge(shared_client, pure("0.0001"), reserve_for=duration)
     assert pointers_of(answer) == ["/reserve_for"]
     assert len(str(duration)) < 3 or str(duration) not in answer.text
     batch = {"releases": [{"name": "r", "plan": pure("0.0001"), "reserve_for": duration}]}
-    assert pointers_of(still.post("/v1/accounts/people/releases/batch", json=batch)) == ["/releases/0/reserve_for"]
-    assert json_of(still.get("/v1/accounts/people/releases"))["items"] == []
+    assert pointers_of(shared_client.post("/v1/accounts/people/releases/batch", json=batch)) == [
+        "/releases/0/reserve_for"
+    ]
+    assert json_of(shared_client.get("/v1/accounts/people/releases"))["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -182,13 +184,15 @@ def test_the_second_steward_is_another_principal_not_another_key(client: Client)
 
 
 @pytest.mark.parametrize("above", [-1, "-1e-9", "NaN", "1/0", True, [], "1e401"])
-def test_thresholds_without_a_meaning(still: Client, above: Any) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
+def test_thresholds_without_a_meaning(shared_client: Client, above: Any) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
     body = {"name": "new", "unit": "person", "neighbouring": "add_remove", "budget": _PURE, "approval_above": above}
-    assert pointers_of(still.post("/v1/accounts", json=body)) == ["/approval_above"]
-    assert pointers_of(still.patch("/v1/accounts/people", json={"approval_above": above})) == ["/approval_above"]
-    assert json_of(still.get("/v1/accounts/people"))["approval_above"] is None
+    assert pointers_of(shared_client.post("/v1/accounts", json=body)) == ["/approval_above"]
+    assert pointers_of(shared_client.patch("/v1/accounts/people", json={"approval_above": above})) == [
+        "/approval_above"
+    ]
+    assert json_of(shared_client.get("/v1/accounts/people"))["approval_above"] is None
 
 
 def test_a_threshold_is_only_lowered(client: Client) -> None:
@@ -264,14 +268,14 @@ def test_a_closed_account_is_named(client: Client) -> None:
 
 
 @pytest.mark.parametrize("parent", ["nobody", "child", "UPPER", "", 7, ["agency"]])
-def test_parents_that_cannot_be(still: Client, parent: Any) -> None:
-    if still.get("/v1/accounts/agency").status_code == 404:
-        open_account(still, "agency", unit="household")
+def test_parents_that_cannot_be(shared_client: Client, parent: Any) -> None:
+    if shared_client.get("/v1/accounts/agency").status_code == 404:
+        open_account(shared_client, "agency", unit="household")
     body = {"name": "child", "unit": "person", "neighbouring": "add_remove", "budget": _PURE}
-    assert pointers_of(still.post("/v1/accounts", json=body | {"parent": parent})) == ["/parent"]
-    assert pointers_of(still.post("/v1/accounts", json=body | {"parent": "agency"})) == ["/parent"]
+    assert pointers_of(shared_client.post("/v1/accounts", json=body | {"parent": parent})) == ["/parent"]
+    assert pointers_of(shared_client.post("/v1/accounts", json=body | {"parent": "agency"})) == ["/parent"]
     other = body | {"parent": "agency", "unit": "household", "neighbouring": "replace_one"}
-    assert pointers_of(still.post("/v1/accounts", json=other)) == ["/parent"]
+    assert pointers_of(shared_client.post("/v1/accounts", json=other)) == ["/parent"]
 
 
 def test_a_key_limited_to_a_child_charges_through_its_parents(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Requests that come twice: the first success is answered again, to the byte, and nothing happens twice."""
+"""Repeated requests: the first success is answered again, to the byte, and nothing happens twice."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -46,7 +46,7 @@ def _send(client: Client, method: str, path: str, body: Any, key: str = "k", **h
 
 
 def _state(database: Database) -> dict[str, list[Any]]:
-    """All that the database holds."""
+    """Return all rows of the database."""
     tables = ("accounts", "releases", "spending", "journal", "draws", "branches_taken", "api_keys", "stored_answers")
     with database.read() as connection:
         return {table: sorted(map(repr, connection.execute(text(f"SELECT * FROM {table}")))) for table in tables}
@@ -243,7 +243,7 @@ def test_without_a_key_the_same_request_charges_twice(client: Client) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/accounts/people/releases", {"name": "x", "plan": concentrated(1)}),  # takes all the room that there is
+        ("/v1/accounts/people/releases", {"name": "x", "plan": concentrated(1)}),  # takes the whole budget
         ("/v1/accounts/people/draws", {"name": "x", "mechanism": pure("1.5"), "counts": [1, 2, 3]}),
         ("/v1/accounts", _ACCOUNT),
         ("/v1/keys", {"name": "n", "role": "auditor"}),

@@ -1,4 +1,4 @@
-"""An issuer's keys: which are used, how long they are kept, and how often it is asked."""
+"""An issuer's keys: selection, lifetime, and frequency of fetches."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def _knows(issuer: Issuer, key_id: str, algorithm: str = "RS256") -> bool:
 
 
 def _settle(issuer: Issuer) -> None:
-    """Wait for the fetch that is running."""
+    """Wait for the running fetch."""
     assert issuer._running is not None
     issuer._running.exception(30)
 

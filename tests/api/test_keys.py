@@ -1,4 +1,4 @@
-"""API keys over HTTP: made, shown once, listed, expired, revoked."""
+"""API keys over HTTP: created, shown once, listed, expired, revoked."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -107,7 +107,7 @@ def test_a_replay_shows_a_key_whose_answer_an_older_version_kept_without_its_bod
 def test_a_replay_shows_nobody_a_key_that_somebody_else_made(
     client: Client, database: Database, secret: Secret, change: str, row: str
 ) -> None:
-    """Even where a stored answer with its seal says so."""
+    """This holds even where a sealed stored answer refers to it."""
     other = json_of(client.post("/v1/keys", json={"name": "bob", "role": "steward"}), 201)
     ann = make_key(client, "steward", name="ann")
     body, once = {"name": "helper", "role": "auditor"}, ann | {"Idempotency-Key": "make"}
@@ -152,10 +152,10 @@ def test_no_token_is_in_a_stored_answer(client: Client, database: Database) -> N
         ([], ""),
     ],
 )
-def test_rotations_without_a_meaning(still: Client, body: Any, pointer: str) -> None:
-    key = json_of(still.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
-    assert pointers_of(still.post(f"/v1/keys/{key}/rotate", json=body)) == [pointer]
-    assert json_of(still.get("/v1/keys?limit=1000"))["items"][-1]["id"] == key, "nothing was made"
+def test_rotations_without_a_meaning(shared_client: Client, body: Any, pointer: str) -> None:
+    key = json_of(shared_client.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201)["id"]
+    assert pointers_of(shared_client.post(f"/v1/keys/{key}/rotate", json=body)) == [pointer]
+    assert json_of(shared_client.get("/v1/keys?limit=1000"))["items"][-1]["id"] == key, "nothing was made"
 
 
 def test_keys_are_listed_page_by_page(client: Client) -> None:
@@ -165,7 +165,7 @@ def test_keys_are_listed_page_by_page(client: Client) -> None:
         page = json_of(client.get(f"/v1/keys?{query}"))
         found += [key["id"] for key in page["items"]]
         query = f"limit=2&cursor={page['next_cursor']}"
-    assert found[1:] == made  # the first is the first steward's
+    assert found[1:] == made  # the first one is the first steward's
     assert page["next_cursor"] is None
     assert pointers_of(client.get("/v1/keys?cursor=eA")) == ["/query/cursor"]
 
@@ -181,7 +181,7 @@ def test_keys_are_listed_page_by_page(client: Client) -> None:
         ({"accounts": ["A"]}, "/accounts/0"),
         ({"accounts": "people"}, "/accounts"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
-        ({"expires_at": "2099-01-01T00:00:00"}, "/expires_at"),  # of no time zone
+        ({"expires_at": "2099-01-01T00:00:00"}, "/expires_at"),  # without a time zone
         ({"expires_at": "2099-01-01"}, "/expires_at"),
         ({"expires_at": "tomorrow"}, "/expires_at"),
         ({"expires_at": 4070908800}, "/expires_at"),
@@ -191,8 +191,8 @@ def test_keys_are_listed_page_by_page(client: Client) -> None:
         ({"token": "mine"}, "/token"),
     ],
 )  # fmt: skip
-def test_keys_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    answer = still.post("/v1/keys", json={"name": "n", "role": "auditor"} | fields)
+def test_keys_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    answer = shared_client.post("/v1/keys", json={"name": "n", "role": "auditor"} | fields)
     assert pointers_of(answer) == [pointer]
 
 
@@ -200,7 +200,7 @@ _MINTED = "INSERT INTO api_keys (id, name, role, token_hash, created_at) VALUES 
 
 
 def test_a_key_that_somebody_puts_into_the_database_is_none(client: Client, database: Database) -> None:
-    """The attack: a row with the SHA-256 of a chosen token was a steward."""
+    """The attack: a row with the SHA-256 of a chosen token was accepted as a steward."""
     token = "chosen by whoever writes the database"
     row = {"hash": hashlib.sha256(token.encode()).hexdigest(), "at": clock.now()}
     database.write(lambda connection: connection.execute(text(_MINTED), row), landed=lambda *_: False)
@@ -259,10 +259,10 @@ def _put(database: Database, row: dict[str, Any]) -> None:
 def test_a_key_whose_old_row_is_put_back_does_nothing_that_stewards_do(
     client: Client, database: Database, secret: Secret, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """The attack: for one request the row has its old seal again, and a new key would have lasted."""
+    """The attack: the row has its old seal again for one request, and a key created then would have lasted."""
     budget = {"definition": "zcdp", "rho": 1}
     open_account(client)
-    # Of the same principal as the first steward's: what that one asked would be answered again.
+    # Of the first steward's principal: its earlier answers would be replayed.
     eve = json_of(client.post("/v1/keys", json={"name": "first-steward"} | _STEWARD), 201)
     once = {"Idempotency-Key": "make"}
     bob = json_of(client.post("/v1/keys", json={"name": "bob"} | _STEWARD, headers=once), 201)
@@ -278,7 +278,7 @@ def test_a_key_whose_old_row_is_put_back_does_nothing_that_stewards_do(
 
     _put(database, old)
     problem_of(client.get("/v1/keys", headers=mine), "unauthenticated")
-    database._ends.clear()  # another server, which has not read of the end yet
+    database._ends.clear()  # as another server, which has not read of the end yet
     listed = json_of(client.get("/v1/keys", headers=mine))["items"]
     ends = {key["id"]: (key["revoked_at"], key["expires_at"]) for key in listed}
     assert ends[eve["id"]] == (ended["revoked_at"], ended["expires_at"]), "the list goes by the journal"

@@ -1,4 +1,4 @@
-"""Limits over a real socket: slow clients, too many of them, too much at once, too many wrong keys."""
+"""Limits over a real socket: slow clients, too many of them, too much data at once, too many invalid keys."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 import service.api.body
 from service.api import arrow
 from service.api.body_limits import SENDER, Allowance, BodyLimits
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.api.throttle import PAGE, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
@@ -51,7 +51,7 @@ Serve = Callable[..., tuple[FastAPI, Client]]
 
 @pytest.fixture
 def serve(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[Serve]:
-    """Serves the application with the settings that are given, and gives a steward who calls it."""
+    """Return a function that serves the application with given settings and returns a steward's client."""
     with contextlib.ExitStack() as stack:
 
         def start(**settings: Any) -> tuple[FastAPI, Client]:
@@ -66,14 +66,14 @@ def serve(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[Se
 
 @contextlib.contextmanager
 def _line(client: Client) -> Iterator[socket.socket]:
-    """A connection on which anything can be said."""
+    """Open a connection for arbitrary bytes."""
     where = client.base_url
     with socket.create_connection((where.host, where.port), timeout=30) as line:
         yield line
 
 
 def _wait_until(so: Callable[[], bool]) -> None:
-    """The server's side of what the client's has seen already."""
+    """Wait until the server's side has seen what the client's side has done."""
     deadline = time.monotonic() + 30
     while not so():
         assert time.monotonic() < deadline
@@ -85,7 +85,7 @@ def _head(key: str = STEWARD, length: int = len(_BODY)) -> bytes:
 
 
 def _rest(line: socket.socket) -> bytes:
-    """All that comes until the other side hangs up."""
+    """Return all bytes until the other side hangs up."""
     said = b""
     with contextlib.suppress(ConnectionResetError):
         while part := line.recv(1 << 16):
@@ -94,7 +94,7 @@ def _rest(line: socket.socket) -> bytes:
 
 
 def _problem(said: bytes) -> tuple[int, Any, bytes]:
-    """The status, the problem and the headers of the only answer on a connection that is over."""
+    """Return the status, the problem and the headers of the only answer on a closed connection."""
     head, _, body = said.partition(b"\r\n\r\n")
     assert b"application/problem+json" in head.lower()
     return int(head.split()[1]), json.loads(body), head.lower()
@@ -111,7 +111,7 @@ def test_headers_that_do_not_come(serve: Serve) -> None:
 
 
 def test_headers_that_come_in_drops_have_no_more_time(serve: Serve) -> None:
-    """Each drop would start a timer of idleness anew."""
+    """Each drop would otherwise restart the idle timer."""
     _, client = serve(header_seconds=0.5)
     with _line(client) as line:
         line.settimeout(0.05)
@@ -143,7 +143,7 @@ def test_an_idle_connection_is_closed(serve: Serve) -> None:
 
 
 def _shown(code: str) -> Any:
-    """The example on a problem's page."""
+    """Return the example on a problem's page."""
     page = (_PROBLEMS / f"{code}.md").read_text(encoding="utf-8")
     return json.loads(page.partition("```json\n")[2].partition("```")[0])
 
@@ -161,7 +161,7 @@ def test_a_body_that_does_not_come(serve: Serve) -> None:
 
 
 def test_a_body_may_come_slowly_if_it_comes(serve: Serve) -> None:
-    """Each byte earns a tenth of a second here, so a body takes longer than it could in all."""
+    """Each byte earns a tenth of a second here, so the body may take longer than the base limit."""
     _, client = serve(body_seconds=0.3, body_bytes_per_second=10)
     with _line(client) as line:
         line.sendall(_head())
@@ -172,7 +172,7 @@ def test_a_body_may_come_slowly_if_it_comes(serve: Serve) -> None:
 
 
 def test_the_rest_of_a_refused_body_is_not_waited_for(serve: Serve) -> None:
-    """It was answered with 401; uvicorn alone would take whatever comes, for ever."""
+    """The answer was 401; uvicorn alone would read all that comes, for ever."""
     _, client = serve(header_seconds=0.4, keep_alive_seconds=60)
     with _line(client) as line:
         line.sendall(_head(key="wrong", length=10**7))
@@ -190,7 +190,7 @@ def test_the_rest_of_a_refused_body_is_not_waited_for(serve: Serve) -> None:
 def test_an_answer_that_nobody_takes(serve: Serve) -> None:
     app, client = serve(answer_seconds=0.4)
     open_account(client, budget=_ROOM)
-    made = register(client, counts(range(2_000_000)), mechanism=NEARLY_NONE)  # 14 MB, more than the kernel keeps
+    made = register(client, counts(range(2_000_000)), mechanism=NEARLY_NONE)  # 14 MB, more than the kernel buffers
     drawn = f"/v1/accounts/people/draws/{made.headers['X-Draw']}"
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -204,24 +204,24 @@ def test_an_answer_that_nobody_takes(serve: Serve) -> None:
 
 
 def test_connections_beyond_the_limit(serve: Serve) -> None:
-    """All there may be are busy: a newcomer is told so."""
+    """All allowed connections are busy: a newcomer gets 503."""
     app, client = serve(max_connections=2, max_connections_of_address=2, header_seconds=60)
     with contextlib.ExitStack() as stack:
         one, other = (stack.enter_context(_line(client)) for _ in range(2))
         for line in (one, other):
-            line.sendall(_head())  # the body of somebody with a key
+            line.sendall(_head())  # the body of a client with a key
         _wait_until(lambda: app.state.metrics.in_progress == 2)
-        time.sleep(0.2)  # until their keys are known: a body that comes slowly without one is idle
+        time.sleep(0.2)  # until their keys are checked: a slow body without a key counts as idle
         third = stack.enter_context(_line(client))
         third.sendall(_head() + _BODY)
         status, problem, head = _problem(_rest(third))
         assert (status, problem["type"]) == (503, "/problems/unavailable")
         assert b"retry-after:" in head
         assert b"x-request-id:" in head
-        with _line(client) as probe:  # who asks whether it lives is told
+        with _line(client) as probe:  # probes are still answered
             probe.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert probe.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        for line in (one, other):  # and they were not harmed
+        for line in (one, other):  # and the others go on
             line.sendall(_BODY)
             assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
     with _line(client) as line:
@@ -282,7 +282,7 @@ def test_one_address_has_its_own_limit_unless_it_is_a_proxy(serve: Serve) -> Non
 
 
 def _offered(listener: Listener, address: str) -> bool:
-    """Whether a connection from an address is taken; one that is not is closed at once."""
+    """Return True where a connection from an address is accepted; a refused one is closed at once."""
     with socket.create_connection(listener.getsockname(), timeout=30, source_address=(address, 0)) as line:
         listener.setblocking(False)
         select.select([listener], [], [], 30)
@@ -358,7 +358,7 @@ def test_targets_in_absolute_form_are_their_paths(serve: Serve) -> None:
 
 
 def test_a_body_of_two_lengths_is_refused(serve: Serve) -> None:
-    """RFC 9112, 6.1: a proxy before may have taken the other one, and what follows for another request."""
+    """RFC 9112, 6.1: a proxy on the way may have used the other length, and taken the rest for another request."""
     _, client = serve()
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_BODY), _BODY)
     with _line(client) as line:
@@ -369,7 +369,7 @@ def test_a_body_of_two_lengths_is_refused(serve: Serve) -> None:
 
 
 def test_streams_that_do_not_fit_beside_each_other(serve: Serve) -> None:
-    """The first announces what it needs and takes its time; the second finds no room, the small ones do."""
+    """The first announces its size and is slow; the second finds no memory, and small ones do."""
     content = counts([1] * 1000)
     app, client = serve(max_arrow_bytes=60_000, max_arrow_bytes_at_once=60_000)
     open_account(client, budget=_ROOM)
@@ -381,9 +381,9 @@ def test_streams_that_do_not_fit_beside_each_other(serve: Serve) -> None:
     with _line(client) as line:
         line.sendall(head.encode())
         _wait_until(lambda: allowance.taken == len(content))
-        for body in (content, iter([content])):  # announced, and not
+        for body in (content, iter([content])):  # with and without Content-Length
             refused = register(client, body)
-            assert "room" in problem_of(refused, "unavailable")["detail"]
+            assert "memory" in problem_of(refused, "unavailable")["detail"]
             assert int(refused.headers["Retry-After"]) > 0
         assert len(noisy_of(register(client, counts([1, 2, 3])))) == 3
         json_of(client.post("/v1/compositions", json={"plan": pure(1)}))
@@ -392,7 +392,7 @@ def test_streams_that_do_not_fit_beside_each_other(serve: Serve) -> None:
 
 
 def test_who_has_no_key_takes_no_room(serve: Serve) -> None:
-    """Neither by a form that never comes nor by one that is too large."""
+    """This holds for a form that never arrives and for one that is too large."""
     _, client = serve(max_json_bytes=1 << 16, max_json_bytes_at_once=1 << 19)
     form = "POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\nk"
     with _line(client) as slow, _line(client) as disguised, _line(client) as refused:
@@ -406,7 +406,7 @@ def test_who_has_no_key_takes_no_room(serve: Serve) -> None:
 
 
 def test_one_principal_takes_no_more_than_half_of_the_room(serve: Serve) -> None:
-    """However many of their bodies come slowly, and whichever of their keys they use."""
+    """The limit holds for any number of slow bodies, and for all keys of the principal."""
     app, client = serve(max_json_bytes=10_000, max_json_bytes_at_once=40_000)
     keys = [make_key(client, "auditor", "slow")["Authorization"].removeprefix("Bearer ") for _ in range(2)]
     allowance = app.state.metrics.observed.bodies["json"]
@@ -415,7 +415,7 @@ def test_one_principal_takes_no_more_than_half_of_the_room(serve: Serve) -> None
             line.sendall(_head(key, 10_000))
         _wait_until(lambda: allowance.taken == 20_000)
         third.sendall(_head(keys[0], 10))
-        assert "room" in _problem(_rest(third))[1]["detail"]
+        assert "memory" in _problem(_rest(third))[1]["detail"]
         json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON))
     _wait_until(lambda: allowance.taken == 0)
     json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON | bearer(keys[0])))
@@ -433,24 +433,24 @@ def test_who_is_signed_in_takes_no_more_than_half_either(serve: Serve) -> None:
         first.sendall(form.encode())
         _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 20_000)
         second.sendall(form.encode())
-        assert "room" in _problem(_rest(second))[1]["detail"]
+        assert "memory" in _problem(_rest(second))[1]["detail"]
         json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON))
 
 
 def test_small_bodies_find_room_beside_any_others(serve: Serve) -> None:
-    """A charge is small: what takes all the room keeps nobody from it."""
+    """A charge is small: a request that takes all memory does not prevent it."""
     app, client = serve(max_json_bytes=1 << 20, max_json_bytes_at_once=1 << 20, max_connections=4)  # 16 KiB each
     with _line(client) as line:
         line.sendall(_head(length=1 << 20))
         _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 1 << 20)
-        for body in (_BODY.ljust(256), iter([_BODY.ljust(256)])):  # announced, and not
+        for body in (_BODY.ljust(256), iter([_BODY.ljust(256)])):  # with and without Content-Length
             json_of(client.post("/v1/compositions", content=body, headers=_JSON))
         refused = client.post("/v1/compositions", content=_BODY.ljust(4096), headers=_JSON)
-        assert "room" in problem_of(refused, "unavailable")["detail"]
+        assert "memory" in problem_of(refused, "unavailable")["detail"]
 
 
 def test_an_announced_body_takes_its_room_when_it_is_read() -> None:
-    """An answer that nobody takes would hold the room of a body that nobody reads."""
+    """Otherwise an unread answer would hold the memory of a body that is never read."""
     allowance, taken = Allowance(100, 100), list[int]()
 
     async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
@@ -465,14 +465,14 @@ def test_an_announced_body_takes_its_room_when_it_is_read() -> None:
         raise AssertionError("nothing was to be refused")
 
     scope = {"type": "http", "path": "/", "headers": [(b"content-length", b"100")]}
-    limits = BodyLimits(app, {}, {}, allowance, seconds=30, rate=1, turns=Fair(1, 1, 1, 1))
+    limits = BodyLimits(app, {}, {}, allowance, seconds=30, rate=1, turns=FairPlaces(1, 1, 1, 1))
     asyncio.run(limits(scope, receive, send))
     assert [*taken, allowance.taken] == [0, 100, 0]
 
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None:
-    """The second is not read on while the first is worked on; small ones and another's are."""
+    """The second is not read on while the first is processed; small ones and another principal's are."""
     size, read, worked = 1 << 20, Counter[str](), list[str]()
     ended = asyncio.Event()
 
@@ -485,7 +485,7 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
     async def send(_message: Message) -> None:
         raise AssertionError("nothing was to be refused")
 
-    limits = BodyLimits(app, {}, {}, Allowance(size, 10 * size), seconds=30, rate=1, turns=Fair(10, 1, 1, 10))
+    limits = BodyLimits(app, {}, {}, Allowance(size, 10 * size), seconds=30, rate=1, turns=FairPlaces(10, 1, 1, 10))
 
     async def ask(path: str, name: str, length: int) -> None:
         async def receive() -> Message:
@@ -512,8 +512,8 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
 
 
 def test_what_a_page_asks_waits_for_no_turn_of_its_own_body() -> None:
-    """It would wait for ever: the page has the turn, and waits for its answer."""
-    size, turns = 1 << 20, Fair(10, 1, 1, 10)
+    """Otherwise it would wait for ever: the page holds the turn and waits for its answer."""
+    size, turns = 1 << 20, FairPlaces(10, 1, 1, 10)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         assert len((await receive())["body"]) == size
@@ -548,7 +548,7 @@ def test_bodies_of_some_types_are_shorter() -> None:
 
     sent: list[Message] = []
     limits = BodyLimits(
-        app, {}, {}, Allowance(100, 1000), seconds=30, rate=1, turns=Fair(1, 1, 1, 1), shorter={"text/x": 10}
+        app, {}, {}, Allowance(100, 1000), seconds=30, rate=1, turns=FairPlaces(1, 1, 1, 1), shorter={"text/x": 10}
     )
     headers = [(b"content-type", b"text/x; charset=utf-8"), (b"content-length", b"11")]
     asyncio.run(limits({"type": "http", "path": "/", "headers": headers}, receive, send))
@@ -664,14 +664,14 @@ def test_a_draw_that_is_read_back_takes_its_room(serve: Serve) -> None:
         line.sendall(head.encode())
         time.sleep(0.2)
         for read in (path, f"/v1/accounts/people/releases/{drawn['X-Release']}/draws"):
-            assert "room" in problem_of(client.get(read), "unavailable")["detail"]
+            assert "memory" in problem_of(client.get(read), "unavailable")["detail"]
 
 
 _NOT_READ_BY = {"json_schema_input_schema", "serialization"}
 
 
 def _endless(schema: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
-    """The lists of a model that are of any length and have a fault for each item."""
+    """Return the lists of a model that have no length limit and report a fault for each item."""
     if isinstance(schema, dict) and id(schema) not in seen:
         seen.add(id(schema))
         if schema.get("type") == "list" and "max_length" not in schema and not schema.get("fail_fast"):
@@ -684,7 +684,7 @@ def _endless(schema: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
 
 
 def test_no_body_can_have_millions_of_faults() -> None:
-    """Each takes hundreds of bytes and is said; of a plan's parts there are no more than it may have nodes."""
+    """Each fault takes hundreds of bytes and is reported; a plan has at most as many parts as nodes."""
     routes = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     models = {field.field_info.annotation for route in routes if (field := route.body_field)}
     assert len(models) > 20
@@ -700,8 +700,8 @@ def test_wrong_keys_from_one_address(serve: Serve) -> None:
     assert [answer.status_code for answer in wrong] == [401] * 5 + [429] * 3
     problem_of(wrong[-1], "too_many_requests")
     assert 600 < int(wrong[-1].headers["Retry-After"]) <= 720  # an hour has five of them
-    json_of(client.get("/v1/accounts"))  # who was known before goes on
-    json_of(client.get("/v1/accounts", headers=other))  # and so does who was not, as after a restart
+    json_of(client.get("/v1/accounts"))  # a known key still works
+    json_of(client.get("/v1/accounts", headers=other))  # so does one that was not known, as after a restart
     assert int(client.get("/v1/accounts", headers=bearer("wrong")).headers["Retry-After"]) <= 720  # it does not grow
     json_of(client.get("/healthz"))
 
@@ -719,7 +719,7 @@ def test_requests_of_one_key(serve: Serve) -> None:
 
 
 def test_a_meter_lets_through_what_its_rate_says() -> None:
-    """Against the definition: in no window of its length are there more than twice as many, after a rest as many."""
+    """By definition no window has more than twice the rate, and after a rest it has as many."""
     now = 0.0
     meter = Meter(Rate(4, 10), clock=lambda: now)
     taken: list[float] = []

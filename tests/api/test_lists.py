@@ -1,4 +1,4 @@
-"""Lists: however large their items are, a page of them is bounded, and so is what is kept of them."""
+"""Lists: a page is bounded however large its items are, and so is the cache of their figures."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def helper_processes() -> int:
 
 
 def _large(of: int) -> dict[str, Any]:
-    """A plan of somewhat more than half of the characters of a page."""
+    """Return a plan of somewhat more than half of the characters of a page."""
     parts = [
         {
             "type": "declared",
@@ -35,7 +35,7 @@ def _large(of: int) -> dict[str, Any]:
 
 
 def _unlike(parts: int) -> dict[str, Any]:
-    """A plan of many subplans that says little of what it costs."""
+    """Return a plan of many subplans whose guarantee has few figures."""
     references = (f"{k}-".ljust(200, "x") for k in range(parts))
     return {"type": "sequence", "parts": [{"type": "declared", "epsilon": "0", "reference": one} for one in references]}
 

@@ -1,4 +1,4 @@
-"""What people say of accounts and releases: merged, journalled, checked, and kept through every way of a ledger."""
+"""Metadata of accounts and releases: merged, journalled, validated, and preserved through every path of a ledger."""
 
 import json
 from typing import Any
@@ -93,7 +93,7 @@ def test_an_edit_is_replayed_to_its_key(client: TestClient, account: str) -> Non
     ("metadata", "pointer"),
     [
         ({"curator": "x"}, "/metadata/curator"),
-        ({"variant_name": "Pure DP"}, "/metadata/variant_name"),  # which the ledger knows
+        ({"variant_name": "Pure DP"}, "/metadata/variant_name"),  # the ledger fills in this field
         ({"name": ""}, "/metadata/name"),
         ({"name": 7}, "/metadata/name"),
         ({"name": "x" * 201}, "/metadata/name"),
@@ -117,16 +117,16 @@ def test_an_edit_is_replayed_to_its_key(client: TestClient, account: str) -> Non
         ("x", "/metadata"),
     ],
 )
-def test_what_has_no_meaning_is_refused(still: Client, metadata: Any, pointer: str) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-        release(still, pure("0.1"))
-    found = json_of(still.get("/v1/accounts/people/releases"))["items"][0]["id"]
+def test_what_has_no_meaning_is_refused(shared_client: Client, metadata: Any, pointer: str) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+        release(shared_client, pure("0.1"))
+    found = json_of(shared_client.get("/v1/accounts/people/releases"))["items"][0]["id"]
     for address in ("/v1/accounts/people", f"/v1/accounts/people/releases/{found}"):
-        answer = still.patch(address, json={"metadata": metadata})
+        answer = shared_client.patch(address, json={"metadata": metadata})
         assert pointers_of(answer) == [pointer]
         assert "2023" not in answer.json()["detail"]
-    assert head_of(still)["seq"] == 2
+    assert head_of(shared_client)["seq"] == 2
 
 
 def test_a_change_is_one_change(client: TestClient, account: str) -> None:

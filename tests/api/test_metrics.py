@@ -1,4 +1,4 @@
-"""What Prometheus is told: figures that agree with what was done, and no name or count that it must not have."""
+"""Prometheus metrics: figures that agree with the ledger, and no name or count that they must not have."""
 
 import re
 import shutil
@@ -19,12 +19,12 @@ from service.settings import Settings
 from tests.api.calls import Client, application, charge, client_of, json_of, open_account, problem_of, pure, release
 from tests.api.streams import counts, noisy_of, register
 
-_COUNT = 8675309021  # that nothing else here can be
+_COUNT = 8675309021  # a count that cannot occur here otherwise
 _WIDE = {"type": "geometric", "scale": 10**9}
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """All figures of an exposition by name and labels."""
+    """Return all figures of an exposition by name and labels."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -33,7 +33,7 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def figure(client: Client, name: str, **labels: str) -> float:
-    """One of them; 0 where there is none."""
+    """Return one figure; 0 where it is absent."""
     return samples(client.get("/metrics").text).get((name, frozenset(labels.items())), 0.0)
 
 
@@ -43,7 +43,7 @@ def _by(found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, l
 
 @pytest.fixture
 def shown(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[TestClient]:
-    """A steward of a service that shows two budgets, one of an account that is not there."""
+    """Return a steward's client of a service that shows two budgets, one of an account that does not exist."""
     path = tmp_path / "shown.db"
     shutil.copyfile(_sqlite_template, path)
     app = application(open_database(f"sqlite:///{path}"), secret, metrics_accounts="people,nobody")
@@ -81,7 +81,7 @@ def test_requests_are_counted_by_template_and_status(embedded: Client) -> None:
 
 
 def test_what_the_ledger_does_is_counted(client: Client) -> None:
-    """A replay and a dry run do nothing; what is refused is an entry of the journal; a batch is many releases."""
+    """A replay and a dry run count nothing; a refusal is a journal entry; a batch is many releases."""
     open_account(client, "above", budget={"definition": "pure", "epsilon": 100})
     open_account(client, budget={"definition": "pure", "epsilon": 10}, parent="above")
     release(client, pure(1))
@@ -113,7 +113,7 @@ def test_what_the_ledger_does_is_counted(client: Client) -> None:
 
 
 def test_what_may_be_alarming_is_told_before_it_happens(embedded: Client) -> None:
-    """Prometheus sees the first of a kind only where it has seen that there was none."""
+    """Prometheus sees the first increase of a counter only where it has seen its zero."""
     found = samples(embedded.get("/metrics").text)
     for kind in KINDS:
         assert found["ledger_refusals_total", frozenset({("kind", kind)})] == 0
@@ -124,7 +124,7 @@ def test_what_may_be_alarming_is_told_before_it_happens(embedded: Client) -> Non
 def test_states_are_told(client: Client) -> None:
     found = samples(client.get("/metrics").text)
     assert found["ledger_database_up", frozenset()] == 1
-    assert found["ledger_http_requests_in_progress", frozenset()] == 1  # this one
+    assert found["ledger_http_requests_in_progress", frozenset()] == 1  # this request
     for pool in ("writers", "readers", "askers"):
         for state in ("in_use", "idle"):
             assert found["ledger_database_connections", frozenset({("pool", pool), ("state", state)})] >= 0
@@ -168,7 +168,7 @@ def test_neither_counts_nor_names_are_told(shown: Client) -> None:
     shown.get(f"/v1/accounts/{_COUNT}?x={_COUNT}")
     shown.request(f"X{_COUNT}", f"/v1/{_COUNT}", headers={"X-Request-Id": str(_COUNT)})
     text = shown.get("/metrics").text
-    assert str(_COUNT) not in text.replace(".", "")  # as 8.67e+09, too
+    assert str(_COUNT) not in text.replace(".", "")  # also as 8.67e+09
     assert "first-steward" not in text
 
 
@@ -193,14 +193,14 @@ def test_odd_methods_share_one_label(embedded: Client) -> None:
     assert {"other"} <= methods <= {"other", "GET", "POST"}
 
 
-def test_it_is_open_and_in_the_format_that_is_asked_for(still: Client) -> None:
-    plain = still.get("/metrics", headers={"Authorization": ""})
+def test_it_is_open_and_in_the_format_that_is_asked_for(shared_client: Client) -> None:
+    plain = shared_client.get("/metrics", headers={"Authorization": ""})
     assert plain.headers["Content-Type"].startswith("text/plain; version=")
-    newer = still.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    newer = shared_client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert newer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     families = read_openmetrics(newer.text)  # type: ignore[no-untyped-call]
     assert {family.name for family in families} >= {"ledger_refusals", "ledger_draws"}
-    problem_of(still.post("/metrics"), "method_not_allowed")
+    problem_of(shared_client.post("/metrics"), "method_not_allowed")
 
 
 def test_applications_do_not_share_figures(embedded: Client, shown: Client) -> None:
@@ -218,7 +218,7 @@ def test_a_database_that_does_not_answer_is_told(secret: Secret, tmp_path: Path)
 
 
 def test_a_database_of_another_version_is_told(database: Database, secret: Secret) -> None:
-    """As the probe does, so that an alert says why a proxy sends nothing to a replica."""
+    """The readiness probe does too, so that an alert explains why a proxy avoids a replica."""
     with client_of(create_app(Settings(), database, secret)) as client:
         assert figure(client, "ledger_database_up") == 1
         database.write(

@@ -12,17 +12,17 @@ TARGET = {"mechanism": "gaussian", "epsilon": "1", "delta": "1e-10"}
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "discrete_gaussian", "osgt", "discrete_osgt"])
 @pytest.mark.parametrize("cells", [1, 2])
-def test_the_noise_keeps_the_guarantee_that_was_asked_for(still: Client, mechanism: str, cells: int) -> None:
+def test_the_noise_keeps_the_guarantee_that_was_asked_for(shared_client: Client, mechanism: str, cells: int) -> None:
     body = TARGET | {"mechanism": mechanism, "cells": cells, "sensitivity": "2"}
     if "osgt" in mechanism:
         body |= {"sub_gaussian": True}
-    found = json_of(still.post("/v1/calibrations/noise", json=body))
+    found = json_of(shared_client.post("/v1/calibrations/noise", json=body))
     question = {"plan": found["mechanism"], "epsilon": "1"}
-    delta = json_of(still.post("/v1/conversions", json=question))["delta"]
+    delta = json_of(shared_client.post("/v1/conversions", json=question))["delta"]
     assert delta == pytest.approx(1e-10, rel=1e-4)
     assert found["mechanism"]["cells"] == cells
     assert found["mechanism"]["type"] == mechanism or Fraction(found["mechanism"].get("m", 0)) == 0
-    accuracy = json_of(still.post("/v1/accuracy", json={"mechanism": found["mechanism"]}))
+    accuracy = json_of(shared_client.post("/v1/accuracy", json={"mechanism": found["mechanism"]}))
     assert accuracy["variance"] == found["variance"]
     (best,) = found["cost"]["best"]
     assert best["fixed"]["epsilon"] == pytest.approx(1, rel=1e-5)
@@ -51,5 +51,5 @@ def test_the_noise_keeps_the_guarantee_that_was_asked_for(still: Client, mechani
         ({"rho": 1}, "/rho"),
     ],
 )
-def test_meaningless_targets_are_refused(still: Client, fields: dict[str, Any], pointer: str) -> None:
-    assert pointers_of(still.post("/v1/calibrations/noise", json=TARGET | fields)) == [pointer]
+def test_meaningless_targets_are_refused(shared_client: Client, fields: dict[str, Any], pointer: str) -> None:
+    assert pointers_of(shared_client.post("/v1/calibrations/noise", json=TARGET | fields)) == [pointer]

@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect issuer over HTTP: who is let in, as whom, as what, and for which accounts."""
+"""Tokens of an OpenID Connect issuer over HTTP: principals, roles, accounts, and refusals."""
 
 import base64
 import contextlib
@@ -49,7 +49,7 @@ def _app(database: Database, local: LocalIssuer, **settings: Any) -> TestClient:
 
 @pytest.fixture(scope="module")
 def ledger(local: LocalIssuer, _sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A steward with an API key of a service that also takes tokens."""
+    """Return a steward's client, with an API key, of a service that also accepts tokens."""
     path = tmp_path_factory.mktemp("oidc") / "ledger.db"
     shutil.copyfile(_sqlite_template, path)
     with _app(open_database(f"sqlite:///{path}"), local) as client:
@@ -59,7 +59,7 @@ def ledger(local: LocalIssuer, _sqlite_template: Path, tmp_path_factory: pytest.
 
 @pytest.fixture
 def configured(_sqlite_template: Path, tmp_path: Path) -> Iterator[Callable[..., Client]]:
-    """Starts a service of the test's own over an issuer, with settings."""
+    """Return a function that starts a separate service over an issuer, with settings."""
     with contextlib.ExitStack() as stack:
 
         def start(local: LocalIssuer, **settings: Any) -> Client:
@@ -119,7 +119,7 @@ def test_api_keys_go_on_working_beside_tokens(ledger: Client) -> None:
     ],
 )
 def test_what_a_good_token_may_say(ledger: Client, local: LocalIssuer, fields: dict[str, Any]) -> None:
-    """Among it what two clocks make of a moment: half a minute either way."""
+    """Two clocks may differ by half a minute either way."""
     if "exp" in fields or "nbf" in fields:
         fields = {name: int(time.time()) + (20 if name == "nbf" else -20) for name in fields}
     json_of(_ask(ledger, local.token(**fields)))
@@ -133,7 +133,7 @@ _NOW = int(time.time())
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"iss": "https://another.example"}, "of another issuer"),
+        ({"iss": "https://another.example"}, "by another issuer"),
         ({"iss": None}, "claims exp, iss and aud"),
         ({"aud": "another"}, "for another audience"),
         ({"aud": ["another"]}, "for another audience"),
@@ -155,7 +155,7 @@ _NOW = int(time.time())
         ({"key_id": ""}, "that its issuer publishes"),
         ({"algorithm": "RS512"}, "signed with one of"),
         ({"algorithm": "PS256"}, "signed with one of"),
-        ({"key": 2}, "signature is wrong"),
+        ({"key": 2}, "signature is invalid"),
         ({"headers": {"typ": "logout+jwt"}}, "an access token"),
         ({"headers": {"typ": 7}}, "an access token"),
         ({"headers": {"crit": ["exp"], "exp": 1}}, "a signed JWT"),
@@ -248,7 +248,7 @@ def test_a_token_without_a_usable_name_may_nothing(ledger: Client, local: LocalI
     assert "principal claim" in problem_of(_ask(ledger, token), "forbidden")["detail"]
 
 
-# Other claims
+# Configured claims
 
 
 def test_claims_are_read_where_they_are_configured_to_be(local: LocalIssuer, configured: Callable[..., Client]) -> None:
@@ -288,7 +288,7 @@ def test_claims_are_read_where_they_are_configured_to_be(local: LocalIssuer, con
 
 @pytest.fixture
 def both(database: Database, local: LocalIssuer) -> Iterator[Client]:
-    """The same as ``ledger``, fresh, once on each database."""
+    """Return a fresh ``ledger`` on each kind of database."""
     with _app(database, local) as client:
         yield client
 
@@ -327,7 +327,7 @@ def test_requests_are_repeated_by_who_made_them_and_keys_name_their_maker(both: 
     ) == ["/name"]
 
 
-# The issuer comes, goes and changes its keys
+# The issuer starts, stops and changes its keys
 
 
 def test_keys_are_rotated_and_withdrawn_under_a_running_service(

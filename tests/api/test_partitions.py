@@ -14,11 +14,11 @@ _WORKERS, _PARTITIONS, _ROWS = 8, 64, 50
 
 
 class _Drawn(NamedTuple):
-    """What one worker is told of one partition."""
+    """A worker's answers for one partition."""
 
     partition: int
     draw: str
-    noisy: list[int] | None  # None: another one's draw stands
+    noisy: list[int] | None  # None: another worker's draw was first
     replayed: bool
     content: bytes
 
@@ -42,7 +42,7 @@ def _ask(client: Client, of: dict[str, Any], name: str, partition: int, key: str
 
 
 def _draw_own(address: str, of: dict[str, Any], worker: int) -> list[tuple[_Drawn, _Drawn]]:
-    """A worker's own partitions, each asked for twice."""
+    """Draw a worker's own partitions, each twice."""
     with _worker(address) as client:
         return [
             (_ask(client, of, "county", number, f"p{number}"), _ask(client, of, "county", number, f"p{number}"))
@@ -51,7 +51,7 @@ def _draw_own(address: str, of: dict[str, Any], worker: int) -> list[tuple[_Draw
 
 
 def _race(address: str, of: dict[str, Any], worker: int) -> list[_Drawn]:
-    """The same few partitions as every other worker, under keys of its own."""
+    """Draw the same few partitions as every other worker, with separate keys."""
     with _worker(address) as client:
         return [_ask(client, of, "raced", number, f"w{worker} p{number}") for number in range(_WORKERS)]
 
@@ -63,7 +63,7 @@ def test_many_workers_draw_each_partition_once(tmp_path: Path, empty_database_ur
         of = release(running.client, {"type": "sequence", "parts": parts})
         everybody = [(running.address, of, worker) for worker in range(_WORKERS)]
         processes = multiprocessing.get_context("forkserver")
-        processes.set_forkserver_preload([__name__])  # so that the eight need not import it each
+        processes.set_forkserver_preload([__name__])  # so that the eight processes need not import it each
         with processes.Pool(_WORKERS) as pool:
             own = [pair for found in pool.starmap(_draw_own, everybody, chunksize=1) for pair in found]
             raced = [one for found in pool.starmap(_race, everybody, chunksize=1) for one in found]

@@ -1,4 +1,4 @@
-"""Pictures: what each resource draws for whoever asks for SVG or PNG, and what a screen reader is told of it."""
+"""Pictures: SVG and PNG of each resource, with texts for screen readers."""
 
 import io
 import math
@@ -30,7 +30,7 @@ _NAMES = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def spending(embedded: Client) -> Client:
-    """Accounts that have spent and hold something."""
+    """Return accounts with spending and reservations."""
     open_account(embedded)
     open_account(embedded, "app", {"definition": "approximate", "epsilon": "8", "delta": "1e-6"})
     for account in ("people", "app"):
@@ -49,7 +49,7 @@ def _get(client: Client, address: str, kind: str) -> Answer:
 
 
 def _drawn(answer: Answer) -> tuple[str, str, str]:
-    """Title, description and all texts of an SVG picture."""
+    """Return title, description and all texts of an SVG picture."""
     root = ElementTree.fromstring(answer.content)
     assert (root.tag, root.get("role")) == (f"{_NAMES}svg", "img")
     title, description = (root.findtext(f"{_NAMES}{name}") for name in ("title", "desc"))
@@ -77,7 +77,7 @@ def test_the_burn_down_says_what_is_left(spending: Client) -> None:
         assert found is not None, description
         spent, cap, name, left = found.groups()
         assert (float(cap), name) == (float(balance["budget"][figure]), figure)
-        # Six digits, to the safe side.
+        # Six digits, rounded to the safe side.
         assert 0 <= float(spent) - history["points"][-1]["counted"] <= 1e-5
         assert 0 <= balance["remaining"][figure] - float(left) <= 1e-5
 
@@ -106,7 +106,7 @@ def test_a_profile_and_a_renyi_curve_show_the_figures_of_the_balance(spending: C
     at = "&".join(f"delta={delta}" for delta in ("1e-9", "1e-6", "1e-3"))
     balance = json_of(spending.get(f"/v1/accounts/people/balance?{at}"))["spent"]
     title, description, texts = _drawn(_get(spending, f"people/balance?picture=profile&{at}", _SVG))
-    assert "what people has spent" in title
+    assert "the spending of people" in title
     assert {"epsilon", "delta", "zCDP", "RDP", "tight"} <= set(texts.replace(",", "").split())
     said = re.findall(r"epsilon (\S+) at delta ([0-9.e-]+[0-9])", description)
     assert [float(delta) for _, delta in said] == [1e-9, 1e-6, 1e-3]
@@ -125,18 +125,20 @@ def test_a_tag_restricts_a_profile(spending: Client) -> None:
     assert second < first
 
 
-def test_compositions_have_the_same_pictures(still: Client) -> None:
+def test_compositions_have_the_same_pictures(shared_client: Client) -> None:
     for picture, label in (("profile", "delta"), ("rdp", "order")):
         address = f"/v1/compositions?picture={picture}"
-        answer = still.post(address, json=examples.COMPOSITION, headers={"Accept": _SVG})
+        answer = shared_client.post(address, json=examples.COMPOSITION, headers={"Accept": _SVG})
         assert answer.headers["content-type"] == _SVG
         assert label in _drawn(answer)[2]
-    cost = json_of(still.post("/v1/compositions?picture=rdp", json=examples.COMPOSITION))
-    said = _drawn(still.post("/v1/compositions", json=examples.COMPOSITION, headers={"Accept": _SVG}))[1]
+    cost = json_of(shared_client.post("/v1/compositions?picture=rdp", json=examples.COMPOSITION))
+    said = _drawn(shared_client.post("/v1/compositions", json=examples.COMPOSITION, headers={"Accept": _SVG}))[1]
     assert f"at delta {cost['best'][0]['delta']}" in said
-    alone = still.post("/v1/compositions", json=examples.COMPOSITION | {"deltas": ["1e-6"]}, headers={"Accept": _SVG})
-    assert "at delta 1e-12" in _drawn(alone)[1]  # one delta alone is no curve
-    wrong = still.post("/v1/compositions?picture=bar", json=examples.COMPOSITION, headers={"Accept": _SVG})
+    alone = shared_client.post(
+        "/v1/compositions", json=examples.COMPOSITION | {"deltas": ["1e-6"]}, headers={"Accept": _SVG}
+    )
+    assert "at delta 1e-12" in _drawn(alone)[1]  # one delta alone makes no curve
+    wrong = shared_client.post("/v1/compositions?picture=bar", json=examples.COMPOSITION, headers={"Accept": _SVG})
     assert pointers_of(wrong) == ["/query/picture"]
 
 
@@ -150,13 +152,13 @@ def test_compositions_have_the_same_pictures(still: Client) -> None:
         ("/v1/empirical/lower-bound", examples.LOWER_BOUND),
     ],
 )
-def test_every_picture_comes_as_png_too(still: Client, address: str, body: dict[str, Any]) -> None:
-    answer = still.post(address, json=body, headers={"Accept": f"{_PNG}, application/json;q=0.9"})
+def test_every_picture_comes_as_png_too(shared_client: Client, address: str, body: dict[str, Any]) -> None:
+    answer = shared_client.post(address, json=body, headers={"Accept": f"{_PNG}, application/json;q=0.9"})
     assert answer.headers["content-type"] == _PNG
     pixels = _pixels(answer)
     assert pixels.shape[0] > 400
     assert pixels.shape[1] > 800
-    # An opaque light ground, so that it is readable on any page, and something on it.
+    # The ground is light and opaque, so that it is readable on any page, and not empty.
     assert np.all(pixels[..., 3] == 1) if pixels.shape[-1] == 4 else True
     assert np.all(pixels[0, 0, :3] == 1)
     assert 0.01 < np.mean(pixels[..., :3].min(axis=-1) < 0.9) < 0.5

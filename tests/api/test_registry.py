@@ -1,4 +1,4 @@
-"""Registry entries keep to the registry's own schema, and say what the ledger says."""
+"""Registry entries: they follow the registry's own schema, and agree with the ledger."""
 
 from fractions import Fraction
 from typing import Any, get_args
@@ -50,7 +50,7 @@ _THIRD = {
 
 
 def _entry(client: Client, address: str, **parameters: str) -> Any:
-    """The entry, which keeps to the schema in both of its forms."""
+    """Return the entry, which follows the schema in both of its forms."""
     answer = client.get(f"{address}/registry-entry", params=parameters)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == YAML
@@ -104,7 +104,7 @@ def test_the_tiers_are_the_schemas() -> None:
 
 
 def test_the_redistricting_release_goes_there_and_back(client: TestClient) -> None:
-    """Registered from the Bureau's allocation; the entry says what the Bureau published."""
+    """The release is registered from the Bureau's allocation; the entry has the Bureau's published figures."""
     census = files.allocation()
     scale = Fraction(census["global_scale"])
     parts = [
@@ -141,7 +141,7 @@ def test_the_redistricting_release_goes_there_and_back(client: TestClient) -> No
     assert made["head"]["hash"] in said["accounting"]["composition"]
     rows = [line.split(" | ") for line in said["implementation"]["mechanisms"].splitlines() if "gaussian" in line]
     assert sum(int(row[4]) for row in rows) == 65
-    assert "No noise of these was drawn by the ledger service" in said["implementation"]["mechanisms"]
+    assert "The ledger service drew no noise of these mechanisms" in said["implementation"]["mechanisms"]
     assert json_of(client.get(f"{account}/verify"))["valid"]
 
 
@@ -277,7 +277,7 @@ def test_of_a_large_plan_not_all_is_listed(embedded: Client) -> None:
     said = _entry(embedded, f"{account}/releases/{release(embedded, {'type': 'sequence', 'parts': parts})['id']}")
     composition, mechanisms = (said["deployment"][s] for s in ("accounting", "implementation"))
     assert "- ... and 541 more" in composition["composition"]
-    assert "... and 200 more that are unlike these." in mechanisms["mechanisms"]
+    assert "... and 200 more different mechanisms." in mechanisms["mechanisms"]
 
 
 # Accounts
@@ -308,12 +308,12 @@ def test_a_budget_with_declared_deltas_is_shown_where_it_bounds_something(
 def test_what_was_priced_too_low_is_not_promised(
     embedded: TestClient, monkeypatch: pytest.MonkeyPatch, budget: dict[str, Any]
 ) -> None:
-    """As after a correction of the accountant: the account is over its budget until that is raised."""
+    """After a correction of the accountant, the account is over its budget until that is raised."""
     account = _open(embedded, **budget)
     with monkeypatch.context() as older:
         older.setattr(priced, "price", lambda *_: Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ()))
         made = release(embedded, pure("0.1"))
-    _entry(embedded, account)  # nobody knows yet
+    _entry(embedded, account)  # nothing has been priced again yet
     recompute(embedded.app.state.database, "people", apply=True)  # type: ignore[attr-defined]
     detail = problem_of(embedded.get(f"{account}/registry-entry"), "conflict")["detail"]
     assert "over its budget" in detail
@@ -324,7 +324,7 @@ def test_what_was_priced_too_low_is_not_promised(
 
 
 def test_an_account_states_the_largest_budget_that_it_has_had(client: TestClient) -> None:
-    """What it has now bounds what is to come: answers were given, and budgets changed after them, under the larger."""
+    """The present budget bounds only the future: earlier answers were given under the larger one."""
     account = _open(client, definition="zcdp", rho="1/3")
     for rho in ("2", "1/2"):
         json_of(client.patch(account, json={"budget": {"definition": "zcdp", "rho": rho}}))
@@ -336,7 +336,7 @@ def test_an_account_states_the_largest_budget_that_it_has_had(client: TestClient
     assert parameters == {"rho": 2.0, "epsilon": implied["epsilon"], "delta": 1e-6}
     assert "rho = 2." in said["privacy_loss"]["privacy_parameters_details"]
     assert said["deployment_model"]["release_type"] == "One release"
-    assert "1. Integer noise of exactly the stated law" in said["implementation"]["mechanisms"]
+    assert "1. The noise is an integer of exactly the stated law" in said["implementation"]["mechanisms"]
     release(client, pure("0.1"))
     assert _entry(client, account)["deployment"]["deployment_model"]["release_type"] == "Many releases"
 
@@ -354,7 +354,7 @@ def test_what_was_drawn_below_an_account_is_counted(embedded: Client) -> None:
     drawing = {"name": "d", "mechanism": pure("0.1"), "counts": [7]}
     for _ in range(2):
         json_of(embedded.post("/v1/accounts/below/draws", json=drawing), 201)
-    assert "): 2. Integer noise" in _entry(embedded, account)["deployment"]["implementation"]["mechanisms"]
+    assert "): 2. The noise is an integer" in _entry(embedded, account)["deployment"]["implementation"]["mechanisms"]
 
 
 @pytest.mark.parametrize(
@@ -368,10 +368,10 @@ def test_what_was_drawn_below_an_account_is_counted(embedded: Client) -> None:
         ("application/json;q=0", False),
     ],
 )
-def test_json_is_for_whoever_asks_for_it(still: Client, accept: str, is_json: bool) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        _open(still, definition="zcdp", rho=1)
-    answer = still.get("/v1/accounts/people/registry-entry", headers={"Accept": accept})
+def test_json_is_for_whoever_asks_for_it(shared_client: Client, accept: str, is_json: bool) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        _open(shared_client, definition="zcdp", rho=1)
+    answer = shared_client.get("/v1/accounts/people/registry-entry", headers={"Accept": accept})
     assert answer.headers["content-type"] == ("application/json" if is_json else YAML)
 
 

@@ -1,4 +1,4 @@
-"""Releases over HTTP: the plan grammar, registering, rehearsing, batches, lists, and refusals."""
+"""Releases over HTTP: the plan grammar, registration, dry runs, batches, lists, and refusals."""
 
 import copy
 import math
@@ -70,7 +70,7 @@ def test_the_whole_grammar_registers_and_reads_as_it_was_stated(client: Client) 
 
 
 def _as_text(plan: Any) -> Any:
-    """The plan with numbers in their shortest usual text."""
+    """Return the plan with numbers in their shortest usual text."""
     usual = {"1e3": "1000", "3/2": "1.5", "1e-9": "1e-9"}
     if isinstance(plan, dict):
         return {name: _as_text(value) for name, value in plan.items()}
@@ -83,7 +83,7 @@ def _without_defaults(plan: Any) -> Any:
     return {"type": "sequence", **{name: value for name, value in plan.items() if name != "type"}}
 
 
-# One fault in each, and where it is.
+# Each document has one fault, at the given place.
 _FAULTS: list[tuple[Any, list[str]]] = [
     ({"type": "geometric"}, [""]),
     ({"type": "geometric", "scale": 1, "epsilon": 1}, [""]),
@@ -93,7 +93,7 @@ _FAULTS: list[tuple[Any, list[str]]] = [
     ({"type": "geometric", "scale": 1, "sensitivity": 0}, ["/sensitivity"]),
     ({"type": "geometric", "scale": 1, "sensitivity": "1"}, ["/sensitivity"]),
     ({"type": "geometric", "scale": 1, "cells": 2**53 + 1}, ["/cells"]),
-    ({"type": "geometric", "scale": 1, "cells_added": 2}, ["/cells_added"]),  # it has no meaning under add_remove
+    ({"type": "geometric", "scale": 1, "cells_added": 2}, ["/cells_added"]),  # the field is invalid under add_remove
     ({"type": "geometric", "scale": 1, "sigma_squared": 1}, ["/sigma_squared"]),
     ({"type": "geometric", "scale": 1, "name": ""}, ["/name"]),
     ({"type": "geometric", "scale": 1, "name": "a\u0000"}, ["/name"]),
@@ -157,7 +157,7 @@ _FAULTS: list[tuple[Any, list[str]]] = [
 
 
 def test_a_group_is_charged_for_all_its_records(client: Client) -> None:
-    """Twice the distance in each of the z parts: four times the rho; a group of one is charged like its part."""
+    """Twice the distance in each of the z parts gives four times the rho; a group of one costs as much as its part."""
     open_account(client, budget={"definition": "zcdp", "rho": "0.5", "delta": "1e-6"})
     parts = [concentrated("0.01"), concentrated("0.02"), concentrated("0.03")]
     inner = {"type": "parallel", "max_degree": 2, "parts": parts}
@@ -177,42 +177,44 @@ def test_a_group_is_charged_for_all_its_records(client: Client) -> None:
     assert delta * (1 - 1e-14) < chained["delta"] < delta * (1 + 1e-14)
     refused = problem_of(charge(client, {"type": "group", "size": 3, "part": inner}), "budget_exceeded")
     assert refused["requested"] == 0.45
-    assert refused["detail"].endswith("requested was 0.45")  # as the fields have it
+    assert refused["detail"].endswith("the release needs 0.45")  # as the fields have it
 
 
-def test_what_is_unknown_of_a_group_is_charged_to_no_account(still: Client) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
+def test_what_is_unknown_of_a_group_is_charged_to_no_account(shared_client: Client) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
     orders = _DECLARED | {"rdp": [{"alpha": 2, "epsilon": "0.001"}]}
     for part in (orders, _DECLARED | {"rho": "0.001", "delta": "1e-9"}):
-        answer = charge(still, {"type": "group", "size": 2, "part": part})
+        answer = charge(shared_client, {"type": "group", "size": 2, "part": part})
         assert problem_of(answer, "budget_exceeded")["requested"] is None
 
 
 @pytest.mark.parametrize(("plan", "pointers"), _FAULTS, ids=lambda value: str(value)[:60])
-def test_plans_without_a_meaning_are_refused_where_they_err(still: Client, plan: Any, pointers: list[str]) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    answer = charge(still, plan)
+def test_plans_without_a_meaning_are_refused_where_they_err(
+    shared_client: Client, plan: Any, pointers: list[str]
+) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    answer = charge(shared_client, plan)
     assert sorted(pointers_of(answer)) == [f"/plan{pointer}" for pointer in pointers]
     # The same below nodes of every type, whose names pydantic puts into its own locations.
     for wrapped, prefix in _wrapped(plan):
-        found = sorted(pointers_of(charge(still, wrapped)))
+        found = sorted(pointers_of(charge(shared_client, wrapped)))
         assert found == [f"/plan{prefix}{pointer}" for pointer in pointers]
-    assert json_of(still.get("/v1/accounts/people/balance"))["releases"] == 0
+    assert json_of(shared_client.get("/v1/accounts/people/balance"))["releases"] == 0
 
 
 def _wrapped(plan: Any) -> Iterator[tuple[Any, str]]:
     yield {"type": "sequence", "parts": [pure(1, name="first"), plan]}, "/parts/1"
     if isinstance(plan, dict) and plan.get("type") == "repeat":
-        return  # the product of nested repeats is another fault
+        return  # the product of nested repeats is a separate fault
     inner = {"type": "parallel", "max_degree": 1, "parts": [{"type": "choice", "parts": [plan]}]}
     yield {"type": "repeat", "count": 1, "part": inner}, "/part/parts/0/parts/0"
 
 
-def test_a_name_may_not_be_the_path_of_another_mechanism(still: Client) -> None:
+def test_a_name_may_not_be_the_path_of_another_mechanism(shared_client: Client) -> None:
     plan = {"type": "sequence", "parts": [pure(1), pure(2, name="/parts/0")]}
-    answer = still.post("/v1/compositions", json={"plan": plan})
+    answer = shared_client.post("/v1/compositions", json={"plan": plan})
     assert pointers_of(answer) == ["/plan/parts/0/name", "/plan/parts/1/name"]
 
 
@@ -266,7 +268,7 @@ def test_a_batch_that_does_not_fit_leaves_nothing(client: Client) -> None:
     batch = {"releases": [{"name": "x", "plan": concentrated("0.4")}] * 3}
     refused = problem_of(client.post("/v1/accounts/people/releases/batch", json=batch), "budget_exceeded")
     assert (refused["requested"], refused["remaining"]) == (0.4, pytest.approx(0.2))
-    assert json_of(client.get("/v1/accounts/people/head"))["seq"] == head["seq"] + 1  # the refusal is an entry
+    assert json_of(client.get("/v1/accounts/people/head"))["seq"] == head["seq"] + 1  # the refusal is a journal entry
     assert json_of(client.get("/v1/accounts/people/releases"))["items"] == []
     assert json_of(client.get("/v1/accounts/people/balance"))["spent"]["zcdp"]["rho_exact"] == "0"
 
@@ -281,10 +283,10 @@ def test_a_batch_that_does_not_fit_leaves_nothing(client: Client) -> None:
         ([{"name": "a", "plan": {"type": "randomized_response", "epsilon": 1}}], ["/releases/0/plan/type"]),
     ],
 )
-def test_batches_without_a_meaning(still: Client, releases: Any, pointers: list[str]) -> None:
-    if still.get("/v1/accounts/people").status_code == 404:
-        open_account(still)
-    answer = still.post("/v1/accounts/people/releases/batch", json={"releases": releases})
+def test_batches_without_a_meaning(shared_client: Client, releases: Any, pointers: list[str]) -> None:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        open_account(shared_client)
+    answer = shared_client.post("/v1/accounts/people/releases/batch", json={"releases": releases})
     assert sorted(pointers_of(answer)) == pointers
 
 
@@ -334,13 +336,13 @@ def test_a_refusal_says_by_how_much_the_noise_must_grow(embedded: Client, budget
     assert refused["requested"] > refused["remaining"] > 0
     factor = Fraction(repr(refused["noise_multiplier_that_fits"]))
     assert factor > 1
-    # The factor is the smallest to about one part in a million, so that much less is too little.
+    # The factor is minimal to about one part in a million, so that a factor smaller by that is too small.
     problem_of(charge(embedded, _louder(plan, factor * (1 - Fraction(1, 2 * 10**5)))), "budget_exceeded")
     release(embedded, _louder(plan, factor))
 
 
 def _louder(plan: Any, factor: Fraction) -> Any:
-    """The plan with every noise scale multiplied: b by the factor, sigma² by its square."""
+    """Return the plan with every noise scale multiplied: b by the factor, sigma² by its square."""
     louder = copy.deepcopy(plan)
     nodes = [louder]
     while nodes:
@@ -357,7 +359,7 @@ def _louder(plan: Any, factor: Fraction) -> Any:
     [
         ({"definition": "pure", "epsilon": 1}, concentrated("0.1"), None),  # no Gaussian has a pure epsilon
         ({"definition": "pure", "epsilon": 1}, pure("1e400"), None),  # beyond the doubles
-        ({"definition": "zcdp", "rho": 1}, _DECLARED | {"rho": 2}, 2),  # a declared guarantee has no noise to grow
+        ({"definition": "zcdp", "rho": 1}, _DECLARED | {"rho": 2}, 2),  # a declared guarantee has no noise to increase
         ({"definition": "zcdp", "rho": 1}, _DECLARED | {"rdp": [{"alpha": 2, "epsilon": 1}]}, None),
         ({"definition": "rdp", "alpha": 3, "epsilon": 1}, _DECLARED | {"rdp": [{"alpha": 2, "epsilon": 1}]}, None),
         ({"definition": "approximate", "epsilon": 1, "delta": "1e-6"}, _DECLARED | {"epsilon": 2}, 2),

@@ -15,7 +15,7 @@ def _charge(replica: Served, key: str | None = None) -> Answer:
 
 
 def test_two_replicas_are_one_ledger(tmp_path: Path, empty_database_url: str) -> None:
-    """On an empty database: both migrate it, both bind it to the secret that both make, one adds the first key."""
+    """On an empty database both migrate it, both bind it to the secret that both make, and one adds the first key."""
     with ThreadPoolExecutor(16) as threads:
         one, two = (service(tmp_path, database_url=empty_database_url) for _ in range(2))
         starts = [threads.submit(replica.__enter__) for replica in (one, two)]

@@ -1,4 +1,4 @@
-"""If-Ledger-Includes: a restored backup is refused, whatever is asked of it."""
+"""If-Ledger-Includes: every kind of request to a restored backup is refused."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def _kept(head: dict[str, Any]) -> dict[str, str]:
 
 
 def _requests(release_id: str) -> list[tuple[str, str, Any]]:
-    """Reading and writing, on an account and below it."""
+    """Return reading and writing requests, to an account and below it."""
     return [
         ("GET", _AT, None),
         ("GET", f"{_AT}/head", None),
@@ -89,7 +89,7 @@ def test_streams_are_stopped_and_passed_likewise(client: Client) -> None:
 
 @pytest.fixture
 def restored(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[tuple[TestClient, TestClient]]:
-    """A service, and one on the backup that was made of it before its last release."""
+    """Return a service, and one on its backup from before the last release."""
     path, backup = tmp_path / "ledger.db", tmp_path / "backup.db"
     shutil.copyfile(_sqlite_template, path)
     with client_of(application(open_database(f"sqlite:///{path}"), secret)) as client:
@@ -123,15 +123,15 @@ def test_an_account_that_was_forgotten_altogether_is_refused_too(client: Client)
         "\u0661:" + "0" * 64,
     ],
 )  # fmt: skip
-def test_a_malformed_header_is_explained(still: Client, value: str) -> None:
-    answer = still.get("/v1/accounts/anybody", headers=[(b"If-Ledger-Includes", value.encode())])
+def test_a_malformed_header_is_explained(shared_client: Client, value: str) -> None:
+    answer = shared_client.get("/v1/accounts/anybody", headers=[(b"If-Ledger-Includes", value.encode())])
     assert pointers_of(answer) == ["/header/If-Ledger-Includes"]
     assert "0000" not in answer.text
 
 
-def test_a_header_that_comes_twice_or_where_no_account_is_meant_is_refused(still: Client) -> None:
+def test_a_header_that_comes_twice_or_where_no_account_is_meant_is_refused(shared_client: Client) -> None:
     head = _kept({"seq": 1, "hash": "0" * 64})
-    twice = still.get("/v1/accounts/anybody", headers=[*head.items(), *head.items()])
+    twice = shared_client.get("/v1/accounts/anybody", headers=[*head.items(), *head.items()])
     assert pointers_of(twice) == ["/header/If-Ledger-Includes"]
     for method, path, body in [
         ("GET", "/v1/accounts", None),
@@ -140,7 +140,9 @@ def test_a_header_that_comes_twice_or_where_no_account_is_meant_is_refused(still
         ("GET", "/v1/keys", None),
         ("POST", "/v1/compositions", {"plan": _SMALL}),
     ]:
-        assert pointers_of(still.request(method, path, json=body, headers=head)) == ["/header/If-Ledger-Includes"]
+        assert pointers_of(shared_client.request(method, path, json=body, headers=head)) == [
+            "/header/If-Ledger-Includes"
+        ]
 
 
 def test_a_key_of_other_accounts_cannot_ask_what_is_in_a_journal(client: Client) -> None:
@@ -166,6 +168,6 @@ def test_the_header_costs_nothing_where_it_is_not_sent(client: Client) -> None:
             event.remove(Engine, "after_cursor_execute", note)
         return sum("JOIN accounts" in statement for statement in seen)
 
-    statements({})  # what a first charge looks up once
+    statements({})  # statements that only the first charge makes
     assert statements({}) == 0
     assert statements(_kept(head)) == 2, "before it is worked on, and in the transaction that writes"

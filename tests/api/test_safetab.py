@@ -1,4 +1,4 @@
-"""SafeTab plans over HTTP: they can be registered, and what has no meaning is refused."""
+"""SafeTab plans over HTTP: they can be registered, and invalid requests are refused."""
 
 import math
 from typing import Any, cast
@@ -31,7 +31,7 @@ def test_the_plan_is_registered_as_it_is(embedded: Client, mechanism: str) -> No
 
 
 def test_what_was_planned_is_not_analysed_again(embedded: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of unlike Gaussian levels the tight analysis takes seconds: planning, pricing and registering share it."""
+    """The tight analysis of different Gaussian levels takes seconds: planning, pricing and registering share it."""
     asked: list[object] = []
 
     def counted(plan: object, *args: Any, **options: Any) -> Any:
@@ -39,7 +39,7 @@ def test_what_was_planned_is_not_analysed_again(embedded: TestClient, monkeypatc
         return guarantee(plan, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("service.api.guarantees.guarantee", counted)
-    cast(FastAPI, embedded.app).state.helpers = None  # what is counted is found in this process
+    cast(FastAPI, embedded.app).state.helpers = None  # the counted computations must run in this process
     open_account(embedded, budget={"definition": "zcdp", "rho": "10"})
     target = {"levels": [{"name": "Nation", "moe": 13}, {"name": "County", "moe": 29}], "delta": "1e-7"}
     found = json_of(embedded.post("/v1/plans/safetab", json=TARGET | target))
@@ -50,12 +50,12 @@ def test_what_was_planned_is_not_analysed_again(embedded: TestClient, monkeypatc
     assert [one["epsilon"] for one in found["analyses"][1:]] == [one["epsilon"] for one in priced["approximate"]]
 
 
-def test_margins_are_met_by_the_exact_method_and_missed_by_the_printed_one(still: Client) -> None:
-    exact = json_of(still.post("/v1/plans/safetab", json=TARGET))
+def test_margins_are_met_by_the_exact_method_and_missed_by_the_printed_one(shared_client: Client) -> None:
+    exact = json_of(shared_client.post("/v1/plans/safetab", json=TARGET))
     assert [level["moe"] for level in exact["levels"]] == [6, 11]
     assert all(level["coverage"] >= 0.95 for level in exact["levels"])
     assert [level["as_printed"] for level in exact["levels"]] == [None, None]
-    printed = json_of(still.post("/v1/plans/safetab", json=TARGET | {"method": "safetab"}))
+    printed = json_of(shared_client.post("/v1/plans/safetab", json=TARGET | {"method": "safetab"}))
     assert [level["coverage"] < 0.95 for level in printed["levels"]] == [True, True]
     assert printed["levels"][0]["as_printed"] == {"step_2": 3.84, "total": 4.27}
     names = {one["name"]: one["sound"] for one in printed["analyses"]}
@@ -63,15 +63,15 @@ def test_margins_are_met_by_the_exact_method_and_missed_by_the_printed_one(still
     assert names["rdp"] is True
 
 
-def test_a_hundred_levels_are_planned_without_the_tight_analysis(still: Client) -> None:
+def test_a_hundred_levels_are_planned_without_the_tight_analysis(shared_client: Client) -> None:
     levels = [{"name": f"level {number}", "moe": 6 + number % 5} for number in range(100)]
-    found = json_of(still.post("/v1/plans/safetab", json=TARGET | {"levels": levels}))
+    found = json_of(shared_client.post("/v1/plans/safetab", json=TARGET | {"levels": levels}))
     assert "tight" not in {one["name"] for one in found["analyses"]}
     assert len(found["plan"]["parts"]) == 100
 
 
-def test_a_delta_below_the_doubles_has_every_analysis(still: Client) -> None:
-    found = json_of(still.post("/v1/plans/safetab", json=TARGET | {"delta": "1e-400"}))
+def test_a_delta_below_the_doubles_has_every_analysis(shared_client: Client) -> None:
+    found = json_of(shared_client.post("/v1/plans/safetab", json=TARGET | {"delta": "1e-400"}))
     names = {one["name"]: one["epsilon"] for one in found["analyses"]}
     # At the largest of the paper's orders, 10: log(1/delta) = 400 log 10 is divided by 9.
     assert {one["delta"] for one in found["analyses"]} == {0.0, 5e-324}  # rounded up
@@ -106,5 +106,5 @@ def test_a_delta_below_the_doubles_has_every_analysis(still: Client) -> None:
         ({"budget": 1}, ["/budget"]),
     ],
 )
-def test_meaningless_targets_are_refused(still: Client, fields: dict[str, Any], pointers: list[str]) -> None:
-    assert pointers_of(still.post("/v1/plans/safetab", json=TARGET | fields)) == pointers
+def test_meaningless_targets_are_refused(shared_client: Client, fields: dict[str, Any], pointers: list[str]) -> None:
+    assert pointers_of(shared_client.post("/v1/plans/safetab", json=TARGET | fields)) == pointers

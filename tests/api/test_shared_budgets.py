@@ -1,4 +1,4 @@
-"""Accounts under others: a key that does not reach those above is not told what they have left."""
+"""Parent accounts: a key that does not reach them learns nothing of their remaining budget."""
 
 import json
 from typing import Any
@@ -9,12 +9,13 @@ from tests.api.calls import Answer, Client, charge, json_of, make_key, open_acco
 from tests.api.streams import MEDIA_TYPE, counts
 
 _NOT_SHOWN = {"account": None, "definition": None, "cap": None, "requested": None, "remaining": None}
-_SECRETS = ("0.6875", "0.68", "11/16", "agency", "programme", "rdp", "pure")  # what is left above, and of what kind
+# the remaining budget above, and its definition
+_SECRETS = ("0.6875", "0.68", "11/16", "agency", "programme", "rdp", "pure")
 
 
 @pytest.fixture
 def limited(client: Client) -> dict[str, str]:
-    """The headers of a key for the last account of three; 0.6875 is left of the first one's epsilon."""
+    """Return the headers of a key for the last account of three; 0.6875 is left of the first one's epsilon."""
     open_account(client, "agency", {"definition": "pure", "epsilon": 1})
     open_account(client, "programme", {"definition": "rdp", "alpha": 7, "epsilon": 50}, parent="agency")
     open_account(client, "product", {"definition": "zcdp", "rho": 2}, parent="programme")
@@ -27,7 +28,7 @@ def _says_nothing(answer: Answer) -> Any:
     assert problem["failures"] == [_NOT_SHOWN]
     assert problem.items() >= _NOT_SHOWN.items()
     assert problem["noise_multiplier_that_fits"] is None
-    assert problem["detail"] == "an account above this one has no room for it"
+    assert problem["detail"] == "an account above this one lacks room for the release"
     assert not [secret for secret in _SECRETS if secret in answer.text]
     return problem
 
@@ -50,10 +51,10 @@ def test_no_way_to_charge_tells_what_is_left_above(client: Client, limited: dict
 
 def test_the_journal_of_an_account_says_nothing_of_those_above(client: Client, limited: dict[str, str]) -> None:
     _says_nothing(client.post("/v1/accounts/product/releases", json={"name": "n", "plan": pure(1)}, headers=limited))
-    problem_of(charge(client, pure(1), "product"), "budget_exceeded")  # by somebody who may read all of them
+    problem_of(charge(client, pure(1), "product"), "budget_exceeded")  # by a key that may read all of them
     for asked in ("journal", "balance", "history", "head", "releases", "verify", "", "balance?as_of=2"):
         read = client.get(f"/v1/accounts/product/{asked}".rstrip("/"), headers=limited)
-        said = json.dumps(json_of(read)).replace('"parent": "programme"', "")  # which it is told
+        said = json.dumps(json_of(read)).replace('"parent": "programme"', "")  # the answer may name the parent
         assert not [secret for secret in ("0.6875", "11/16", "agency", "0.3125") if secret in said], asked
     entries = [item["entry"] for item in json_of(client.get("/v1/accounts/product/journal", headers=limited))["items"]]
     refusals = [entry["content"] for entry in entries if entry["kind"] == "refused"]

@@ -1,4 +1,4 @@
-"""SafeTab's tabulation over HTTP: which detail a group gets, that each is drawn once, and what is refused."""
+"""SafeTab's tabulation over HTTP: the detail of each group, one draw for each, and refusals."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ _BINS_4, _BINS_9 = (0, 18, 45, 65), (0, 5, 18, 25, 35, 45, 55, 65, 75)
 
 
 def _level(name: str, scale: str = "2", **fields: Any) -> dict[str, Any]:
-    """A level as a plan; so small a scale that its noise is 0 makes sums visible."""
+    """Return a level as a plan; its scale is so small that the noise is 0 and sums are visible."""
     noise = {"type": "geometric", "scale": scale, "cells": 1} | fields
     steps = [noise | {"name": f"{name}/step 1"}, noise | {"name": f"{name}/step 2"}]
     parts = [noise | {"name": f"{name}/total"}, {"type": "sequence", "parts": steps}]
@@ -29,7 +29,7 @@ _EXACT = {"type": "sequence", "parts": [_level("Nation", "1e-4"), _level("State"
 
 
 def _people(size: int, ages: int = 100, seed: int = 1) -> list[list[int]]:
-    """Sex by single year of age, of so many people."""
+    """Return counts by sex and single year of age, of so many people."""
     rng = np.random.default_rng(seed)
     found: list[list[int]] = rng.multinomial(size, np.full(2 * ages, 1 / (2 * ages))).reshape(2, ages).tolist()
     return found
@@ -89,7 +89,7 @@ def test_rules_are_parameters(embedded: Client) -> None:
     rows = _people(50, ages=7)
     fields: dict[str, Any] = {"thresholds": [-5, 40, 41], "age_bins": {"sex_by_age_4": [0, 1, 2, 150]}}
     done = json_of(_tabulate(embedded, of, "Nation", [{"group": "a", "sex_by_age": rows}], **fields), 201)
-    assert done["groups"][0]["detail"] == "sex_by_age_23"  # most of whose ages nobody has: those bins are empty
+    assert done["groups"][0]["detail"] == "sex_by_age_23"  # most ages have no people: those bins are empty
     assert sum(done["groups"][0]["noisy"]) == 50
     fields["thresholds"] = [-5, 100, 1000]
     (group,) = json_of(_tabulate(embedded, of, "State", [{"group": "a", "sex_by_age": rows}], **fields), 201)["groups"]
@@ -99,7 +99,7 @@ def test_rules_are_parameters(embedded: Client) -> None:
 
 @pytest.mark.parametrize("mechanism", ["geometric", "discrete_gaussian"])
 def test_a_plan_from_margins_is_registered_and_tabulated(embedded: Client, mechanism: str) -> None:
-    """From accuracy to counts: the margin that was asked for is answered, with the promise beside it."""
+    """The requested margin of error is in the answer, with the caller's promise beside it."""
     target = {
         "mechanism": mechanism,
         "levels": [{"name": "Nation, Detailed", "moe": 6}, {"name": "County, Regional", "moe": 50}],
@@ -119,7 +119,7 @@ def test_a_plan_from_margins_is_registered_and_tabulated(embedded: Client, mecha
     for level, moe in (("Nation, Detailed", 6), ("County, Regional", 50)):
         done = json_of(_tabulate(embedded, of, level, groups), 201)
         assert done["margin_of_error"]["step_2"] == moe
-        assert done["margin_of_error"]["total_only"] <= moe  # with all of the group's budget
+        assert done["margin_of_error"]["total_only"] <= moe  # with the whole budget of the group
         assert done["groups_per_record"] == 4
         assert [group["detail"] for group in done["groups"]] == ["sex_by_age_23", "total"]
         assert abs(sum(done["groups"][0]["noisy"]) - 50_000) < 3000
@@ -164,7 +164,7 @@ def test_draws_and_tabulations_exclude_each_other(client: Client) -> None:
 
     drawn = json_of(draw("Nation/step 1", partition="a"), 201)
     assert problem_of(tabulate("Nation", "a"), "already_drawn")["draw"] == drawn["draw"]
-    json_of(draw("Nation/step 2", partition="a"), 201)  # as before there were tabulations
+    json_of(draw("Nation/step 2", partition="a"), 201)  # as before tabulations were added
     tabulated = json_of(tabulate("Nation", "b"), 201)
     for mechanism in ("Nation/step 1", "Nation/step 2", "Nation/total"):
         assert problem_of(draw(mechanism, partition="b"), "already_drawn")["draw"] == tabulated["draw"]
@@ -175,7 +175,7 @@ def test_draws_and_tabulations_exclude_each_other(client: Client) -> None:
 
 
 def test_under_a_repeat_a_tabulation_takes_every_turn_of_its_groups(client: Client) -> None:
-    """So many choices are what the groups of one record cost; a group has one of them."""
+    """The groups of one record cost so many choices; a group has one of them."""
     of = _released(client, _level("a"))
     path = f"/v1/accounts/people/releases/{of['id']}/draws"
 
@@ -297,17 +297,17 @@ def test_arrow_brings_what_json_brings(embedded: Client, kind: Any) -> None:
         ({"group": [1]}, "/group"),
     ],
 )
-def test_streams_without_a_meaning(still: Client, columns: Any, pointer: str) -> None:
-    of = _shared(still)
-    answer = _send(still, of, columns)
+def test_streams_without_a_meaning(shared_client: Client, columns: Any, pointer: str) -> None:
+    of = _shared(shared_client)
+    answer = _send(shared_client, of, columns)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text
 
 
-def _shared(still: Client) -> Any:
-    if still.get("/v1/accounts/people").status_code == 404:
-        return _released(still)
-    return json_of(still.get("/v1/accounts/people/releases"))["items"][0]
+def _shared(shared_client: Client) -> Any:
+    if shared_client.get("/v1/accounts/people").status_code == 404:
+        return _released(shared_client)
+    return json_of(shared_client.get("/v1/accounts/people/releases"))["items"][0]
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ def _shared(still: Client) -> Any:
     ],
     ids=str,
 )
-def test_tabulations_without_a_meaning(still: Client, fields: Any, pointer: str) -> None:
-    of = _shared(still)
+def test_tabulations_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
+    of = _shared(shared_client)
     body = {"level": "Nation", "groups": [{"group": "a", "sex_by_age": [[1], [2]]}]} | fields
-    answer = still.post(f"/v1/accounts/people/releases/{of['id']}/tabulations", json=body)
+    answer = shared_client.post(f"/v1/accounts/people/releases/{of['id']}/tabulations", json=body)
     assert pointers_of(answer) == [pointer]
     assert "8675309" not in answer.text
 
@@ -368,7 +368,7 @@ def test_plans_without_the_level(embedded: Client, plan: Any) -> None:
 
 
 def test_true_counts_are_not_in_the_database(client: Client, database: Database) -> None:
-    """The noisy ones are; what decided the detail is nowhere."""
+    """The noisy counts are stored; the deciding totals are not."""
     of = _released(client, _level("Noisy", "1000"))
     canary = 86753091234
     json_of(_tabulate(client, of, "Noisy", [{"group": "a", "sex_by_age": [[canary], [1]]}]), 201)

@@ -134,7 +134,7 @@ def test_a_second_steward_approves(steward: Page, new_context: Callable[..., Bro
     at = f"/accounts/persons/releases/{proposed['id']}"
     steward.goto(at)
     steward.get_by_role("button", name="Approve").click()
-    expect(steward.get_by_role("alert")).to_contain_text("The key may not do this")
+    expect(steward.get_by_role("alert")).to_contain_text("Forbidden")
     second = new_context(java_script_enabled=False).new_page()
     made = run(served.home, "keys", "create", "--role", "steward", "--name", "second")
     sign_in(second, made.stdout.split()[1])

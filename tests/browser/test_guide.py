@@ -110,7 +110,7 @@ def test_from_the_contents_to_a_section_and_on_to_a_problem(page: Page) -> None:
     page.get_by_role("navigation", name="Guide").get_by_role("link", name="Read a refusal").click()
     expect(page.get_by_role("heading", name="Read a refusal")).to_be_in_viewport()
     page.get_by_role("article").get_by_role("link", name="a page").click()
-    expect(page.get_by_role("heading", name="The release does not fit the budget")).to_be_visible()
+    expect(page.get_by_role("heading", name="The release exceeds the budget")).to_be_visible()
     page.get_by_role("link", name="All problems").click()
     expect(page.get_by_role("heading", name="Problems")).to_be_visible()
 

@@ -116,7 +116,7 @@ def test_a_budget_that_was_spent_meanwhile(steward: Page, served: Served) -> Non
     json_of(charge(served.client, pure("3.4"), "households"), 201)
     page.get_by_label("Name of the release").fill("late")
     page.get_by_role("button", name="Register the discrete Gaussian plan").click()
-    expect(page.get_by_role("alert")).to_contain_text("The release does not fit the budget")
+    expect(page.get_by_role("alert")).to_contain_text("The release exceeds the budget")
     expect(page.locator("input[name=release]")).to_have_value("late")  # kept for when it fits
     assert_accessible(page)
     screenshot(page, "plan-refused")

@@ -55,7 +55,7 @@ def test_forged_and_stale_forms(page: Page) -> None:
     sign_in(page)
     page.evaluate("document.querySelector('input[name=csrf]').value = 'forged'")
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_role("heading", name="The key may not do this")).to_be_visible()
+    expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
     assert_accessible(page)
     page.goto("/")
     expect(page.get_by_text("first-steward")).to_be_visible()  # still signed in

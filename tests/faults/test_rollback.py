@@ -127,7 +127,7 @@ def test_a_restored_backup_draws_nothing_for_a_key_that_was_used(url: str, tmp_p
         restore()
         _refused(server, "the journal of 'people' ends with entry 1 and had 3")
         _refused(server, "the journal of 'people' ends with entry 1 and had 3")
-        assert "may come again" in _acknowledge(server)
+        assert "may be repeated" in _acknowledge(server)
         server.start()
         json_of(client.post("/v1/accounts/people/draws", json=asked, headers=once), 201)
         kinds = run(home, "verify", **server.settings)
@@ -164,7 +164,7 @@ def test_a_clock_that_is_behind_the_mark(tmp_path: Path) -> None:
         ahead = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(time.time() + 3600))
         _mark(tmp_path).advance({}, ahead)
         _refused(server, "this machine's clock says")
-        assert "the high-water mark begins anew" in _acknowledge(server)
+        assert "the high-water mark starts anew" in _acknowledge(server)
         server.start()
 
 

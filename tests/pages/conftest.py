@@ -1,4 +1,4 @@
-"""The application as a browser without a window meets it: with cookies, and asking for HTML."""
+"""The application as a browser without a window meets it: with cookies, and requests for HTML."""
 
 import contextlib
 import shutil
@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from service.ledger.database import open_database
 from service.ledger.secret import Secret
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
-from tests.api.conftest import embedded, helper_processes, still
+from tests.api.conftest import embedded, helper_processes, shared_client
 from tests.browser.ledger import fill
 from tests.pages.visits import sign_in
 
-__all__ = ["embedded", "helper_processes", "still"]
+__all__ = ["embedded", "helper_processes", "shared_client"]
 
 
 _SECRET = Secret(bytes(range(32)))
@@ -25,7 +25,7 @@ _SECRET = Secret(bytes(range(32)))
 
 @pytest.fixture(scope="session")
 def _filled(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with some accounts and releases, filled once and copied for each test."""
+    """Return a database with some accounts and releases, filled once and copied for each test."""
     path = tmp_path_factory.mktemp("filled") / "ledger.db"
     shutil.copyfile(_sqlite_template, path)
     with client_of(application(open_database(f"sqlite:///{path}"), _SECRET)) as client:
@@ -37,7 +37,7 @@ def _filled(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def app(_filled: Path, tmp_path: Path) -> FastAPI:
-    """The application over a copy of it."""
+    """Return the application over a copy of it."""
     path = tmp_path / "ledger.db"
     shutil.copyfile(_filled, path)
     return application(open_database(f"sqlite:///{path}"), _SECRET)
@@ -45,7 +45,7 @@ def app(_filled: Path, tmp_path: Path) -> FastAPI:
 
 @pytest.fixture
 def visitor(app: FastAPI) -> Iterator[Client]:
-    """Somebody who is not signed in."""
+    """Return a client that is not signed in."""
     html = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
     with TestClient(app, headers=html, follow_redirects=False, raise_server_exceptions=False) as opened:
         yield opened
@@ -53,12 +53,12 @@ def visitor(app: FastAPI) -> Iterator[Client]:
 
 @pytest.fixture
 def api(app: FastAPI, visitor: Client) -> Client:
-    """A steward's program, of the same application."""
+    """Return a steward's client of the same application's API."""
     return TestClient(app, headers=bearer(STEWARD))
 
 
 @pytest.fixture
 def steward(visitor: Client) -> Client:
-    """Somebody who has signed in with the first steward's key."""
+    """Return a client that is signed in with the first steward's key."""
     sign_in(visitor)
     return visitor

@@ -1,4 +1,4 @@
-"""The forms of pages as a browser would send them, and whoever presses their buttons without one."""
+"""Forms of pages, sent as a browser would send them."""
 
 from collections.abc import Mapping
 from html.parser import HTMLParser
@@ -11,7 +11,7 @@ from tests.pages.visits import sign_in
 
 
 def signed_in(client: TestClient, key: str = STEWARD) -> TestClient:
-    """Somebody who is signed in to the same application, by the cookie alone; what crashes is answered."""
+    """Return a client that is signed in to the same application by its cookie alone; a crash becomes an answer."""
     made = TestClient(
         client.app, headers={"Accept": "text/html"}, follow_redirects=False, raise_server_exceptions=False
     )
@@ -35,7 +35,7 @@ class Form(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect what is sent."""
+        """Collect the fields that are sent."""
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
             self._inside = given["action"].partition("#")[0] == self._action
@@ -52,12 +52,12 @@ class Form(HTMLParser):
             self.fields[self._select] = [given.get("value", "")]
 
     def handle_data(self, data: str) -> None:
-        """The text of a field of several lines; the first line's end is none of it."""
+        """Add the text of a text area; a line break at its start does not belong to it."""
         if self._area:
             self.fields[self._area] = [(self.fields[self._area][0] + data).removeprefix("\n").replace("\n", "\r\n")]
 
     def handle_endtag(self, tag: str) -> None:
-        """The end of what is inside."""
+        """Close the present element."""
         if tag == "form":
             self._inside = False
         elif tag == "select":
@@ -66,11 +66,11 @@ class Form(HTMLParser):
             self._area = ""
 
     def with_texts(self, texts: Mapping[str, Any]) -> dict[str, Any]:
-        """What is sent with some fields typed anew; a list is that of a column."""
+        """Return the sent fields with some texts replaced; a list is that of a column."""
         return {**self.fields, **texts}
 
 
 def form_of(answer: Answer, action: str) -> Form:
-    """A form of a page that must be one."""
+    """Return a form that a page must have."""
     assert answer.headers["content-type"].startswith("text/html"), answer.text
     return Form(answer.text, action)

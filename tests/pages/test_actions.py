@@ -1,4 +1,4 @@
-"""What can be done on pages: each button is a call of the contract, and a refusal is shown where it was asked."""
+"""Actions of pages: each button is a call of the contract, and its refusal is shown at the button."""
 
 import base64
 import json
@@ -56,7 +56,7 @@ def test_a_second_steward_approves(api: Client, steward: Client) -> None:
     assert own.status_code == 403
     assert 'role="alert"' in own.text
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
-    answer = submit(steward, "/accounts/persons", f"{page}/approve")  # from the account's list of what waits
+    answer = submit(steward, "/accounts/persons", f"{page}/approve")  # from the account's list of pending decisions
     assert answer.headers["Location"] == f"{page}?done=approved"
     assert json_of(api.get(f"/v1{page}"))["state"] == "committed"
 
@@ -197,7 +197,7 @@ def test_what_has_no_button_is_refused_all_the_same(api: Client, visitor: Client
     assert _one(api, "persons", "reserved")["id"] in page
 
 
-# What is read
+# Reading
 
 
 def test_the_chain_is_verified_on_demand(steward: Client, api: Client) -> None:
@@ -234,7 +234,7 @@ def test_the_journal_shows_all_its_rows_where_entries_are_large(
 ) -> None:
     open_account(api, "long")
     made = [release(api, concentrated("1e-9"), "long")["id"] for _ in range(4)]
-    monkeypatch.setattr(paging, "CHARACTERS", 1)  # an entry a page
+    monkeypatch.setattr(paging, "CHARACTERS", 1)  # one entry per page
     shown = steward.get("/accounts/long/journal").text
     rows = [int(part.partition("</th>")[0]) for part in shown.split('scope="row">')[1:]]
     assert rows == [5, 4, 3, 2, 1]
@@ -249,7 +249,7 @@ def test_the_journal_leads_to_the_releases_of_accounts_below(steward: Client, ap
     links = set(re.findall(r'"(/accounts/[a-z]+/releases/[^"]+)"', shown))
     assert f"/accounts/persons/releases/{held}" in links
     assert all(steward.get(link).status_code == 200 for link in links)
-    # Its end does not say what it is called, and whose it is: the row that registered it does.
+    # Its end has neither its name nor its account: the row that registered it does.
     assert shown.count(f'<a href="/accounts/persons/releases/{held}">held</a> of persons') == 2
     end = json_of(api.get("/v1/accounts/nation/head"))["seq"]
     registered = next(
@@ -306,7 +306,7 @@ def test_what_is_not_there_is_said_on_a_page(steward: Client, path: str, status:
     answer = steward.get(path)
     assert (answer.status_code, answer.headers["Content-Type"]) == (status, "text/html; charset=utf-8")
     assert "Traceback" not in answer.text
-    assert "first-steward" in answer.text  # the header knows who looks
+    assert "first-steward" in answer.text  # the header shows the signed-in principal
 
 
 def test_files_are_those_of_the_contract(steward: Client, api: Client) -> None:
@@ -360,7 +360,7 @@ def test_entries_of_the_registry_are_files_or_say_what_is_missing(steward: Clien
 
 
 def test_noisy_counts_are_on_no_page(steward: Client, api: Client) -> None:
-    """They can be millions: pages link to the file."""
+    """There can be millions: pages link to the file."""
     draw = {"name": "big", "mechanism": {"type": "geometric", "epsilon": "0.001"}, "counts": [123456789]}
     made = json_of(api.post("/v1/accounts/households/draws", json=draw), 201)
     shown = steward.get(f"/accounts/households/releases/{made['release']}").text

@@ -1,4 +1,4 @@
-"""Columns of numbers as they are uploaded."""
+"""Uploaded columns of numbers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What people say of accounts and releases, typed into a form: what was typed is changed, and nothing else."""
+"""Metadata of accounts and releases in a form: only the edited fields change."""
 
 from typing import Any
 

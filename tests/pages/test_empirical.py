@@ -1,4 +1,4 @@
-"""Uploading residuals over HTTP: what is shown, and that nothing of what was sent is shown, logged or kept."""
+"""Uploaded residuals over HTTP: the shown figures, and no trace of the upload on a page, in a log or on disk."""
 
 import base64
 import re
@@ -17,18 +17,18 @@ from tests.pages.forms import form_of, signed_in
 
 EPSILON = 0.5
 _SURE = "0.999999999"  # the split of the sample is random, and a test must not fail once in twenty times
-_MARKED = 987_654_321  # a residual that is found again wherever it goes
+_MARKED = 987_654_321  # a residual that is recognised wherever it appears
 
 
 @pytest.fixture(scope="module")
-def steward(still: TestClient) -> TestClient:
-    """A steward on the pages."""
-    return signed_in(still)
+def steward(shared_client: TestClient) -> TestClient:
+    """Return a steward's client of the pages."""
+    return signed_in(shared_client)
 
 
 @pytest.fixture(scope="module")
 def noise() -> list[int]:
-    """Geometric noise of a known loss."""
+    """Return geometric noise of a known loss."""
     tails = np.random.default_rng(20260101).geometric(1 - np.exp(-EPSILON), (2, 20_000))
     return [int(value) for value in tails[0] - tails[1]]
 
@@ -48,13 +48,13 @@ def _measure(visit: TestClient, files: dict[str, bytes], **texts: str) -> Answer
 
 
 def _figures(page: Answer) -> list[float]:
-    """The figures in large letters."""
+    """Return the figures in large type."""
     assert page.status_code == 200
     return [float(text) for text in re.findall(r'<p class="figure">\D*?([0-9.]+)</p>', page.text)]
 
 
 def _said(page: Answer, field: str) -> str:
-    """What is said at a field."""
+    """Return the texts at a field."""
     assert page.status_code == 422
     found = re.search(rf'id="{field}-fault">([^<]*)<', page.text)
     assert found, f"nothing is said at {field}"
@@ -141,7 +141,7 @@ def test_a_wrong_file(steward: TestClient, content: bytes, said: str) -> None:
 def test_a_wrong_parameter(steward: TestClient, noise: list[int], typed: dict[str, str], field: str) -> None:
     page = _measure(steward, {"residuals": _column(noise[:100])}, **typed)
     assert _said(page, field)
-    assert form_of(page, "/empirical/noise").fields[field] == [typed[field]]  # parameters are no secret
+    assert form_of(page, "/empirical/noise").fields[field] == [typed[field]]  # parameters are not secret
 
 
 def test_too_much(steward: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_more_is_pasted_than_a_field_takes(steward: TestClient, files: dict[str,
 
 @pytest.fixture
 def lines() -> Iterator[list[Any]]:
-    """All that is logged."""
+    """Return all log lines."""
     with capture_logs() as caught:
         yield caught
 
@@ -172,7 +172,7 @@ def test_nothing_of_an_upload_is_shown_logged_or_written(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a temporary file would be true counts on a disk")
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)  # what a spooled file rolls over to
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)  # the class that a spooled file becomes on disk
     large = _column([_MARKED, *(number % 50 for number in range(500))]) + b"\n" + b" " * (2 << 20)
     answers = [
         _measure(steward, {"residuals": large}, bootstrap="0"),
@@ -190,9 +190,9 @@ def test_nothing_of_an_upload_is_shown_logged_or_written(
 
 
 @pytest.mark.parametrize("role", ["auditor", "pipeline"])
-def test_others_are_refused(still: TestClient, steward: TestClient, role: str, noise: list[int]) -> None:
-    key = make_key(still, role, f"an empirical {role}")["Authorization"].removeprefix("Bearer ")
-    visit = signed_in(still, key)
+def test_others_are_refused(shared_client: TestClient, steward: TestClient, role: str, noise: list[int]) -> None:
+    key = make_key(shared_client, role, f"an empirical {role}")["Authorization"].removeprefix("Bearer ")
+    visit = signed_in(shared_client, key)
     assert visit.get("/empirical").status_code == 403
     csrf = form_of(visit.get("/plan"), "/sign-out").fields["csrf"]
     for action in ("/empirical/noise", "/empirical/runs"):

@@ -1,4 +1,4 @@
-"""Figures as pages write them: what bounds from above never shows less, what bounds from below never more."""
+"""Figures of pages: an upper bound is never shown smaller, and a lower bound never larger."""
 
 from fractions import Fraction
 from typing import Any

@@ -1,4 +1,4 @@
-"""Forms: bounded before they are parsed, parsed in threads, and worked on in turns."""
+"""Forms: bounded before they are parsed, parsed in threads, and processed in turns."""
 
 import shutil
 import threading
@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.api.fair import Fair
+from service.api.fair import FairPlaces
 from service.ledger.database import open_database
 from service.ledger.secret import Secret
 from service.pages import forms
@@ -72,7 +72,7 @@ def test_what_is_no_form_of_a_page_is_refused_before_it_is_parsed(
 
 
 def sign_in_by_parts(client: Client) -> None:
-    """Sign in by a form of the other encoding."""
+    """Sign in with a form of the other encoding."""
     part = b'--x\r\nContent-Disposition: form-data; name="key"\r\n\r\n%b\r\n--x--\r\n' % STEWARD.encode()
     answer = client.post("/sign-in", content=part, headers={"Content-Type": _PARTS}, follow_redirects=False)
     assert answer.status_code == 303
@@ -117,7 +117,7 @@ def test_what_is_not_small_is_parsed_in_a_thread_and_in_a_turn(
 
 def test_a_form_is_worked_on_in_a_turn_of_who_is_signed_in(app: FastAPI, steward: TestClient) -> None:
     form = form_of(steward.get("/plan"), "/plan").with_texts({"do": "show"})
-    turns = app.state.page_turns = Fair(2, 1, 1, 0)
+    turns = app.state.page_turns = FairPlaces(2, 1, 1, 0)
     name = json_of(client_of(app).get("/v1/principal"))["name"]
     assert steward.portal is not None
     steward.portal.call(turns.enter, name)
@@ -128,7 +128,7 @@ def test_a_form_is_worked_on_in_a_turn_of_who_is_signed_in(app: FastAPI, steward
 
 @pytest.fixture
 def throttled(_sqlite_template: Path, tmp_path: Path, secret: Secret) -> Iterator[Client]:
-    """A program without a key, at an address that may fail four times."""
+    """Return a client without a key, at an address that may fail four times."""
     path = tmp_path / "throttled.db"
     shutil.copyfile(_sqlite_template, path)
     app = application(open_database(f"sqlite:///{path}"), secret, failure_rate="4/hour")

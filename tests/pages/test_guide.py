@@ -1,4 +1,4 @@
-"""The guide and the problems' pages: open, whole, and without a link that leads nowhere."""
+"""The guide and the problems' pages: open without a key, complete, and without dead links."""
 
 import json
 import re
@@ -37,36 +37,36 @@ def _without_code(page: str) -> str:
 
 
 @pytest.mark.parametrize("path", _PAGES)
-def test_a_page_is_open_and_keeps_to_its_policy(still: Client, path: str) -> None:
-    page = _page(still, path)
-    assert "default-src 'none'" in still.get(path).headers["content-security-policy"]
+def test_a_page_is_open_and_keeps_to_its_policy(shared_client: Client, path: str) -> None:
+    page = _page(shared_client, path)
+    assert "default-src 'none'" in shared_client.get(path).headers["content-security-policy"]
     assert re.findall(r"<(?:script|style|iframe)|\s(?:style|on\w+)=", _without_code(page)) == []
-    assert re.findall(r'(?:src|href)="(?!/|#)[^"]*"', page) == []  # nothing of another host
+    assert re.findall(r'(?:src|href)="(?!/|#)[^"]*"', page) == []  # nothing from another host
     assert page.count("<h1>") == 1
 
 
 @pytest.mark.parametrize("path", _PAGES)
-def test_every_link_leads_to_a_place(still: Client, path: str) -> None:
-    for link in re.findall(r'<a href="([^"]+)"', _page(still, path)):
+def test_every_link_leads_to_a_place(shared_client: Client, path: str) -> None:
+    for link in re.findall(r'<a href="([^"]+)"', _page(shared_client, path)):
         target, anchor = urldefrag(urljoin(path, link))
         if not target.startswith(("/guide", "/problems")):
             continue
-        reached = _page(still, target)
+        reached = _page(shared_client, target)
         assert not anchor or f'id="{anchor}"' in reached, link
 
 
 @pytest.mark.parametrize("path", _PAGES)
-def test_formulas_are_mathml_and_leave_no_latex(still: Client, path: str) -> None:
-    page = _without_code(_page(still, path))
+def test_formulas_are_mathml_and_leave_no_latex(shared_client: Client, path: str) -> None:
+    page = _without_code(_page(shared_client, path))
     assert "$" not in page
     assert "\\" not in page
     assert "**" not in page
 
 
-def test_some_pages_have_formulas_and_some_sections(still: Client) -> None:
-    assert _page(still, "/guide/mechanisms").count("<math ") > 50
-    assert 'href="#geometric"' in _page(still, "/guide/mechanisms")
-    assert re.search(r'<a href="/guide/errata" aria-current="page">', _page(still, "/guide/errata"))
+def test_some_pages_have_formulas_and_some_sections(shared_client: Client) -> None:
+    assert _page(shared_client, "/guide/mechanisms").count("<math ") > 50
+    assert 'href="#geometric"' in _page(shared_client, "/guide/mechanisms")
+    assert re.search(r'<a href="/guide/errata" aria-current="page">', _page(shared_client, "/guide/errata"))
 
 
 def test_every_file_of_the_guide_is_in_its_contents() -> None:
@@ -76,12 +76,12 @@ def test_every_file_of_the_guide_is_in_its_contents() -> None:
 
 
 @pytest.mark.parametrize("path", ["/guide/nothing", "/guide/index", "/guide/", "/guide/..%2Fproblems", "/problems/"])
-def test_what_the_guide_has_not(still: Client, path: str) -> None:
-    problem_of(still.get(path, follow_redirects=False), "not_found")
+def test_what_the_guide_has_not(shared_client: Client, path: str) -> None:
+    problem_of(shared_client.get(path, follow_redirects=False), "not_found")
 
 
-def test_the_index_of_problems_names_them_all(still: Client) -> None:
-    page = _page(still, "/problems")
+def test_the_index_of_problems_names_them_all(shared_client: Client) -> None:
+    page = _page(shared_client, "/problems")
     assert re.findall(r'href="/problems/(\w+)"', page) == list(KINDS)
 
 
@@ -128,7 +128,7 @@ def test_the_example_of_too_many_requests_is_the_services_answer(tmp_path: Path,
 
 
 def test_the_example_of_a_slow_request_is_the_services_answer(tmp_path: Path) -> None:
-    """But for the time, which is a second's tenth here."""
+    """They are equal but for the time, which is a tenth of a second here."""
     head = (
         "POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n"
         "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Markdown to parts of pages."""
+"""Rendering of Markdown as parts of pages."""
 
 import re
 

@@ -1,10 +1,10 @@
-"""Opening accounts and changing their caps by forms: what the contract says is shown at the field it is about."""
+"""Opening accounts and changing their caps by forms: each fault of the contract is shown at its field."""
 
 from typing import Any
 
 import pytest
 
-from service.pages.caps import budget_of, field_of, fields_of, spare
+from service.pages.caps import budget_of, field_of, fields_of, unused_figures
 from tests.api.calls import Answer, Client, json_of, make_key, open_account, pure, release
 from tests.pages.forms import Form, form_of, signed_in
 from tests.pages.visits import submit
@@ -27,7 +27,7 @@ def _opened(client: Client, **typed: str) -> Answer:
 @pytest.mark.parametrize("budget", _BUDGETS)
 def test_a_budget_goes_through_the_form_and_back(steward: Client, api: Client, budget: dict[str, str]) -> None:
     typed = fields_of(budget)
-    assert (budget_of(typed), spare(typed)) == (budget, {})
+    assert (budget_of(typed), unused_figures(typed)) == (budget, {})
     answer = _opened(steward, **typed)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/accounts/fresh?done=opened")
     stored = json_of(api.get("/v1/accounts/fresh"))["budget"]
@@ -101,7 +101,7 @@ def test_caps_change_within_what_is_spent(steward: Client, api: Client) -> None:
     assert "is an entry of the journal" in steward.get(answer.headers["Location"]).text
     assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "2.5"
     low = submit(steward, page, f"{page}/budget", cap="0.000001", declared="")
-    assert (low.status_code, "does not fit" in low.text, 'value="0.000001"' in low.text) == (409, True, True)
+    assert (low.status_code, "exceeds the budget" in low.text, 'value="0.000001"' in low.text) == (409, True, True)
     wrong = submit(steward, page, f"{page}/budget", cap="much", declared="")
     assert (wrong.status_code, 'id="cap-fault"' in wrong.text) == (422, True)
     assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "2.5"

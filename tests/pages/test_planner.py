@@ -1,4 +1,4 @@
-"""The planner over HTTP: what it shows, what it refuses, and that a button registers once."""
+"""The planner over HTTP: its results, its refusals, and registration once per button."""
 
 import html
 import json
@@ -19,7 +19,7 @@ _LEVELS = {"level": ["Nation", "County"], "moe": ["6", "11"]}
 
 
 def _open(client: TestClient) -> None:
-    """An account in each definition."""
+    """Open an account in each definition."""
     open_account(client, "pure", {"definition": "pure", "epsilon": "1"})
     open_account(client, "zcdp", {"definition": "zcdp", "rho": "0.5"})
     open_account(client, "rdp", {"definition": "rdp", "alpha": "8", "epsilon": "2"})
@@ -29,26 +29,26 @@ def _open(client: TestClient) -> None:
 
 @pytest.fixture
 def client(embedded: TestClient) -> TestClient:
-    """A steward of the interface."""
+    """Return a steward's client of the API."""
     _open(embedded)
     return embedded
 
 
 @pytest.fixture
 def visit(client: TestClient) -> TestClient:
-    """The same steward on the pages."""
+    """Return the same steward's client of the pages."""
     return signed_in(client)
 
 
 @pytest.fixture(scope="module")
-def reader(still: TestClient) -> TestClient:
-    """A steward on the pages of accounts that the tests of a module share, and nobody charges."""
-    _open(still)
-    return signed_in(still)
+def reader(shared_client: TestClient) -> TestClient:
+    """Return a steward's client of accounts that a module's tests share and never charge."""
+    _open(shared_client)
+    return signed_in(shared_client)
 
 
 def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> Answer:
-    """The form as it is after typing, and a button of it."""
+    """Send the form with changed texts and a button."""
     form = form_of(visit.get("/plan", params={"kind": kind}), "/plan")
     rows = _ROWS | _USUAL if kind == "tables" else _LEVELS
     sent = form.with_texts(rows | {"do": do} | texts)
@@ -56,7 +56,7 @@ def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> An
 
 
 def _plans(page: Answer) -> dict[str, Any]:
-    """The plans that a page shows as JSON."""
+    """Return the plans of a page as JSON."""
     found = re.findall(r'<pre class="plan" id="plan-(\w+)"[^>]*>(.*?)</pre>', page.text, re.DOTALL)
     return {mechanism: json.loads(html.unescape(text)) for mechanism, text in found}
 
@@ -66,7 +66,7 @@ def _costs(page: Answer) -> list[str]:
 
 
 def _row(page: Answer, named: str) -> list[str]:
-    """The figures of a row of the comparison."""
+    """Return the figures of a row of the comparison."""
     return re.findall(r"<td[^>]*>(?:<strong>)?([^<\s]+)", _whole_row(page, named))
 
 
@@ -81,7 +81,7 @@ def _register(visit: TestClient, page: Answer, mechanism: str, **texts: Any) -> 
 
 
 def _invalid(page: Answer) -> list[str]:
-    """The fields that are marked as wrong."""
+    """Return the fields that are marked as invalid."""
     assert page.status_code == 422
     marked = [tag for tag in re.findall(r"<(?:input|select)[^>]*>", page.text) if 'aria-invalid="true"' in tag]
     return [found[1] for tag in marked if (found := re.search(r'id="([^"]*)"', tag))]
@@ -119,7 +119,7 @@ def test_what_is_shown_is_what_the_account_is_charged(
 
 
 def _void(client: TestClient, account: str) -> None:
-    """Take back what is held."""
+    """Void all reservations."""
     for held in json_of(client.get(f"/v1/accounts/{account}/releases?state=reserved"))["items"]:
         body = {"reason": "a trial", "attestation": "nothing was published"}
         json_of(client.post(f"/v1/accounts/{account}/releases/{held['id']}/void", json=body))
@@ -198,7 +198,7 @@ def test_a_button_that_is_pressed_again_registers_nothing_more(client: TestClien
     assert {answer.status_code for answer in done} == {303}
     assert len({answer.headers["Location"] for answer in done}) == 1
     assert len(json_of(client.get("/v1/accounts/zcdp/releases"))["items"]) == 1
-    # The other button is another release, and so is a page that was worked out anew.
+    # The other button is another release, and so is a page that was computed anew.
     assert _register(visit, page, "discrete_gaussian").headers["Location"] != done[0].headers["Location"]
     assert _register(visit, _press(visit, "plan", account="zcdp"), "geometric").status_code == 303
     assert len(json_of(client.get("/v1/accounts/zcdp/releases"))["items"]) == 3
@@ -231,7 +231,7 @@ def test_a_refusal_is_shown_and_nothing_is_lost(client: TestClient, visit: TestC
     json_of(charge(client, pure("0.95"), "pure"), 201)
     refused = _register(visit, page, "geometric", release="late", tags="x")
     assert refused.status_code == 409
-    assert "The release does not fit the budget" in refused.text
+    assert "The release exceeds the budget" in refused.text
     fields = form_of(refused, "/plan").fields
     assert (fields["release"], fields["tags"], fields["moe"]) == (["late"], ["x"], ["60", "50"])
     assert re.search(r"pure has 0.0(5|4999) of its cap on epsilon left", " ".join(refused.text.split()))
@@ -356,7 +356,7 @@ def test_keys_see_what_they_reach(client: TestClient) -> None:
     page = _press(auditor, "plan", account="zcdp")
     assert page.status_code == 200
     assert not [button for button in form_of(page, "/plan").buttons if button.startswith("register")]
-    # Whoever sends the button all the same is refused by the interface.
+    # If the button is sent all the same, the API refuses it.
     steward = _press(signed_in(client), "plan", account="zcdp")
     digest = form_of(steward, "/plan").fields["shown-geometric"]
     assert _register(auditor, page, "geometric", **{"shown-geometric": digest}).status_code == 403

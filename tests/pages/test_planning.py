@@ -1,4 +1,4 @@
-"""The planner's form, and what is asked for it."""
+"""The planner's form and its requests."""
 
 from fractions import Fraction
 

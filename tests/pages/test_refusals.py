@@ -1,4 +1,4 @@
-"""Problems for people, and what surrounds each page."""
+"""Problems as pages, and the headers of each page."""
 
 import shutil
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_programs_keep_their_problems(steward: Client) -> None:
     for path in ("/nothing", "/problems/nothing", "/static/nothing", "/accounts/nobody"):
         assert problem_of(steward.get(path, headers=_PROGRAM), "not_found")["instance"].endswith(path)
         assert problem_of(steward.get(path, headers={"Accept": "text/html;q=0.5, application/json"}), "not_found")
-        assert "There is no such thing" in steward.get(path).text
+        assert "Not found" in steward.get(path).text
     for path in ("/v1", "/v1/accounts", "/v1/nothing"):
         problem_of(steward.get(path), "unauthenticated")
 
@@ -71,7 +71,8 @@ def test_a_crash_is_shown_without_its_reason(steward: Client, monkeypatch: pytes
     assert "The service failed" in answer.text
     assert "reason" not in answer.text
     assert answer.headers["Content-Security-Policy"] == POLICY
-    assert answer.headers["Connection"] == "close"  # the server does, and who sent more would never hear of it
+    # the server closes it, and a client that sent more would never read the answer
+    assert answer.headers["Connection"] == "close"
     assert "reason" not in problem_of(steward.get("/", headers=_PROGRAM), "internal")["detail"]
 
 
@@ -86,7 +87,7 @@ def test_what_v1_cannot_answer_is_said_on_the_page(steward: Client, monkeypatch:
 
 @pytest.fixture
 def limited(_sqlite_template: Path, tmp_path: Path) -> FastAPI:
-    """A service whose keys may ask five times an hour."""
+    """Return a service whose keys may send five requests an hour."""
     path = tmp_path / "limited.db"
     shutil.copyfile(_sqlite_template, path)
     return application(open_database(f"sqlite:///{path}"), Secret(bytes(32)), key_rate="5/hour")

@@ -1,4 +1,4 @@
-"""The session's cookie: what it is, what it is not, and how it ends."""
+"""The session's cookie: its content, its protection, and its end."""
 
 import base64
 import time
@@ -66,7 +66,7 @@ def test_over_https_the_cookie_stays_there(app: FastAPI) -> None:
 
 
 def test_over_https_nobody_else_gives_a_browser_its_session(app: FastAPI, secret: Secret) -> None:
-    """What came without TLS, or from a neighbouring host, can have any name but one with the prefix."""
+    """A cookie from a connection without TLS, or from a neighbouring host, cannot have a name with the prefix."""
     with TestClient(app, base_url="https://testserver", follow_redirects=False) as client:
         client.cookies.set(COOKIE, seal(secret, replace(_SESSION, key=STEWARD, expires=int(time.time()) + 60)))
         assert "Sign out" not in client.get("/").text
@@ -178,7 +178,7 @@ def test_a_form_that_outlived_its_session_is_sent_in_the_next(
     assert "0.125" not in answer.text.partition("<main")[2]
     assert json_of(api.get("/v1/accounts/persons"))["approval_above"] == "0.2"
     if ended == "revoked":
-        sign_in(visitor)  # another key, and so another's form
+        sign_in(visitor)  # another key has another session's form
         assert visitor.post("/accounts/persons/approval", data=form).status_code == 403
         return
     sign_in(visitor, made["key"])

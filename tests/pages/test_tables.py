@@ -1,4 +1,4 @@
-"""Tables on small screens: each cell knows its column, and the parts of a table stay parts of one."""
+"""Tables on small screens: each cell has its column's name, and each part its role."""
 
 from html.parser import HTMLParser
 

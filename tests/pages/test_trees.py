@@ -1,4 +1,4 @@
-"""A plan as a tree to show."""
+"""A plan as a tree for display."""
 
 import html
 import re
@@ -51,7 +51,7 @@ def test_only_so_many_unlike_parts_are_priced(steward: Client, api: Client) -> N
 
 
 def test_large_parts_are_not_priced_again_and_again(steward: Client, api: Client) -> None:
-    """Each of those around the leaves would be asked about with all of them."""
+    """Otherwise each part around the leaves would be priced with all of them."""
     plan = {"type": "sequence", "parts": [pure("1e-12")] * 2000}
     for _ in range(9):
         plan = {"type": "sequence", "parts": [plan]}
@@ -75,5 +75,5 @@ def test_names_are_text_and_never_markup(steward: Client, api: Client) -> None:
 
 
 def _words(page: str) -> str:
-    """The text of a page, in one line."""
+    """Return the text of a page, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).replace("\xa0", " ").split()).replace(" ,", ",")

@@ -1,4 +1,4 @@
-"""What the tests of the pages have in common, without a browser."""
+"""Common steps of the tests of pages, without a browser."""
 
 import html
 import re
@@ -8,21 +8,21 @@ from tests.api.calls import STEWARD, Answer, Client
 
 
 def sign_in(client: Client, key: str = STEWARD, **fields: str) -> Answer:
-    """Signing in, which must succeed."""
+    """Sign in, which must succeed."""
     answer = client.post("/sign-in", data={"key": key} | fields)
     assert answer.status_code == 303, answer.text
     return answer
 
 
 def hidden(text: str, name: str) -> str:
-    """The value of a hidden field of a page."""
+    """Return the value of a hidden field of a page."""
     found = re.search(rf'name="{name}" value="([^"]*)"', text)
     assert found, f"the page has no field {name}"
     return html.unescape(found[1])
 
 
 def submit(client: Client, page: str, action: str, **fields: Any) -> Answer:
-    """A form of a page, sent as its reader would."""
+    """Send a form of a page as a browser would."""
     shown = client.get(page)
     assert f'action="{action}"' in shown.text, f"{page} has no form for {action}"
     kept = {name: hidden(shown.text, name) for name in ("csrf", "once")}
