@@ -57,6 +57,7 @@ class Head:
 
 
 BEFORE_FIRST = Head(0, "00" * 32)
+_HASH = re.compile("[0-9a-f]{64}")
 _HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 
 
@@ -187,6 +188,11 @@ def utf_16_units(name: str) -> bytes:
 def entry_hash(previous: str, body: str) -> str:
     """SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON."""
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
+
+
+def is_hashed(previous: str, body: str, stored: str) -> bool:
+    """Whether an entry's text, after this hash, has the stored hash, which vouches for it where that is sealed."""
+    return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
 
 
 def acted(actor: Actor | None) -> dict[str, object]:

@@ -26,12 +26,16 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
     Raises:
         NotFound: the account has no such release.
-        Unavailable: its row is not as the service wrote it.
+        Unavailable: its row, or the text of its entry, is not as the service wrote it.
     """
     release = read_release(connection, account.id, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
-    body = select(Entry.body).where(Entry.account_id == account.id, Entry.seq == release.head.seq)
-    entry, price = json.loads(connection.execute(body).scalar_one()), json.loads(charged.price)
+    previous = journal.hash_before(connection, account.id, release.head.seq)
+    of_entry = select(Entry.body).where(Entry.account_id == account.id, Entry.seq == release.head.seq)
+    body = connection.execute(of_entry).scalar_one()
+    if not journal.is_hashed(previous, body, release.head.hash):
+        raise release_rows.altered(release.id)
+    entry, price = json.loads(body), json.loads(charged.price)
     _require_price(account, release, read(entry).content, amount_of(price), charged.accountant)
     return {
         "account": account.name,
@@ -50,7 +54,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
         "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
         "charged": {"price": price, "accountant": charged.accountant},
         "entry": entry,
-        "previous": journal.hash_before(connection, account.id, release.head.seq),
+        "previous": previous,
         "hash": release.head.hash,
         "head": {"seq": account.head.seq, "hash": account.head.hash},
         "issued_at": at,

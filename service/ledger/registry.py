@@ -1,13 +1,14 @@
 """What a registry entry asks of the ledger beside accounts, releases and balances."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sqlalchemy import Connection, func, select, text
 
-from service.errors import Conflict
+from service.errors import Altered, Conflict
 from service.ledger.accounts import AccountRecord
 from service.ledger.entries import AccountOpened, BudgetChanged, read_text
-from service.ledger.journal import up_to
+from service.ledger.journal import hash_before, is_hashed, up_to
 from service.ledger.tables import Account, Draw, Entry
 from service.privacy.filter import Budget, Totals, shortfalls
 
@@ -20,12 +21,10 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     One that was lowered after answers were seen bounds only what follows.
 
     Raises:
+        Altered: the text of an entry that states one has not the hash beside it.
         Conflict: more is counted than any budget allowed, since releases were priced again.
     """
-    query = select(Entry.body).where(Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), _OF_A_BUDGET)
-    said = (read_text(body).content for body in connection.execute(query).scalars())
-    stated = [content.budget for content in said if isinstance(content, AccountOpened | BudgetChanged)]
-    caps = [account.budget, *stated]
+    caps = [account.budget, *_stated(connection, account)]
     largest = replace(
         account.budget,
         cap=max(budget.cap for budget in caps),
@@ -35,6 +34,18 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     if shortfalls(largest, account.weights, Totals(), account.totals):
         raise Conflict("the account is over its budget since releases were priced again: no budget bounds its releases")
     return largest
+
+
+def _stated(connection: Connection, account: AccountRecord) -> Iterator[Budget]:
+    """Yield each budget that an entry of an account states."""
+    query = select(Entry.seq, Entry.body, Entry.hash).order_by(Entry.seq)
+    query = query.where(Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), _OF_A_BUDGET)
+    for seq, body, stored in connection.execute(query).all():
+        if not is_hashed(hash_before(connection, account.id, seq), body, stored):
+            raise Altered("the account's journal", f"entry {seq} of account {account.name!r}")
+        content = read_text(body).content
+        if isinstance(content, AccountOpened | BudgetChanged):
+            yield content.budget
 
 
 def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
