@@ -88,8 +88,9 @@ def revoke(key_id: KeyArgument) -> None:
         typer.echo("warning: the key's row was not as the service wrote it; run verify", err=True)
     if fault is not None:
         typer.echo(
-            f"warning: the installation's journal is not sound ({fault}): running servers may not learn of this. Stop"
-            " them, repair the journal or restore the newest sound copy, and revoke the key again",
+            f"warning: the installation's journal is not sound ({fault}): running servers refuse every key, and may"
+            " not learn of this revocation. Stop them, repair the journal or restore the newest sound copy, and"
+            " revoke the key again",
             err=True,
         )
     typer.echo(f"revoked {key_id}")
