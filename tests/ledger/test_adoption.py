@@ -446,7 +446,7 @@ def test_what_the_migration_found_is_neither_changed_nor_added_to(old: Database,
         before = older_tables(connection)
     assert before == {"api_keys", "jobs", "stored_answers"}
     for statement in (change, change.replace("INSERT", "INSERT OR REPLACE") if old.kind == "sqlite" else change):
-        with pytest.raises(Exception, match=r"IntegrityError|RaiseException|refused a statement|23|P0001"):
+        with pytest.raises(RuntimeError):
             _run(old, statement)
     with old.read() as connection:
         assert older_tables(connection) == before
