@@ -52,6 +52,9 @@ GRANT USAGE ON SCHEMA public TO ledger_application;
 GRANT USAGE ON SEQUENCE accounts_id_seq TO ledger_application;
 GRANT SELECT ON alembic_version TO ledger_application;
 
+-- Written by a migration alone: where it says so, servers seal rows that have no seal.
+GRANT SELECT ON older_rows TO ledger_application;
+
 -- For ever as it was written.
 GRANT SELECT, INSERT ON journal, installation_journal, descriptions, release_tags, tabulations, branches_taken
     TO ledger_application;

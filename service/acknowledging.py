@@ -9,17 +9,31 @@ from service.errors import Conflict
 from service.installation import high_water_file, open_installation, settings_of_command
 from service.ledger import clock, installation_journal
 from service.ledger.high_water import BrokenMark, Mark, Missing, last_entries, missing_entries, present_heads
+from service.ledger.installation import note_nothing_to_adopt, waits_for_adoption
+from service.ledger.journal import Broken
+from service.ledger.keys import unsound
 
 _NAMED = 1000  # journals that the entry lists
 _LONGEST = 2000  # characters of a reason
+_ADOPTION = (
+    "the ledger has rows without seals, as an older version left them. Add --adopt if this is a copy that an older"
+    " version wrote: the next server seals these rows as they are. Otherwise add --no-adopt: they stay refused"
+)
 
 
 def acknowledge(
     reason: Annotated[str, typer.Option(help="What happened, for later readers of the journal.")],
+    adopt: Annotated[
+        bool | None,
+        typer.Option(
+            help="Seal, or refuse for ever, the rows without seals of a restored copy that an older version wrote.",
+        ),
+    ] = None,
 ) -> None:
     """Accept a ledger that is older than its high-water mark, or a clock that is behind it, and record the reason.
 
-    The installation's journal stores the reason with the missing entries, and the mark starts anew.
+    The installation's journal stores the reason with the missing entries, and the mark starts anew. From then on no row
+    without a seal is sealed, unless --adopt says so for a copy that an older version wrote.
     """
     if not reason.strip() or len(reason) > _LONGEST:
         raise typer.BadParameter(f"expected a reason of 1 to {_LONGEST} characters", param_hint="--reason")
@@ -32,14 +46,23 @@ def acknowledge(
         mark, fault = None, str(broken)
     with database.read() as connection:
         missing = [] if mark is None else missing_entries(connection, mark.heads, last_entries(connection))
+        try:
+            waits = waits_for_adoption(connection, secret)
+        except Broken as broken:
+            raise unsound(broken) from None
     behind = mark is not None and now < mark.written_at
     if not (missing or behind or fault):
         database.close()
         raise Conflict("nothing to acknowledge: the ledger has all entries of its high-water mark")
+    if waits != (adopt is not None):
+        database.close()
+        raise Conflict(_ADOPTION if waits else "an older version left no rows without seals that could be adopted")
 
-    content = _content(reason, mark, missing, fault)
+    content = _content(reason, mark, missing, fault) | ({"adopt": True} if adopt else {})
 
     def work(connection: Connection) -> None:
+        if not adopt:
+            note_nothing_to_adopt(connection, secret, now)
         installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
 
     database.write(work, landed=lambda *_: False)

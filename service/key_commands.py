@@ -83,9 +83,27 @@ def revoke(key_id: KeyArgument) -> None:
             lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
             landed=lambda *_: False,
         )
+        fault = _journal_fault(database, secret)
     if not record.sealed:
         typer.echo("warning: the key's row was not as the service wrote it; run verify", err=True)
+    if fault is not None:
+        typer.echo(
+            f"warning: the installation's journal is not sound ({fault}): running servers refuse every key, and may"
+            " not learn of this revocation. Stop them, repair the journal or restore the newest sound copy, and"
+            " revoke the key again",
+            err=True,
+        )
     typer.echo(f"revoked {key_id}")
+
+
+def _journal_fault(database: Database, secret: Secret) -> str | None:
+    """Return what is wrong with the installation's journal, in words; None where it is sound."""
+    try:
+        with database.read() as connection:
+            keys_of(connection, secret)
+    except Broken as broken:
+        return str(broken)
+    return None
 
 
 @app.command("list")

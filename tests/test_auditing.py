@@ -18,8 +18,11 @@ from service.ledger import account_rows
 from service.ledger.database import open_database
 from service.ledger.high_water import HighWaterFile
 from service.ledger.journal import Head
+from service.ledger.migrate import migrate
 from service.ledger.secret import load_secret
 from tests.api.calls import concentrated, json_of, open_account, pure, release
+from tests.ledger import charging
+from tests.ledger.charging import bind_as_before, migrate_unsealed, unseal
 from tests.processes import environment, run, service
 
 
@@ -174,6 +177,38 @@ def test_a_mark_that_cannot_be_used_is_refused_until_somebody_says_why(
     assert "the high-water mark: 7 entries in 2 journals" in said(copy, "verify")
     (copy / "service.high-water").unlink()
     assert said(copy, "verify").startswith("the installation: all valid\n"), "a new one begins at the next start"
+
+
+@pytest.mark.parametrize("adopt", [True, False])
+def test_an_operator_decides_whether_an_older_versions_rows_are_adopted(
+    tmp_path: Path, said: Command, adopt: bool
+) -> None:
+    place = tmp_path / "older"
+    (place / "data").mkdir(parents=True)
+    secret = load_secret(place / "service.secret")
+    with contextlib.closing(open_database(f"sqlite:///{place}/data/ledger.db")) as database:
+        migrate(database)
+        bind_as_before(database, secret)
+        charging.open_account(database)
+        unseal(database)
+        migrate_unsealed(database)
+    (place / "service.high-water").write_bytes(b"no database")
+    why = ("acknowledge", "--reason", "a backup of the old version")
+    assert "Add --adopt if" in said(place, *why, code=1)
+    said(place, *why, "--adopt" if adopt else "--no-adopt")
+    with contextlib.closing(sqlite3.connect(place / "data" / "ledger.db")) as connection:
+        rows = connection.execute("SELECT kind, body FROM installation_journal ORDER BY seq").fetchall()
+    assert [kind for kind, _ in rows] == (["rows_sealed"] if not adopt else []) + ["mark_acknowledged"]
+    assert json.loads(rows[-1][1])["content"].get("adopt", False) is adopt
+    with service(place) as served:
+        assert served.client.get("/v1/accounts/people").status_code == (200 if adopt else 503)
+
+
+def test_nothing_is_adopted_where_no_older_version_was(home: Path, tmp_path: Path, said: Command) -> None:
+    copy = _tampered(home, tmp_path / "copy")
+    (copy / "service.high-water").write_bytes(b"no database")
+    for choice in ("--adopt", "--no-adopt"):
+        assert "left no rows without seals" in said(copy, "acknowledge", "--reason", "lost", choice, code=1)
 
 
 def test_a_key_that_somebody_put_into_the_database_is_found(home: Path, tmp_path: Path, said: Command) -> None:

@@ -27,6 +27,7 @@ from service.ledger import (
     release_rows,
 )
 from service.ledger.database import Database
+from service.ledger.installation import older_tables
 from service.ledger.installation_journal import lock_installation
 from service.ledger.journal import BEFORE_FIRST, Broken, Head
 from service.ledger.key_events import Known, keys_in
@@ -44,17 +45,18 @@ def adopt(database: Database, secret: Secret, bootstrap: str | None, *, marked: 
     """Seal what is older than seals, where this was not done before.
 
     Args:
-        marked: an entry that the installation's journal is known to have: where there is one, no keys, answers or
-            results of an older version are left to be sealed, whatever the database says.
+        marked: an entry that the installation's journal is known to have: where there is one, and nothing says that a
+            server sealed rows, nothing of an older version is left to be sealed, whatever the database says. An
+            operator may say otherwise when they acknowledge a copy that they restored.
 
     Raises:
         StartupRefused: the installation's journal is not sound, so that nobody can tell what was done before.
         Unavailable: the database does not answer.
     """
-    begun = marked != BEFORE_FIRST
     with database.read() as connection:
-        known, sealed = _told_by_journal(connection, secret, marked)
-        waiting = unsealed_keys(connection)
+        known, sealed, reopened = _told_by_journal(connection, secret, marked)
+        waiting, older = unsealed_keys(connection), older_tables(connection)
+    begun = marked != BEFORE_FIRST and "answers" not in sealed and not reopened
     adopted: list[KeyRecord] = []
     noted = (_token_noted(secret, known, key, bootstrap) for key in waiting)
     if waiting and ("answers" not in sealed or any(token is not None for token in noted)):
@@ -63,11 +65,17 @@ def adopt(database: Database, secret: Secret, bootstrap: str | None, *, marked: 
         )
     for record, _ in waiting:
         _tell(record, adopted=any(record.id == other.id for other in adopted))
-    _seal_rows(database, secret, sealed, begun=begun)
+    _seal_rows(database, secret, sealed, frozenset() if begun else older)
 
 
-def _told_by_journal(connection: Connection, secret: Secret, marked: Head = BEFORE_FIRST) -> tuple[Known, set[str]]:
-    """The keys that the installation's journal tells of, and of what the rows were sealed; each entry is checked.
+def _told_by_journal(
+    connection: Connection, secret: Secret, marked: Head = BEFORE_FIRST
+) -> tuple[Known, set[str], bool]:
+    """Read the installation's journal; each entry is checked.
+
+    Returns:
+        The keys that it tells of, of what the rows were sealed, and whether an operator said that rows of a restored
+        copy are to be.
 
     Raises:
         StartupRefused: it is not sound, or ends before the entry that is marked.
@@ -75,7 +83,9 @@ def _told_by_journal(connection: Connection, secret: Secret, marked: Head = BEFO
     try:
         entries = list(installation_journal.read(connection, secret))
         _require_reached(entries, marked)
-        return keys_in(entries), {of for said in entries if said["kind"] == "rows_sealed" for of in said["content"]}
+        sealed = {of for said in entries if said["kind"] == "rows_sealed" for of in said["content"]}
+        reopened = any(said["kind"] == "mark_acknowledged" and said["content"].get("adopt") is True for said in entries)
+        return keys_in(entries), sealed, reopened
     except Broken as broken:
         raise unsound(broken) from None
 
@@ -93,15 +103,16 @@ def _require_reached(entries: Sequence[object], marked: Head) -> None:
 def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *, begun: bool) -> list[KeyRecord]:
     """The keys without a seal that are adopted now.
 
-    Until rows were sealed all are, or are noted as left; afterwards the operator's own alone, if it is as it was
-    noted: what has no seal by then may be anybody's.
+    Until rows were sealed all are that an older version left, or are noted as left; afterwards the operator's own
+    alone, if it is as it was noted: what has no seal by then may be anybody's.
     """
     lock_installation(connection)
-    (known, sealed), at = _told_by_journal(connection, secret), clock.now()
+    (known, sealed, _), at = _told_by_journal(connection, secret), clock.now()
+    open_to_adoption = "answers" not in sealed and "api_keys" in older_tables(connection)
     adopted: list[KeyRecord] = []
     for key in unsealed_keys(connection):
         record, stored = key
-        first = "answers" not in sealed and record.id not in known
+        first = open_to_adoption and record.id not in known
         token = _token(secret, record, stored, bootstrap) if first and not begun else None
         token = token or _token_noted(secret, known, key, bootstrap)
         if token is not None:
@@ -149,27 +160,30 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
         _log.warning("key without a seal; it serves nobody", **said, advice=advice)
 
 
-def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: bool) -> None:
+def _seal_rows(database: Database, secret: Secret, sealed: set[str], older: frozenset[str]) -> None:
     """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
 
-    Accounts, releases and holds got seals later than the others; draws, counts of partitions and the sum of spending
-    later still. Of draws those are sealed that their entries say; what other rows say is not checked here: ``verify``
-    does that, and a row that was wrong before it was sealed is wrong afterwards.
+    Only of tables that had such rows when they were migrated: in others somebody else put them there since. Accounts,
+    releases and holds got seals later than the others; draws, counts of partitions and the sum of spending later still.
+    Of draws those are sealed that their entries say; what other rows say is not checked here: ``verify`` does that, and
+    a row that was wrong before it was sealed is wrong afterwards.
     """
     numbers: dict[str, object] = {}
-    if "answers" not in sealed:
-        numbers["answers"] = 0 if begun else _in_batches(database, secret, idempotency.seal_old, ("", ""))
-        numbers["jobs"] = 0 if begun else _in_batches(database, secret, jobs.seal_old, "")
-    if "spending" not in sealed:
-        seal = partial(account_rows.seal_old, without_seal="accounts" not in sealed)
-        numbers["spending"] = _in_batches(database, secret, seal, 0)
+
+    def seal(of: str, table: str, some: Callable[[Connection, Secret, P, int], list[P]], first: P, limit: int) -> None:
+        if of not in sealed:
+            numbers[of] = _in_batches(database, secret, some, first, limit) if table in older else 0
+
+    sum_up = partial(account_rows.seal_old, without_seal="accounts" not in sealed)
+    seal("answers", "stored_answers", idempotency.seal_old, ("", ""), _AT_ONCE)
+    seal("jobs", "jobs", jobs.seal_old, "", _AT_ONCE)
+    seal("spending", "accounts", sum_up, 0, _AT_ONCE)
     if "accounts" not in sealed:
-        numbers["accounts"] = numbers["spending"]
-        numbers["releases"] = _in_batches(database, secret, release_rows.seal_old, "", _MANY)
-        numbers["holds"] = _in_batches(database, secret, hold_rows.seal_old, ("", 0), _MANY)
-    if "draws" not in sealed:
-        numbers["draws"] = _in_batches(database, secret, draw_rows.seal_old, "", _MANY)
-        numbers["partitions"] = _in_batches(database, secret, partitions.seal_old, ("", "", -1), _MANY)
+        numbers["accounts"] = numbers.get("spending", 0)
+    seal("releases", "releases", release_rows.seal_old, "", _MANY)
+    seal("holds", "holds", hold_rows.seal_old, ("", 0), _MANY)
+    seal("draws", "draws", draw_rows.seal_old, "", _MANY)
+    seal("partitions", "partitions_drawn", partitions.seal_old, ("", "", -1), _MANY)
     if not numbers:
         return
 
@@ -179,6 +193,8 @@ def _seal_rows(database: Database, secret: Secret, sealed: set[str], *, begun: b
             installation_journal.append(connection, secret, "rows_sealed", numbers, actor=None, at=clock.now())
 
     database.write(note, landed=lambda *_: False)
+    if any(numbers.values()):
+        _log.warning("rows of an older version sealed as they were found; make sure with verify", **numbers)
 
 
 def _in_batches(
@@ -186,7 +202,7 @@ def _in_batches(
     secret: Secret,
     seal: Callable[[Connection, Secret, P, int], list[P]],
     first: P,
-    limit: int = _AT_ONCE,
+    limit: int,
 ) -> int:
     """Seal all rows of a table, by a function that seals some after a place; how many they were."""
     last, number = first, 0

@@ -12,7 +12,7 @@ from service.errors import StartupRefused
 from service.ledger import clock, installation_journal
 from service.ledger.database import Database
 from service.ledger.secret import Secret
-from service.ledger.tables import Installation
+from service.ledger.tables import Installation, OlderRows
 
 SEALED_ROWS = ("answers", "jobs", "accounts", "releases", "holds", "spending", "draws", "partitions")
 """Rows that an older version wrote without seals."""
@@ -67,6 +67,22 @@ def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> No
     rest: dict[str, object] = {of: 0 for of in SEALED_ROWS if of not in sealed}
     if rest:
         installation_journal.append(connection, secret, "rows_sealed", rest, actor=None, at=at)
+
+
+def waits_for_adoption(connection: Connection, secret: Secret) -> bool:
+    """Whether an older version left rows without seals which no server has sealed yet.
+
+    Raises:
+        Broken: the installation's journal is not sound.
+    """
+    said = installation_journal.read(connection, secret)
+    sealed = {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
+    return bool(older_tables(connection)) and not sealed.issuperset(SEALED_ROWS)
+
+
+def older_tables(connection: Connection) -> frozenset[str]:
+    """Return the tables that had rows without seals when a migration looked: those rows are an older version's."""
+    return frozenset(connection.execute(select(OlderRows.table_name)).scalars())
 
 
 def is_bound(database: Database) -> bool:

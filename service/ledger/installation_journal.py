@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
+from service.errors import Unavailable
 from service.ledger.company import Made
 from service.ledger.database import Database, note_ends, note_entries, require_present, require_written
 from service.ledger.journal import (
@@ -57,9 +58,14 @@ def append(
 
     Whoever appends at the same moment, on any replica, waits until this transaction ends: call it after all that may
     wait for another lock.
+
+    Raises:
+        Unavailable: the last entry was not written with the secret. An entry after it would never be read.
     """
     lock_installation(connection)  # where the installation is not bound yet, the number's primary key lets one in
-    last = head(connection)
+    last = sealed_head(connection, secret)
+    if last is None:
+        raise unsound_for_now("its last entry was not written with the installation's secret")
     body = canonical({"seq": last.seq + 1, "kind": kind, "content": content, "time": at} | acted(actor))
     new = Head(last.seq + 1, entry_hash(last.hash, body))
     row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
@@ -68,6 +74,15 @@ def append(
     note_entries(connection, [Made(NO_ACCOUNT, new.seq, new.hash)])
     note_ends(connection, _ends(kind, content))
     return new
+
+
+def unsound_for_now(reason: str) -> Unavailable:
+    """Return the refusal of whatever rests on the journal while that is not sound."""
+    return Unavailable(
+        "who has which key cannot be told before an operator has looked",
+        retry_after=60,
+        for_operator=f"the installation's journal is not sound: {reason}",
+    )
 
 
 def _ends(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
@@ -87,7 +102,8 @@ def head(connection: Connection) -> Head:
 
 def sealed_head(connection: Connection, secret: Secret) -> Head | None:
     """Return the last entry; None where it was not written with the installation's secret."""
-    row = connection.execute(_ENTRY.order_by(None).order_by(InstallationEntry.seq.desc()).limit(1)).one_or_none()
+    numbered = _ENTRY.where(InstallationEntry.seq > BEFORE_FIRST.seq)
+    row = connection.execute(numbered.order_by(None).order_by(InstallationEntry.seq.desc()).limit(1)).one_or_none()
     if row is None:
         return BEFORE_FIRST
     return Head(row.seq, row.hash) if secret.is_seal(row.seal, _PURPOSE, row.seq, row.hash) else None
@@ -135,8 +151,8 @@ def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict
         raise Broken(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
 
 
-def follow(database: Database, secret: Secret) -> None:
-    """Have a process learn which keys the entries end that follow those it knows.
+def follow(database: Database, secret: Secret) -> int:
+    """Have a process learn which keys the entries end that follow those it knows; return the last one's number.
 
     Raises:
         Broken: as ``read``; the ends before that entry are known then.
@@ -158,6 +174,7 @@ def follow(database: Database, secret: Secret) -> None:
         raise database.went_back(NO_ACCOUNT, last.seq)
     database.followed = Made(NO_ACCOUNT, last.seq, last.hash)
     database.remember([database.followed])
+    return last.seq
 
 
 def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:

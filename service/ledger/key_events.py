@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
-from service.errors import Forbidden, Unauthenticated, Unavailable
+from service.errors import Forbidden, Unauthenticated
 from service.ledger import installation_journal
 from service.ledger.journal import Actor, Broken
 from service.ledger.key_records import FIRST_PRINCIPAL, KeyRecord, includes
@@ -110,11 +110,7 @@ def sound_keys(connection: Connection, secret: Secret) -> Known:
     try:
         return keys_of(connection, secret)
     except Broken as broken:
-        raise Unavailable(
-            "who has which key cannot be told before an operator has looked",
-            retry_after=60,
-            for_operator=f"the installation's journal is not sound: {broken}",
-        ) from None
+        raise installation_journal.unsound_for_now(str(broken)) from None
 
 
 def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any]) -> None:

@@ -187,10 +187,11 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     The token is looked up by its code, so the time that it takes says nothing about other tokens. The
     database is asked every time: a revocation holds at once, whichever server it was made on. A row that somebody puts
     back as it was revives no key whose end the installation's journal has: the statement that asks for the row tells
-    whether that journal went on since this process read it.
+    whether that journal went on since this process read it. No key is valid while what follows there cannot be
+    believed: it may hide that the key was revoked.
 
     Raises:
-        Unavailable: the database does not answer, or the installation's journal went back.
+        Unavailable: the database does not answer, or the installation's journal went back, or is not sound.
     """
     followed = database.followed  # before the row is read
     row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
@@ -209,24 +210,30 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
 
 
 def _follow(database: Database, secret: Secret, followed: int, last: int) -> None:
-    """Learn which keys were ended elsewhere; while the journal is not sound, the mark's keeper tries again.
+    """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
 
     Args:
         followed: the number of the journal's last entry that was known before somebody looked.
         last: the one that it has.
 
     Raises:
-        Unavailable: the journal went back, or the database does not answer.
+        Unavailable: the journal went back, or is not sound, or the database does not answer.
     """
     if last < followed:
         raise database.went_back(installation_journal.NO_ACCOUNT, last)
-    if last <= max(followed, database.followed_to):
+    if last == followed:
         return
+    if last <= database.followed_to:
+        raise installation_journal.unsound_for_now("see the log for its first entry that is not")
+    reached, fault = followed, f"entry {followed + 1}: an entry is missing"
     try:
-        installation_journal.follow(database, secret)
+        reached = installation_journal.follow(database, secret)
     except Broken as broken:
+        fault = str(broken)
+    if reached < last:
         database.followed_to = last
-        _log.error("the installation's journal is not as the service wrote it", broken=str(broken))
+        _log.error("the installation's journal is not as the service wrote it", broken=fault)
+        raise installation_journal.unsound_for_now(fault)
 
 
 def read_key(connection: Connection, key_id: str) -> KeyRecord:
@@ -289,7 +296,7 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
     """Make a key useless from now on. A key that is revoked already keeps its first moment.
 
     The installation's journal says whether it is: its row may say so for as long as somebody wants it to. The operator
-    revokes a key also while the journal is not sound.
+    revokes a key also while the journal is not sound: in its row alone where the last entry is not the service's.
 
     Returns:
         The key; not ``sealed`` where its row was not as the service wrote it.
@@ -297,6 +304,7 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
     Raises:
         NotFound: there is no such key.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
+        Unavailable: the journal is not sound, and this is not the operator.
     """
     stored = _locked(connection, key_id)
     _require_steward(connection, secret, by, at)
@@ -313,7 +321,8 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
     if revoked_at is None:
         revoked_at = at
         said: dict[str, object] = {"id": key_id, "revoked_at": at}
-        installation_journal.append(connection, secret, "key_revoked", said, actor=by, at=at)
+        if by is not None or installation_journal.sealed_head(connection, secret) is not None:
+            installation_journal.append(connection, secret, "key_revoked", said, actor=by, at=at)
     if stored.revoked_at != revoked_at:
         _change(connection, secret, stored, revoked_at=revoked_at)
     return replace(read_key(connection, key_id), sealed=sealed)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from service.errors import StartupRefused
 from service.ledger.database import Database
-from service.ledger.tables import Base
+from service.ledger.tables import LAST_ROWID, Base
 
 EXPECTED = Path(__file__).with_suffix(".json")
 
@@ -62,7 +62,9 @@ SELECT object, replace(definition, quote_ident(current_schema()) || '.', '') FRO
 def present_schema(connection: Connection) -> dict[str, str]:
     """Read what there is of the ledger's tables: the digest of each object's definition by the object's name."""
     query = text(_SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL)
-    rows = connection.execute(query.bindparams(bindparam("tables", list(Base.metadata.tables), expanding=True)))
+    rows = connection.execute(
+        query.bindparams(bindparam("tables", [*Base.metadata.tables, LAST_ROWID], expanding=True))
+    )
     return {name: hashlib.sha256(" ".join(definition.split()).encode()).hexdigest()[:32] for name, definition in rows}
 
 

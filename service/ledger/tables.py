@@ -19,6 +19,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+LAST_ROWID = "last_rowid"
+"""A table of SQLite alone, which triggers write and read: the last rowid before a row is inserted."""
+
 
 class Base(DeclarativeBase):
     """All tables: text and bytes without lengths, and constraints with names that later migrations can use."""
@@ -44,6 +47,13 @@ class Installation(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     secret_fingerprint: Mapped[str]
     created_at: Mapped[str]
+
+
+class OlderRows(Base):
+    """A table that had rows without seals when the migration ran that looked for them: an older version's."""
+
+    __tablename__ = "older_rows"
+    table_name: Mapped[str] = mapped_column(primary_key=True)
 
 
 class InstallationEntry(Base):

@@ -34,6 +34,7 @@ from service.ledger.history import replay
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
 from service.ledger.journal import JournalEntry, Kept
+from service.ledger.migrate import downgrade, migrate
 from service.ledger.opening import NewAccount
 from service.ledger.releases import ReleaseRecord
 from service.ledger.secret import Secret
@@ -107,6 +108,12 @@ def unseal(database: Database) -> None:
             connection.execute(text(sql))
 
     database.write(work, landed=lambda *_: False)
+
+
+def migrate_unsealed(database: Database) -> None:
+    """Run the migration again that looks for rows without seals, as over a ledger that an older version left."""
+    downgrade(database, "0016")
+    migrate(database)
 
 
 def seal(database: Database) -> None:

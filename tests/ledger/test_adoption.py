@@ -13,7 +13,7 @@ from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger import accounts, drawn, idempotency, jobs, partitions
 from service.ledger.adoption import adopt
 from service.ledger.database import Database
-from service.ledger.installation import check_secret
+from service.ledger.installation import SEALED_ROWS, check_secret, older_tables
 from service.ledger.installation_journal import append, read
 from service.ledger.journal import BEFORE_FIRST, BadEntry, Head
 from service.ledger.key_records import KeyRecord
@@ -29,6 +29,7 @@ from tests.ledger.charging import (
     bind_as_before,
     entries_of,
     mechanisms_in,
+    migrate_unsealed,
     open_account,
     reserve,
     unseal,
@@ -154,7 +155,8 @@ def test_keys_are_adopted_whose_tokens_are_the_services_or_the_operators(old: Da
     assert _who(old, "chosen by whoever wrote the database") is None
     for record in before:
         assert _read(old, record.id) == KeyRecord(**record.__dict__ | {"sealed": True})
-    told = {line["key"]: (line["event"].split(";")[0], line["role"]) for line in lines}
+    told = {line["key"]: (line["event"].split(";")[0], line["role"]) for line in lines if "key" in line}
+    assert [line["answers"] for line in lines if "key" not in line] == [120]
     left = ("key without a seal", "steward")
     assert told == {
         _DERIVED: ("key adopted", "steward"),
@@ -284,6 +286,7 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
             lambda connection: append(connection, SECRET, "rows_sealed", said, actor=None, at=_AT), landed=_never
         )
     unseal(database)
+    migrate_unsealed(database)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database, names[7])
     with database.read() as connection:
@@ -313,6 +316,7 @@ def test_draws_of_a_version_without_their_seals_are_sealed_once_as_their_entries
         draw(database, "people", release, plan, partition=partition)
     tabulate(database, "people", level, ["1", "2"], "12")
     unseal(database)
+    migrate_unsealed(database)
 
     def read_all() -> list[str]:
         with database.read() as connection:
@@ -401,6 +405,66 @@ def test_nothing_is_sealed_where_the_high_water_mark_knows_an_entry(old: Databas
     adopt(old, SECRET, _BOOTSTRAP, marked=marked)
     assert _who(old, token_of(SECRET, _DERIVED)) is None
     assert _who(old, _BOOTSTRAP) == "first-steward", "the operator's own, which the journal has as it is"
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_nothing_is_adopted_that_came_after_the_migration(database: Database, marked: bool) -> None:
+    """The attack: rows are put into a new database, bound to the secret, before its first start."""
+    open_account(database)
+    reserve(database, _PLAN)
+    unseal(database)
+    for key, token in ((_DERIVED, token_of(SECRET, _DERIVED)), (_FIRST, _BOOTSTRAP)):
+        _old_key(database, key, token, name="first-steward")
+    said: dict[str, object] = {"reason": "begun anew"}
+    head = BEFORE_FIRST
+    if marked:
+        head = database.write(
+            lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT), landed=_never
+        )
+    for _ in range(2):
+        adopt(database, SECRET, _BOOTSTRAP, marked=head)
+        assert (_who(database, token_of(SECRET, _DERIVED)), _who(database, _BOOTSTRAP)) == (None, None)
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            account_of(database)
+    assert [kind for kind, _ in _events(database)] == ["mark_acknowledged"] * marked + ["rows_sealed"]
+    with database.read() as connection:
+        (sealed,) = (said["content"] for said in read(connection, SECRET) if said["kind"] == "rows_sealed")
+    assert sealed == dict.fromkeys(SEALED_ROWS, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO older_rows VALUES ('draws')",
+        "INSERT INTO older_rows VALUES ('accounts')",
+        "UPDATE older_rows SET table_name = 'draws' WHERE table_name = 'jobs'",
+        "DELETE FROM older_rows",
+    ],
+)
+def test_what_the_migration_found_is_neither_changed_nor_added_to(old: Database, change: str) -> None:
+    with old.read() as connection:
+        before = older_tables(connection)
+    assert before == {"api_keys", "jobs", "stored_answers"}
+    for statement in (change, change.replace("INSERT", "INSERT OR REPLACE") if old.kind == "sqlite" else change):
+        with pytest.raises(RuntimeError):
+            _run(old, statement)
+    with old.read() as connection:
+        assert older_tables(connection) == before
+
+
+def test_a_restored_copy_of_an_older_version_is_adopted_where_the_operator_says_so(old: Database) -> None:
+    said: dict[str, object] = {"reason": "restored", "adopt": True}
+    marked = old.write(
+        lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT), landed=_never
+    )
+    adopt(old, SECRET, None, marked=marked)
+    assert _who(old, token_of(SECRET, _DERIVED)) == _DERIVED
+    with old.read() as connection:
+        assert list(idempotency.altered(connection, SECRET)) == []
+    _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
+    adopt(old, SECRET, None, marked=marked)
+    with old.read() as connection:
+        assert list(idempotency.altered(connection, SECRET)) == ["ann"], "once"
 
 
 def test_keys_are_adopted_after_a_command_made_one(old: Database) -> None:

@@ -282,12 +282,46 @@ def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str
             known = connection.execute(f"SELECT {', '.join(kept) or 'NULL'} FROM {table} ORDER BY rowid").fetchone()
             columns, parameters = ", ".join(names), known if kept else ()
             legitimate = (columns, values) if table != "installation_journal" else (f"seq, {columns}", f"99, {values}")
-            source = _ROWIDS[stated].format(rowid=before[0][0], values=values)
-            with pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
-                connection.execute(f"INSERT OR REPLACE INTO {table} (rowid, {columns}) {source}", parameters)
+            for taken in (before[0][0], before[-1][0]):
+                source = _ROWIDS[stated].format(rowid=taken, values=values)
+                with pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
+                    connection.execute(f"INSERT OR REPLACE INTO {table} (rowid, {columns}) {source}", parameters)
             assert len(before) > 1
             assert connection.execute(rows).fetchall() == before
             connection.execute("INSERT INTO {} ({}) VALUES ({})".format(table, *legitimate), parameters)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_no_row_is_inserted_where_the_last_rowid_is_not_noted(database: Database) -> None:
+    _run(database, "DELETE FROM last_rowid")
+    _refused(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
+    for rows in ("(7), (9)", "(-1)"):
+        _run(database, f"INSERT INTO last_rowid VALUES {rows}")
+        _run(
+            database,
+            "INSERT INTO installation_journal SELECT coalesce(max(seq), 0) + 1, 'k', 'b', 'h', 's' FROM"
+            " installation_journal",
+        )
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("odd", [0, 1])
+def test_no_row_takes_the_rowid_of_another_by_an_update_that_computes_it_anew(
+    database: Database, database_url: str, odd: int
+) -> None:
+    for seq in (1, 2):
+        _run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
+    _ledger(database)
+    with contextlib.closing(_sqlite(database_url)) as connection:
+        for table in (*_MAY_CHANGE, "installation_journal"):
+            before = connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()
+            for _ in range(odd):
+                connection.execute("SELECT only_for_the_row(1)")
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute(
+                    f"UPDATE OR REPLACE {table} SET rowid = coalesce(only_for_the_row({before[-1][0]}), rowid)"
+                )
+            assert connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall() == before
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -65,6 +65,13 @@ def _put(database: Database, row: dict[str, Any]) -> None:
     database.write(lambda connection: connection.execute(change, row), landed=_never)
 
 
+def _add_rubbish(database: Database, above: int) -> None:
+    """What the servers' own role at PostgreSQL may do."""
+    columns = f"max(seq) + {above}, max(kind), max(body), max(hash), max(seal)"
+    copied = text(f"INSERT INTO installation_journal SELECT {columns} FROM installation_journal")
+    database.write(lambda connection: connection.execute(copied), landed=_never)
+
+
 def _kinds(database: Database) -> list[str]:
     with database.read() as connection:
         query = text("SELECT kind FROM installation_journal ORDER BY seq")
@@ -113,13 +120,39 @@ def test_a_row_that_says_beforehand_that_its_key_is_revoked_stops_no_revocation(
 
 def test_the_operator_revokes_a_key_while_the_journal_is_not_sound(database: Database) -> None:
     eve, token = _make(database)
-    copied = "INSERT INTO installation_journal SELECT seq + 1, kind, body, hash, seal FROM installation_journal"
-    database.write(lambda connection: connection.execute(text(copied)), landed=_never)
+    _add_rubbish(database, 1)
     assert _revoke(database, eve.id).revoked_at == LATER
-    assert _kinds(database) == ["key_made", "key_made", "key_revoked"]
+    assert _kinds(database) == ["key_made", "key_made"], "nothing would be read after what the service did not write"
     assert authenticate(database, SECRET, token, MUCH_LATER) is None
     with pytest.raises(Broken):
         follow(database, SECRET)
+    with pytest.raises(Unavailable) as refused:
+        _make(database)
+    assert "the installation's journal is not sound" in str(refused.value.for_operator)
+    _without_last_entry(database)
+    assert _revoke(database, eve.id, MUCH_LATER).revoked_at == MUCH_LATER
+    assert _kinds(database) == ["key_made", "key_revoked"]
+
+
+@pytest.mark.parametrize("above", [1, 5])
+def test_no_key_is_valid_while_the_journal_may_hide_its_end(database: Database, other: Database, above: int) -> None:
+    """The attack: a row that is no entry, at the next number or later, and the row of a leaver's key put back."""
+    eve, token = _make(database, "pipeline")
+    old = _row(database, eve.id)
+    follow(other, SECRET)
+    _add_rubbish(database, above)
+    _revoke(database, eve.id)
+    assert authenticate(other, SECRET, token, MUCH_LATER) is None
+    _put(database, old)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="which key cannot be told"):
+            authenticate(other, SECRET, token, MUCH_LATER)
+    _without_last_entry(database)
+    assert authenticate(other, SECRET, token, MUCH_LATER) is not None, "the operator was told to revoke it again"
+    _revoke(database, eve.id)
+    _put(database, old)
+    follow(other, SECRET)  # as the keeper of the mark does
+    assert authenticate(other, SECRET, token, MUCH_LATER) is None
 
 
 @pytest.mark.parametrize("end", ["revoked", "rotated"])

@@ -118,12 +118,18 @@ def test_an_entry_of_somebody_without_the_secret_is_found_although_its_hash_is_r
 ) -> None:
     """Without one they copy a seal; with one of their own they make the whole entry as the service does."""
     first = _append(database, secret)
-    _append(database, forger or secret)
     if forger is None:
+        _append(database, secret)
         body = '{"actor":null,"content":{},"kind":"key_made","seq":2,"time":"2027"}'
         right = hashlib.sha256(bytes.fromhex(first.hash) + body.encode()).hexdigest()
         quoted = body.replace("{", "{{").replace("}", "}}")
         _attack(database, f"UPDATE {{table}} SET body = '{quoted}', hash = '{right}' WHERE seq = 2".replace(":", "\\:"))
+    else:
+        body = '{"actor":null,"content":{},"kind":"key_made","seq":2,"time":"2027"}'
+        right = hashlib.sha256(bytes.fromhex(first.hash) + body.encode()).hexdigest()
+        row = {"body": body, "hash": right, "seal": forger.seal("installation-journal", 2, right)}
+        add = text("INSERT INTO installation_journal VALUES (2, 'key_made', :body, :hash, :seal)")
+        database.write(lambda connection: connection.execute(add, row), landed=_never)
     with database.read() as connection, pytest.raises(Broken, match="entry 2: the entry was not written with"):
         list(read(connection, secret))
 

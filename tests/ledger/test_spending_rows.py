@@ -38,6 +38,7 @@ from tests.ledger.charging import (
     commit,
     draw,
     entries_of,
+    migrate_unsealed,
     open_account,
     prepared,
     reserve,
@@ -304,6 +305,7 @@ def test_a_sum_of_other_rows_under_the_right_seal_is_named(database: Database) -
     _copied(database)
     _run(database, f"UPDATE spending SET occurrences = 9 WHERE {_PEOPLE}")
     unseal(database)
+    migrate_unsealed(database)
     adopt(database, SECRET, None)
     with database.read() as connection:
         assert spending.counts(connection, account_of(database))[0].most_common(1)[0][1] == 9
@@ -346,6 +348,7 @@ def _as_before(database: Database, *, said: bool = True) -> None:
         seal = SECRET.seal("account", *(row[column] for column in _OLD_COLUMNS))
         edit = "UPDATE accounts SET spending_sum = NULL, seal = :seal WHERE id = :id"
         _without_trigger(database, edit, seal=seal, id=row["id"])
+    migrate_unsealed(database)
     if said:
         numbers: dict[str, object] = dict.fromkeys(("answers", "jobs", "accounts", "releases", "holds"), 0)
         database.write(
