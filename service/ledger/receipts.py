@@ -9,9 +9,9 @@ from service.ledger import journal, partitions, release_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.entries import Content, Registration, read
 from service.ledger.journal import Broken
-from service.ledger.releases import ReleaseRecord, read_release
+from service.ledger.releases import ReleaseRecord, entry_of, read_release
 from service.ledger.signing import BadSignature, check_signature
-from service.ledger.tables import Entry, Release
+from service.ledger.tables import Release
 from service.ledger.texts import Amount, amount_of, read_amount
 from service.privacy.filter import is_charge_of
 from service.privacy.numbers import exact_text
@@ -26,12 +26,11 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
     Raises:
         NotFound: the account has no such release.
-        Unavailable: its row is not as the service wrote it.
+        Unavailable: its row, or its entry, is not as the service wrote it.
     """
     release = read_release(connection, account.id, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
-    body = select(Entry.body).where(Entry.account_id == account.id, Entry.seq == release.head.seq)
-    entry, price = json.loads(connection.execute(body).scalar_one()), json.loads(charged.price)
+    entry, price = entry_of(connection, account.id, release), json.loads(charged.price)
     _require_price(account, release, read(entry).content, amount_of(price), charged.accountant)
     return {
         "account": account.name,

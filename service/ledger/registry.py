@@ -2,28 +2,29 @@
 
 from dataclasses import replace
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select
 
 from service.errors import Conflict
 from service.ledger.accounts import AccountRecord
 from service.ledger.entries import AccountOpened, BudgetChanged, read_text
-from service.ledger.journal import up_to
-from service.ledger.tables import Account, Draw, Entry
+from service.ledger.journal import BEFORE_FIRST, chained
+from service.ledger.tables import Account, Draw
 from service.privacy.filter import Budget, Totals, shortfalls
-
-_OF_A_BUDGET = text("kind IN ('account_opened', 'budget_changed')")  # in the words of the index of these few
 
 
 def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     """The largest budget that an account has had, which bounds what all its answers tell together.
 
-    One that was lowered after answers were seen bounds only what follows.
+    One that was lowered after answers were seen bounds only what follows. The journal is followed from its first entry,
+    as an entry that raised the budget could be left out.
 
     Raises:
+        Altered: the journal is not as the service wrote it.
         Conflict: more is counted than any budget allowed, since releases were priced again.
     """
-    query = select(Entry.body).where(Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), _OF_A_BUDGET)
-    said = (read_text(body).content for body in connection.execute(query).scalars())
+    met = chained(connection, account.id, BEFORE_FIRST, account.head)
+    bodies = [entry.body for entry in met if entry.kind in (AccountOpened.KIND, BudgetChanged.KIND)]
+    said = [read_text(body).content for body in bodies]
     stated = [content.budget for content in said if isinstance(content, AccountOpened | BudgetChanged)]
     caps = [account.budget, *stated]
     largest = replace(
