@@ -112,7 +112,7 @@ class Totals:
 
     @property
     def is_below_zero(self) -> bool:
-        """Whether more was taken away than was added, of any of the sums."""
+        """Tell whether more was taken away than was added, of any of the sums."""
         amounts = (self.epsilon.finite, self.rho.finite, self.delta, self.linear)
         counts = (self.epsilon.infinite, self.rho.infinite, *self.quanta, *self.infinite)
         return min(amounts) < 0 or min(counts) < 0
