@@ -83,7 +83,7 @@ def plan_of(model: Any, pointer: str) -> PlanValue:
 
 
 def plan_of_document(document: dict[str, Any], pointer: str) -> PlanValue:
-    """The same, of what ``document_of`` has made already.
+    """Return the value of a document that ``document_of`` has made.
 
     Raises:
         InvalidInput: it has no meaning, or takes too long to price.
@@ -113,7 +113,7 @@ def mechanism_of(model: Any, pointer: str) -> MechanismValue:
 
 
 def declared_partitions(mechanism: MechanismValue) -> int | None:
-    """How many partitions a mechanism may be drawn for; None where none are declared."""
+    """Return the number of partitions a mechanism may be drawn for; None where none are declared."""
     return None if mechanism.partitions is None else mechanism.partitions.most
 
 

@@ -89,8 +89,19 @@ def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
     Raises:
         Unavailable: the row of one is not as the service wrote it, or is an older one.
     """
+    for _ in sealed_rows(connection, account_ids):
+        pass
+
+
+def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yield the rows of accounts, each as the service wrote it.
+
+    Raises:
+        Unavailable: the row of one is not as the service wrote it, or is an older one.
+    """
     for row in _rows(connection, account_ids):
         require_seal(connection, row)
+        yield row
 
 
 def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:

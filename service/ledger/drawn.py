@@ -4,24 +4,27 @@ Of a draw whose noisy counts are no longer kept there is the outline.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, Select, case, func, select
+from sqlalchemy import Connection, Row, Select, case, func, literal, select
 
-from service.errors import AlreadyDrawn, Gone, NotFound
+from service.errors import AlreadyDrawn, Altered, Gone, NotFound
 from service.ledger import draw_rows, packing
 from service.ledger.branches import WHOLE
 from service.ledger.database import secret_of
 from service.ledger.idempotency import StoredAnswer
 from service.ledger.journal import Head, has_entry
+from service.ledger.known import Known, is_kept
 from service.ledger.layouts import Layout, digest_of, inflated, read_layout
 from service.ledger.once import Reload, Source
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.tables import Account, Draw, Entry, Release, Tabulation
+from service.ledger.partitions import Taken
+from service.ledger.tables import Account, Draw, Entry, KnownCost, Release, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.notation import read_plan
 from service.privacy.plan import mechanisms_of
@@ -108,16 +111,37 @@ def release_and_size(connection: Connection, account_id: int, draw_id: str) -> t
     return row.release_id, row.size
 
 
-def turns_after(connection: Connection, release_id: str, seq: int) -> Iterator[tuple[str, Turn, Layout | None]]:
-    """The mechanisms that were drawn of a release after a journal entry, each with its turn; a tabulation's layout.
+def taken_by(draw_id: str, layout_hash: str, taken: Taken) -> Known:
+    """Return how many partitions a tabulation took of each mechanism, as it is kept beside the tabulation's layout.
+
+    The layout says it too, but may be megabytes, and the plan, which says the mechanisms, as many.
+    """
+    numbers = [(mechanism.name or "", number) for mechanism, number in taken if number]
+    return Known(_TAKEN_BY + draw_id, layout_hash, json.dumps(numbers))
+
+
+def taken_after(connection: Connection, release_id: str, seq: int) -> Counter[tuple[str, int]]:
+    """Return for how many partitions each mechanism and repetition of a release was drawn after a journal entry.
+
+    No layout and no plan is read.
 
     Raises:
-        Altered: the row of one is not as the service wrote it.
+        Altered: the row of a draw, or the numbers of a tabulation, are not as the service wrote them.
     """
-    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > seq)
-    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+    secret, later = secret_of(connection), Counter[tuple[str, int]]()
+    query = _TAKEN.where(Draw.release_id == release_id, Draw.seq > seq).execution_options(yield_per=_AT_ONCE)
+    with connection.execute(query) as rows:
         for row in rows:
-            yield row.mechanism, Turn(row.partition, row.repetition), _checked(connection, row)
+            kept = row.subject is None or is_kept(secret, Known(row.subject, row.state, row.cost), row.known_seal)
+            sealed = draw_rows.is_sealed(secret, row, row.hash, row.state)  # the state is the layout's hash
+            if not (kept and sealed and 1 <= row.seq <= row.head_seq):
+                raise Altered("the draw", f"the row of draw {row.id!r}, or that of known_costs of this tabulation,")
+            if row.subject is not None:
+                for mechanism, number in json.loads(row.cost):
+                    later[mechanism, row.repetition] += number
+            elif row.partition != WHOLE:
+                later[row.mechanism, row.repetition] += 1
+    return later
 
 
 def list_draws(
@@ -185,6 +209,14 @@ def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
 
 
 _DRAWS = _joined(_OUTLINE.add_columns(Draw.noisy))
+_TAKEN_BY = "tabulation "
+_TAKEN = (
+    select(*draw_rows.FIXED, Draw.seal, Entry.hash, Account.head_seq)
+    .add_columns(KnownCost.subject, KnownCost.state, KnownCost.cost, KnownCost.seal.label("known_seal"))
+    .join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
+    .join(Account, Account.id == Draw.account_id)
+    .outerjoin(KnownCost, KnownCost.subject == literal(_TAKEN_BY) + Draw.id)
+)
 _OF_LAYOUT = func.coalesce(func.length(Tabulation.layout), 0)
 _SIZE_OF_OUTLINE = case((Tabulation.layout.is_(None), 0), else_=Draw.size + _OF_LAYOUT)
 _SIZE = case((Draw.noisy_removed_at.is_(None), Draw.size + _OF_LAYOUT), else_=_SIZE_OF_OUTLINE)

@@ -57,6 +57,7 @@ class Head:
 
 
 BEFORE_FIRST = Head(0, "00" * 32)
+_HASH = re.compile("[0-9a-f]{64}")
 _HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 
 
@@ -189,6 +190,11 @@ def entry_hash(previous: str, body: str) -> str:
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 
+def is_hashed(previous: str, body: str, stored: str) -> bool:
+    """Whether an entry's text, after this hash, has the stored hash, which vouches for it where that is sealed."""
+    return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
+
+
 def acted(actor: Actor | None) -> dict[str, object]:
     """What an entry says of its actor. Entries that are older than the key's id have the principal alone."""
     if actor is None or actor.key is None:
@@ -282,6 +288,8 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
         Altered: they are not as the service wrote them.
     """
     last = before
+    if _HASH.fullmatch(before.hash) is None:  # of a row that holds anything
+        raise _altered(account_id, before.seq, "its hash is none")
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
     query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
     try:

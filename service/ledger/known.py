@@ -1,6 +1,8 @@
 """Figures of large plans, kept as they were found: lists and balances would take seconds to find them anew.
 
 Nothing rests on them. Charges and verification price plans themselves, and what does not match its seal is not taken.
+But for one kind: how many partitions a tabulation took (``drawn.taken_by``), without which some requests are not
+answered again.
 """
 
 import hmac
@@ -37,21 +39,22 @@ def look(connection: Connection, secret: Secret, state: str, subjects: Collectio
     """The figures that are known of some subjects in this state."""
     query = select(KnownCost.subject, KnownCost.cost, KnownCost.seal)
     rows = connection.execute(query.where(KnownCost.subject.in_(subjects), KnownCost.state == state)).all()
-    return {
-        row.subject: row.cost
-        for row in rows
-        if hmac.compare_digest(row.seal, _seal(secret, Known(row.subject, state, row.cost)))
-    }
+    return {row.subject: row.cost for row in rows if is_kept(secret, Known(row.subject, state, row.cost), row.seal)}
+
+
+def is_kept(secret: Secret, known: Known, seal: str) -> bool:
+    """Whether the service kept figures with this seal."""
+    return hmac.compare_digest(seal, _seal(secret, known))
 
 
 def keep(database: Database, secret: Secret, found: Iterable[Known]) -> None:
     """Keep figures, in place of older ones of the same subjects."""
-    rows = [one._asdict() | {"seal": _seal(secret, one)} for one in sorted(found)]
+    database.write(lambda connection: write(connection, secret, found), landed=lambda _, __: False)
 
-    def work(connection: Connection) -> None:
-        connection.execute(_KEEP, rows)
 
-    database.write(work, landed=lambda _, __: False)
+def write(connection: Connection, secret: Secret, found: Iterable[Known]) -> None:
+    """Keep figures, with what else a transaction writes."""
+    connection.execute(_KEEP, [one._asdict() | {"seal": _seal(secret, one)} for one in sorted(found)])
 
 
 def _seal(secret: Secret, known: Known) -> str:

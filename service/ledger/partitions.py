@@ -4,13 +4,14 @@ All partitions of a mechanism are charged once. Nobody here can see whether they
 whether they are those that the plan declares, and whether it declares any.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, bindparam, case, func, insert, select, text, tuple_
 
 from service.errors import Altered, Conflict, InvalidInput, ServiceError
+from service.ledger import account_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.branches import ChoiceBound
 from service.ledger.database import secret_of
@@ -140,6 +141,7 @@ def _greatest(connection: Connection, release_id: str, mechanism: str, repetitio
 _Row = PartitionsDrawn
 _COLUMNS = ("release_id", "mechanism", "repetition", "most", "drawn")
 _PURPOSE = "partitions-drawn"
+_AT_ONCE = 1000
 # Statements are built once: building one costs more than running it.
 _ROW = (_Row.release_id, _Row.mechanism, _Row.repetition, _Row.most, _Row.drawn, _Row.seal)
 _KEY = (_Row.release_id, _Row.mechanism, _Row.repetition)
@@ -221,14 +223,16 @@ def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str
     return found
 
 
-def counters_of(connection: Connection, release_id: str) -> list[Row[*tuple[Any, ...]]]:
-    """All counters of a release, by mechanism.
+def counters_of(connection: Connection, release_id: str) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yield all counters of a release, by mechanism; few are held at a time.
 
     Raises:
         Altered: one was not written by the service.
     """
-    rows = connection.execute(select(*_ROW).where(_Row.release_id == release_id).order_by(*_KEY))
-    return [_sealed(connection, row) for row in rows]
+    query = select(*_ROW).where(_Row.release_id == release_id).order_by(*_KEY)
+    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+        for row in rows:
+            yield _sealed(connection, row)
 
 
 class Total(NamedTuple):
@@ -247,13 +251,19 @@ def own_total(connection: Connection, account_id: int) -> Total:
 
 
 def total(connection: Connection, account_id: int) -> Total:
-    """The counts of an account and of those under it."""
-    return Total(*connection.execute(_TOTAL, {"account": account_id}).one())
+    """The counts of an account and of those under it, each from its sealed row.
+
+    Raises:
+        Unavailable: the row of one of them is not as the service wrote it.
+    """
+    family = connection.execute(_FAMILY, {"account": account_id}).scalars().all()
+    drawn = undeclared = 0
+    for row in account_rows.sealed_rows(connection, family):
+        drawn, undeclared = drawn + row.partitions_drawn, undeclared + row.partitions_undeclared
+    return Total(drawn, undeclared)
 
 
-_TOTAL = text(
+_FAMILY = text(
     "WITH RECURSIVE family (id) AS (SELECT CAST(:account AS bigint) UNION"  # not ALL: a cycle would have no end
-    " SELECT a.id FROM accounts a JOIN family f ON a.parent_id = f.id)"
-    " SELECT CAST(sum(a.partitions_drawn) AS bigint), CAST(sum(a.partitions_undeclared) AS bigint)"
-    " FROM accounts a JOIN family f ON f.id = a.id"
+    " SELECT a.id FROM accounts a JOIN family f ON a.parent_id = f.id) SELECT id FROM family"
 )

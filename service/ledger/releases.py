@@ -12,7 +12,7 @@ from service.errors import NotFound
 from service.ledger import release_rows
 from service.ledger.description_rows import last_description, read_metadata
 from service.ledger.hold_rows import State, expires
-from service.ledger.journal import Head, entry_hash, hash_before
+from service.ledger.journal import Head, hash_before, is_hashed
 from service.ledger.metadata import Metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Entry, Hold, Release, ReleaseTag
@@ -126,7 +126,7 @@ def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) ->
     query = select(Entry.body).where(Entry.account_id == account_id, Entry.seq == release.head.seq)
     body = connection.execute(query).scalar_one_or_none()
     previous = hash_before(connection, account_id, release.head.seq)
-    if body is None or entry_hash(previous, body) != release.head.hash:
+    if body is None or not is_hashed(previous, body, release.head.hash):
         raise release_rows.altered(release.id)
     said: dict[str, Any] = json.loads(body)
     return said

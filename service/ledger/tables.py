@@ -331,7 +331,7 @@ class KnownCost(Base):
     """Figures of something large that were found once; what does not match its seal is found again."""
 
     __tablename__ = "known_costs"
-    subject: Mapped[str] = mapped_column(primary_key=True)  # a release, or a question about an account's balance
+    subject: Mapped[str] = mapped_column(primary_key=True)  # a release, a question about a balance, or a tabulation
     state: Mapped[str]  # what they depend on beside it: the versions that found them, the journal's head
     cost: Mapped[str]  # JSON
     seal: Mapped[str]  # by the installation's secret: whoever writes the database cannot make figures up

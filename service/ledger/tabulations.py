@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, insert
 
 from service.errors import ServiceError
-from service.ledger import accounts, branches, drawn, draws
+from service.ledger import accounts, branches, drawn, draws, known
 from service.ledger.database import Database
 from service.ledger.drawn import DrawRecord, Turn
 from service.ledger.holds import held_for_draw
@@ -63,6 +63,7 @@ def tabulate(
         branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
         record = draws.store(connection, account, release_id, sealed, request.actor, at, layout, sealed_layout.digest)
         write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
+        known.write(connection, request.secret, [drawn.taken_by(record.id, sealed_layout.digest, taken)])
         return replace(record, layout=layout)
 
     reload = drawn.reload_of(level.step_2)

@@ -49,6 +49,9 @@ def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
     or, where an order ``near`` is known and the objective has one minimum, uphill on either side of it.
     The bracket is divided by four, then, where the vertex of the parabola through the best points is lower than its
     own neighbours, by 64 about that: on a smooth curve a few dozen orders do, at a kink it only takes longer.
+    Doubles round either way here, and may: every order above 1 gives a valid bound, which callers evaluate at the
+    returned order with directed rounding. An eighth of the values has the same vertex, to the last bit unless it is
+    below the normal doubles, and neither sum nor difference of it overflows.
     """
 
     def at(t: Doubles) -> tuple[int, Doubles]:
@@ -63,7 +66,7 @@ def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
         place, values = at(best + step * _AROUND)
         best += step * (place - 4)
         if 0 < place < 8 and np.all(np.isfinite(values[place - 1 : place + 2])):
-            left, middle, right = values[place - 1 : place + 2]
+            left, middle, right = values[place - 1 : place + 2] / 8
             bend = left - 2 * middle + right
             vertex, finer = best + (step * (left - right) / (2 * bend) if bend > 0 else 0), step / 64
             if at(vertex + finer * _AROUND[3:6])[0] == 1:

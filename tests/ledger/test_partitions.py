@@ -4,6 +4,7 @@ import io
 import json
 import math
 import random
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 
-from service.errors import Conflict
-from service.ledger import accounts, draws, partitions, registry
+from service.errors import Conflict, Unavailable
+from service.ledger import accounts, as_it_was, drawn, draws, partitions, registry
 from service.ledger.branches import ChoiceBound, bounds_above, way_to
 from service.ledger.database import Database
 from service.ledger.drawn import Turn
@@ -91,6 +92,73 @@ def test_counts_of_the_accounts_under_one_are_added(database: Database) -> None:
     with database.read() as connection:
         assert partitions.total(connection, account_of(database, "agency").id) == (3, 2)
         assert partitions.total(connection, account_of(database, "two").id) == (1, 1)
+
+
+def test_counts_of_an_account_below_that_somebody_changed_are_not_added(database: Database) -> None:
+    _opened(database, "agency")
+    open_account(database, "one", parent="agency", definition="pure", epsilon="1000")
+    (of,) = register(database, "one", _COUNTY)
+    draw(database, "one", of, _COUNTY, partition="01")
+    _run(database, "UPDATE accounts SET head_seq = head_seq + 1, partitions_drawn = 0 WHERE name = 'one'")
+    agency = account_of(database, "agency")
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+        partitions.total(connection, agency.id)
+    assert "'one'" in str(refused.value.for_operator)
+
+
+def _tabulated(database: Database) -> tuple[str, list[int]]:
+    """A release of which three tabulations are drawn; the number of the last entry before each, and at the end."""
+    _opened(database)
+    (level,) = register(database, "people", LEVEL)
+    heads = [account_of(database).head.seq]
+    for groups, details in ((["x", "y"], "01"), (["z"], "0"), (["u", "v"], "23")):
+        tabulate(database, "people", level, groups, details)
+        heads.append(account_of(database).head.seq)
+    return level, heads
+
+
+def _drawn_at(database: Database, release: str, seq: int) -> dict[str, int]:
+    account = account_of(database)
+    with database.read() as connection:
+        return {one.mechanism: one.drawn for one in as_it_was.past_of(connection, account.id, release, seq).drawn}
+
+
+def test_what_was_drawn_before_is_told_without_layouts_and_plans(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level, heads = _tabulated(database)
+    for module, name in ((drawn, "inflated"), (drawn, "read_layout"), (drawn, "read_plan"), (zlib, "decompressobj")):
+        monkeypatch.setattr(module, name, None)  # whoever calls it fails
+    assert [_drawn_at(database, level, seq) for seq in heads] == [
+        {},
+        {"x/1": 1, "x/2": 1, "x/t": 1},
+        {"x/1": 1, "x/2": 1, "x/t": 2},
+        {"x/1": 3, "x/2": 3, "x/t": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE known_costs SET cost = replace(cost, '1', '9')",
+        "UPDATE known_costs SET state = 'another'",
+        "DELETE FROM known_costs",
+        "UPDATE known_costs SET subject = 'tabulation ' || (SELECT id FROM draws WHERE seq = 2)",
+    ],
+)
+def test_numbers_of_tabulations_that_somebody_changed_are_not_counted(database: Database, statement: str) -> None:
+    _opened(database)
+    (plain, level) = register(database, "people", _COUNTY, LEVEL)
+    tabulate(database, "people", level, ["x", "y"], "01")
+    draw(database, "people", plain, _COUNTY, partition="01")
+    before = account_of(database).head.seq - 2
+    assert (_drawn_at(database, plain, before), _drawn_at(database, level, before)) == ({}, {})
+    _run(database, statement.replace("seq = 2", f"seq = {before + 2}"))
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        _drawn_at(database, level, before)
+    if "draws" in statement:
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            _drawn_at(database, plain, before)
 
 
 def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Database) -> None:
@@ -250,10 +318,10 @@ def _of_definition(plan: Plan, bound: ChoiceBound, of: Mechanism) -> dict[str | 
 
 def _runs(counters: Mapping[tuple[str, int], int], bound: ChoiceBound) -> dict[int, int]:
     runs: dict[int, int] = {}
-    for (name, repetition), drawn in counters.items():
+    for (name, repetition), number in counters.items():
         branch, repetitions = bound.find(name) or (0, range(0))
         if repetition in repetitions:
-            runs[branch] = max(runs.get(branch, 0), drawn)
+            runs[branch] = max(runs.get(branch, 0), number)
     return runs
 
 

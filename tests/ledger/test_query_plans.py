@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, event
 
 from service.ledger import (
     accounts,
+    as_it_was,
     clock,
     course,
     drawn,
@@ -22,6 +23,7 @@ from service.ledger import (
     journal,
     opening,
     partitions,
+    registry,
     releases,
     spending,
 )
@@ -124,6 +126,8 @@ def _read(database: Database, release: str) -> None:
         spending.counts(connection, account)
         partitions.total(connection, account.id)
         partitions.drawn_for(connection, [release, "another"])
+        as_it_was.past_of(connection, account.id, release, 2)
+        registry.largest_budget(connection, account)
         accounts.list_accounts(connection, "", 10, None)
         accounts.list_accounts(connection, "", 10, frozenset({"people"}))
         accounts.list_accounts(connection, "", 10, None, "people")

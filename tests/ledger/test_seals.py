@@ -54,6 +54,10 @@ from tests.ledger.ledgers import Clock, describe, exported
 
 _PLAN = {"type": "geometric", "epsilon": "0.4", "name": "a"}
 _MORE = {"definition": "pure", "epsilon": "5"}
+_NO_TRIGGERS = {
+    "sqlite": "DROP TRIGGER journal_no_update",
+    "postgresql": "SET LOCAL session_replication_role = replica",
+}
 _UNSEALED = "its row, or the last entry of its journal, was not written by the service"
 
 
@@ -332,9 +336,8 @@ def test_nobody_approves_what_they_proposed_under_another_name(database: Databas
     """Whoever owns the database writes another proposer into the entry, for as long as one request takes."""
     open_account(database, approval_above="0.1", **_MORE)
     (proposed,) = reserve(database, _PLAN)
-    drop = {"sqlite": "DROP TRIGGER journal_no_update", "postgresql": "SET LOCAL session_replication_role = replica"}
     other = 'UPDATE journal SET body = replace(body, \'"actor":"ann"\', \'"actor":"bob"\') WHERE seq = 2'
-    _write(database, drop[database.kind], other)
+    _write(database, _NO_TRIGGERS[database.kind], other)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         approve(database, proposed, request=ANN)
 
@@ -347,6 +350,34 @@ def test_a_price_that_nobody_charged_is_not_signed(database: Database) -> None:
     _write(database, "UPDATE releases SET price = :price", price=json.dumps(price | {"epsilon": "0"}))
     with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
         receipt_of(connection, account_of(database), charged.id, clock.now())
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        'SET body = replace(body, \'"actor":"ann"\', \'"actor":"bob"\') WHERE seq = 2',
+        f"SET hash = '{'0' * 64}' WHERE seq = 1",
+        "SET hash = 'no hash' WHERE seq = 1",
+    ],
+)
+def test_a_text_that_nobody_hashed_is_not_signed(database: Database, forge: str) -> None:
+    open_account(database, **_MORE)
+    (charged,) = charge(database, _PLAN)
+    _write(database, _NO_TRIGGERS[database.kind], f"UPDATE journal {forge}")
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+        receipt_of(connection, account_of(database), charged.id, clock.now())
+    assert charged.id in str(refused.value.for_operator)
+
+
+def test_a_budget_that_nobody_hashed_is_not_stated(database: Database) -> None:
+    """A registry entry would bound what was published by a budget that the account never had."""
+    open_account(database, **_MORE)
+    forged = 'UPDATE journal SET body = replace(body, \'"epsilon":"5"\', \'"epsilon":"7"\') WHERE seq = 1'
+    with database.read() as connection:
+        assert largest_budget(connection, account_of(database)) == account_of(database).budget
+    _write(database, _NO_TRIGGERS[database.kind], forged)
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
+        largest_budget(connection, account_of(database))
 
 
 def test_a_release_is_read_and_settled_as_it_was_stated(database: Database) -> None:

@@ -293,6 +293,22 @@ def test_the_largest_rho_is_the_most_over_all_orders(epsilon: str, delta: str) -
     assert exactly(truth) * (1 - Fraction(1, 10**9)) <= found <= exactly(truth) * (1 + Fraction(1, 10**40))
 
 
+@pytest.mark.parametrize(("rho", "epsilon"), [("1", "2e154"), ("1e6", "2.5e157"), ("1e-6", "2.2e151")])
+def test_exponents_near_the_largest_double_find_their_order(rho: str, epsilon: str) -> None:
+    """The exponent (alpha-1)(rho alpha - epsilon) is some -1e308 where it is least, at (epsilon + rho)/(2 rho)."""
+    slope, target = Fraction(rho), Fraction(epsilon)
+
+    def exponent(alpha: Fraction) -> Fraction:
+        return (alpha - 1) * (slope * alpha - target)
+
+    found = rdp_to_delta(lambda alpha: Loss(slope * alpha), lambda alphas: float(slope) * alphas, target)
+    assert found.alpha is not None
+    assert found.loss.nats is not None
+    least = exponent((target + slope) / (2 * slope))
+    assert least <= exponent(found.alpha) <= least * (1 - Fraction(1, 10**12))  # both are negative
+    assert 0 < found.loss.nats < Fraction(1, 2**1000)
+
+
 @pytest.mark.parametrize("pure", ["1e-12", "0.3", "7", "1e4"])
 def test_pure_loss_gives_the_delta_of_the_response_that_dominates(pure: str) -> None:
     """P(true answer) - e^epsilon P(it under the other truth), by definition, and so never below a real mechanism's."""
