@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from service.__main__ import main
-from service.ledger import account_rows
+from service.ledger import account_rows, charges
 from service.ledger.database import open_database
 from service.ledger.high_water import HighWaterFile
 from service.ledger.journal import Head
@@ -22,7 +22,7 @@ from service.ledger.migrate import migrate
 from service.ledger.secret import load_secret
 from tests.api.calls import concentrated, json_of, open_account, pure, release
 from tests.ledger import charging
-from tests.ledger.charging import bind_as_before, migrate_unsealed, unseal
+from tests.ledger.charging import bind_as_before, charge, half_price, migrate_unsealed, unseal
 from tests.processes import environment, run, service
 
 
@@ -272,25 +272,27 @@ def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Pat
     assert "acknowledge --reason" in said(marked, "keys", "list", code=1)
 
 
-def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command) -> None:
+def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(home, "recompute") == "0 releases priced otherwise; nothing was changed\n"
-    smaller = """'"rho":"1/10"', '"rho":"1/11"'"""
-    older = _tampered(
-        home,
-        tmp_path / "older",
-        f"UPDATE journal SET body = replace(body, {smaller}) WHERE seq = 2",
-        f"UPDATE releases SET price = replace(price, {smaller})",
-        """UPDATE accounts SET budget = '{"definition": "zcdp", "rho": "0.1"}', seal = NULL""",
-    )
-    secret = load_secret(older / "service.secret", make=False)
+    charged = tmp_path / "charged"
+    shutil.copytree(home, charged)
+    secret = load_secret(charged / "service.secret", make=False)
+    with contextlib.closing(open_database(f"sqlite:///{charged / 'data' / 'ledger.db'}")) as database:
+        database.secret = secret
+        with monkeypatch.context() as older_accountant:  # who asked for half of what is right
+            older_accountant.setattr(charges, "price", half_price)
+            older_accountant.setattr(charges, "ACCOUNTANT", "0")
+            charge(database, {"type": "discrete_gaussian", "rho": "1/50", "name": "m"})
+    lower = """UPDATE accounts SET budget = '{"definition": "zcdp", "rho": "0.1"}', seal = NULL"""
+    older = _tampered(charged, tmp_path / "older", lower)
     with contextlib.closing(open_database(f"sqlite:///{older / 'data' / 'ledger.db'}")) as database:
         database.write(lambda connection: account_rows.seal_old(connection, secret, 0, 9), landed=lambda *_: False)
     answer = said(older, "recompute", code=3)
-    assert "rho 1/11 -> 1/10" in answer
+    assert "rho 1/100 -> 1/50" in answer
     assert "people: over its budget: " in answer
     assert answer.endswith("1 release priced otherwise; nothing was changed\n")
     assert said(older, "recompute", "--apply", code=3).endswith("1 release priced again\n")
-    assert _marked(older)["people"].seq == 5, "the entry of the new price"
+    assert _marked(older)["people"].seq == 6, "the entry of the new price"
     assert said(older, "recompute", code=3).endswith("0 releases priced otherwise; nothing was changed\n")
 
 

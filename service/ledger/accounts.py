@@ -17,7 +17,7 @@ from service.ledger.chain import ProposedChange
 from service.ledger.database import Database, leave_holds, secret_of
 from service.ledger.description_rows import last_description, read_metadata
 from service.ledger.entries import ChangeProposed
-from service.ledger.journal import AccountHead, Head, entry_hash, hash_before, require_chain, up_to
+from service.ledger.journal import AccountHead, Head, entry_hash, hash_before, up_to
 from service.ledger.metadata import Metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.spending_rows import NOTHING, Change
@@ -380,19 +380,6 @@ def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> Propose
     if not linked or entry.seq != found.seq or (found.seq == account.head_seq and found.hash != account.head_hash):
         raise Altered("an account's proposed change", f"entry {found.seq} of account {account.name!r}")
     return entry.content.waiting(entry)
-
-
-def vouched_proposal(connection: Connection, account: AccountRecord) -> ProposedChange | None:
-    """Return the change of an account that waits, after its entry was held against the sealed head.
-
-    Raises:
-        Altered: it is not as the service wrote it.
-    """
-    proposed = account.proposed
-    if proposed is not None:
-        before = Head(proposed.seq - 1, hash_before(connection, account.id, proposed.seq))
-        require_chain(connection, account.id, before, account.head)
-    return proposed
 
 
 def _record(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> AccountRecord:

@@ -3,13 +3,23 @@
 It asks no database, so that a journal that somebody else keeps is checked by the same code.
 """
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
 from service.errors import ServiceError
 from service.ledger import entries, texts
 from service.ledger.chain import Chain, ProposedChange
-from service.ledger.entries import Approved, Decided, PriceChanged, Registration, Stated, read_around
+from service.ledger.entries import (
+    Approved,
+    Decided,
+    Expired,
+    PriceChanged,
+    Registration,
+    Stated,
+    Voided,
+    read_around,
+)
 from service.ledger.journal import MISFILED, Actor, Broken, Head, JournalEntry, check_link, read_body, read_entry
 from service.ledger.key_lives import KeyLives
 from service.ledger.texts import Amount, Subject
@@ -47,10 +57,15 @@ class Audit:
 
     Args:
         lives: of the keys that entries name; None where nobody knows the installation's journal.
+        repriced: the releases that the chain prices again, as somebody looked them up; None where that is not known.
+            Only of these the charged prices are kept: whichever is missing here fails where it is priced again.
     """
 
-    def __init__(self, account: str, lives: KeyLives | None = None) -> None:
-        self.chain, self._lives = Chain(account), lives
+    def __init__(
+        self, account: str, lives: KeyLives | None = None, repriced: Collection[str | None] | None = None
+    ) -> None:
+        self.chain, self._lives, self._repriced = Chain(account), lives, repriced
+        self._charged: dict[str, Amount] = {}  # what this chain charges for releases that are priced again
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
     def take(self, entry: JournalEntry) -> Stated:
@@ -85,9 +100,21 @@ class Audit:
         if self._lives is not None:
             own = content.own if isinstance(content, Registration) else held is None or held.own
             self._refuse(self._lives.fault(entry, chain.name if own else None))
-        if isinstance(content, Registration):
-            self._check_price(content.accountant, content.subject, content.price)
+        match content:
+            case Registration():
+                self._check_price(content.accountant, content.subject, content.price)
+                self._charge(entry.release_id, content.price)
+            case Voided() | Expired():
+                self._charged.pop(entry.release_id, None)
+            case PriceChanged():
+                if self._charged.get(entry.release_id) != content.was:
+                    raise Broken("the release had another price")
+                self._charge(entry.release_id, content.price)
         return entry
+
+    def _charge(self, release: str, amount: Amount) -> None:
+        if self._repriced is None or release in self._repriced:
+            self._charged[release] = amount
 
     def take_committed(
         self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject, *, own: bool
@@ -103,6 +130,7 @@ class Audit:
         self.chain.commit(amount, subject, own=own)
         self.chain.head = Head(entry.seq, entry.hash)
         self._check_price(accountant, subject, amount)
+        self._charge(release, amount)
 
     def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
         """Hold an entry that registers a release at once against the life of the key that it names.
@@ -125,12 +153,15 @@ class Audit:
         """Whether all that was taken adds up.
 
         Raises:
-            Broken: some of it is no price, or no plan.
+            Broken: some of it is no price, or no plan, or more was taken away than was charged.
         """
         try:
-            _ = self.chain.totals, self.chain.spent, self.chain.reserved, self.chain.next_expiry
+            _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
+            if not self.chain.totals.is_below_zero:
+                return
         except UNREADABLE:
-            raise Broken("the entries do not add up") from None
+            pass
+        raise Broken("the entries do not add up")
 
     def _check_price(self, accountant: str, subject: Subject, amount: Amount) -> None:
         """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""

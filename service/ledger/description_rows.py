@@ -7,7 +7,7 @@ from sqlalchemy.orm import aliased
 
 from service.errors import Altered
 from service.ledger.entries import Described, read_text
-from service.ledger.journal import AccountHead, Head, entry_hash, require_chain, up_to
+from service.ledger.journal import AccountHead, Head, entry_hash, last_chained, up_to
 from service.ledger.metadata import Metadata
 from service.ledger.tables import Account, Description, Entry
 
@@ -57,15 +57,31 @@ def read_metadata(text: str | None, of: str) -> Metadata:
     raise Altered("what is said of it", f"the last entry that describes {of}")
 
 
-def require_vouched(connection: Connection, account: AccountHead, release_id: str | None) -> Metadata:
-    """Return what the last description says, after its entry was held against the account's sealed head.
+def before_description(connection: Connection, account: AccountHead, release_id: str | None) -> Head | None:
+    """Return the head that the last description follows, as its row finds it; None where there is none.
+
+    The journal from there up to the account's head must be followed before the description is believed.
 
     Raises:
-        Altered: it is not as the service wrote it.
+        Altered: its text is not that of its hash.
     """
-    text = connection.execute(select(last_description(account.id, release_id))).scalar_one()
-    said = read_metadata(text, f"account {account.name!r}")
-    if text is not None:
-        seq = read_text(text[2 * _DIGITS :]).seq
-        require_chain(connection, account.id, Head(seq - 1, text[:_DIGITS]), account.head)
-    return said
+    text: str | None = connection.execute(select(last_description(account.id, release_id))).scalar_one()
+    if text is None:
+        return None
+    read_metadata(text, f"account {account.name!r}")
+    return Head(read_text(text[2 * _DIGITS :]).seq - 1, text[:_DIGITS])
+
+
+def metadata_since(
+    connection: Connection, account: AccountHead, release_id: str | None, since: Head, said: Metadata
+) -> Metadata:
+    """Return what is said of an account, or of a release of it, where ``said`` was at an earlier head.
+
+    Nothing is believed but the texts that the chain meets from there to the account's sealed head.
+
+    Raises:
+        Altered: the journal between the two is not as the service wrote it.
+    """
+    last = last_chained(connection, account.id, since, account.head, (Described.KIND,), release_id)
+    content = None if last is None else read_text(last.body).content
+    return content.metadata if isinstance(content, Described) else said

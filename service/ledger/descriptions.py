@@ -13,14 +13,14 @@ from service.errors import InvalidInput
 from service.ledger import accounts
 from service.ledger.accounts import AccountRecord
 from service.ledger.database import Database
-from service.ledger.description_rows import require_vouched
+from service.ledger.description_rows import before_description, metadata_since
 from service.ledger.entries import Described, Filing
 from service.ledger.holds import Settled
 from service.ledger.idempotency import Request
-from service.ledger.journal import Actor, has_entry
+from service.ledger.journal import BEFORE_FIRST, Actor, Head, has_entry
 from service.ledger.metadata import LARGEST, Metadata, merged, write_metadata
 from service.ledger.once import Answer, once
-from service.ledger.releases import metadata_of, read_release, state_at
+from service.ledger.releases import read_release, state_at
 from service.ledger.settling import without_due
 from service.ledger.tables import Description
 
@@ -37,15 +37,13 @@ def describe_account(
         InvalidInput: all of it would be too long.
     """
     line = accounts.line_of(database, name)
-    vouched = _vouched(database, name, None)
+    seen, vouched = _vouched(database, name, None, BEFORE_FIRST)
 
     def work(connection: Connection, at: str) -> AccountRecord:
         locked = accounts.lock_account(connection, line)
-        old = accounts.read_account(connection, name).metadata
-        if old != vouched:
-            require_vouched(connection, locked.chain, None)
-        _write(connection, locked, None, old, patch, request.actor, at)
-        return accounts.read_account(connection, name)
+        old = metadata_since(connection, locked.chain, None, seen, vouched)
+        new = _write(connection, locked, None, old, patch, request.actor, at)
+        return replace(accounts.read_account(connection, name), metadata=new)
 
     def landed(connection: Connection, account: AccountRecord) -> bool:
         return has_entry(connection, account.id, account.head)
@@ -65,17 +63,15 @@ def describe_release(
     line = accounts.line_of(database, name)
     with database.read() as connection:  # its plan may be long, and is not read under the lock
         found = read_release(connection, line.account_id, release_id)
-    vouched = _vouched(database, name, release_id)
+    seen, vouched = _vouched(database, name, release_id, found.head)
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_account(connection, line)
-        old = metadata_of(connection, locked.id, release_id)
-        if old != vouched:
-            require_vouched(connection, locked.chain, release_id)
-        _write(connection, locked, release_id, old, patch, request.actor, at)
+        old = metadata_since(connection, locked.chain, release_id, seen, vouched)
+        new = _write(connection, locked, release_id, old, patch, request.actor, at)
         account = without_due(connection, accounts.read_account(connection, name), at)
-        state, said = state_at(connection, locked.id, found, at), metadata_of(connection, locked.id, release_id)
-        return Settled(replace(found, state=state, metadata=said), account)
+        state = state_at(connection, locked.id, found, at)
+        return Settled(replace(found, state=state, metadata=new), account)
 
     def landed(connection: Connection, settled: Settled) -> bool:
         return has_entry(connection, settled.account.id, settled.account.head)
@@ -83,11 +79,15 @@ def describe_release(
     return once(database, request, work, status=200, render=render, landed=landed)
 
 
-def _vouched(database: Database, name: str, release_id: str | None) -> Metadata:
-    """What is said of an account, or of a release of it, as its journal vouches for; not followed under a lock."""
+def _vouched(database: Database, name: str, release_id: str | None, first: Head) -> tuple[Head, Metadata]:
+    """Return an account's head, and what its journal said up to it; the journal may be long to follow under a lock.
+
+    Where no row finds a description, the journal is followed from ``first`` on, before which there can be none.
+    """
     with database.read() as connection:
         account = accounts.read_account(connection, name)
-        return require_vouched(connection, account.chain, release_id)
+        since = before_description(connection, account.chain, release_id) or first
+        return account.head, metadata_since(connection, account.chain, release_id, since, {})
 
 
 def _write(
@@ -98,10 +98,10 @@ def _write(
     patch: Patch,
     actor: Actor,
     at: str,
-) -> None:
+) -> Metadata:
     new = merged(old, patch)
     if new == old:
-        return  # said twice, as a retry does
+        return new  # said twice, as a retry does
     if len(write_metadata(new)) > LARGEST:
         raise InvalidInput.at("/metadata", f"expected at most {LARGEST} characters in all, as JSON")
     described = Described(new)
@@ -109,3 +109,4 @@ def _write(
     rows = described.rows(Filing(account.id, head.seq, release_id, at)).added[Description]
     connection.execute(insert(Description), rows)
     accounts.save(connection, [replace(account, head=head)])
+    return new

@@ -15,7 +15,9 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, bindparam, select
@@ -27,7 +29,7 @@ from service.ledger.audit import UNREADABLE, Audit
 from service.ledger.bounds import DeclaredNumbers
 from service.ledger.database import Database
 from service.ledger.draws import find_mechanism
-from service.ledger.entries import AccountOpened, Drawn, Registration, Stated
+from service.ledger.entries import AccountOpened, Drawn, Registration, Stated, read_around
 from service.ledger.journal import Broken, Head
 from service.ledger.layouts import Layout, checked_layout
 from service.ledger.partitions import Taken
@@ -245,7 +247,24 @@ class Reader:
         self.public_key = document["public_key"]
         if document.get("version") != VERSION:
             raise BadExport(1, f"expected version {VERSION}")
-        self._accounts = {name: _Expected(head, Audit(name)) for name, head in heads.items()}
+        repriced = self._find_repriced()
+        self._accounts = {name: _Expected(head, Audit(name, None, repriced)) for name, head in heads.items()}
+
+    def _find_repriced(self) -> frozenset[str | None] | None:
+        """Look ahead for the releases that are priced again; None where the file can be read only once.
+
+        It tells which prices to keep, and nothing else: an entry that is not found here is refused where it comes.
+        """
+        if not self._file.seekable():
+            return None
+        found, here = set[str | None](), self._file.tell()
+        for line in iter(partial(self._file.readline, _LONGEST), b""):
+            if b"repriced" in line:
+                with suppress(*UNREADABLE):
+                    around = read_around(json.loads(json.loads(line)["entry"]))
+                    found.add(around.release)
+        self._file.seek(here)
+        return frozenset(found)
 
     def _entry(self, document: dict[str, Any]) -> Entered:
         body, digest = document.get("entry"), document.get("hash")

@@ -31,6 +31,9 @@ def followed(
 ) -> Iterator[JournalEntry]:
     """Yield each entry of an account's journal up to ``until``, after a chain followed it; with ``kinds``, of these.
 
+    The connection is in a read transaction: it sees one moment of the database, so that what is read here is what the
+    hashes were held against.
+
     Raises:
         Altered: the journal, up to its head, is not as the service wrote it.
     """

@@ -1,13 +1,12 @@
 """What people do with held releases: commit, approve and void them."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
-from service.ledger import accounts, clock, hold_rows, journal, release_rows
+from service.ledger import accounts, clock, hold_rows, release_rows
 from service.ledger.accounts import AccountRecord, HoldsDue, Line
 from service.ledger.database import Database
 from service.ledger.entries import Approved, HoldCommitted, Settlement, Voided, read_around
@@ -16,9 +15,9 @@ from service.ledger.idempotency import Request
 from service.ledger.journal import Actor, has_entry
 from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
-from service.ledger.releases import HELD, ReleaseRecord, read_release, state_of
+from service.ledger.releases import HELD, ReleaseRecord, entry_of, read_release, state_of
 from service.ledger.settling import Held, held_of, settle
-from service.ledger.tables import Entry, Hold
+from service.ledger.tables import Hold
 from service.ledger.two_persons import require_other_person
 
 
@@ -187,17 +186,12 @@ def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -
 
 
 def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, Actor]:
-    """The kind of the entry that charged a release, and who was its actor; the release's seal holds the entry's hash.
+    """The kind of the entry that charged a release, and who was its actor.
 
     Raises:
         Unavailable: the entry is not as the service wrote it.
     """
-    seq, previous = release.head.seq, journal.hash_before(connection, line.account_id, release.head.seq)
-    query = select(Entry.body).where(Entry.account_id == line.account_id, Entry.seq == seq)
-    body = connection.execute(query).scalar_one()
-    if journal.entry_hash(previous, body) != release.head.hash:
-        raise release_rows.altered(release.id)
-    around = read_around(json.loads(body))
+    around = read_around(entry_of(connection, line.account_id, release))
     return around.kind, around.by
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -277,27 +277,72 @@ def entries(
     return page_of(rows, lambda row: JournalEntry(*row))
 
 
-def require_chain(connection: Connection, account_id: int, before: Head, head: Head) -> None:
-    """Make sure that the entries after one head up to another are as the service wrote them.
+def chained(connection: Connection, account_id: int, before: Head, head: Head) -> Iterator[JournalEntry]:
+    """Yield the entries after one head up to another, each as the chain meets it.
 
     A hash that stands beside a text in the database vouches for nothing by itself: that of the account's head does,
-    which is sealed, for all entries that it follows from.
+    which is sealed, for all entries that it follows from. So an entry may be believed only after the last one was
+    taken, and only in the text that was yielded: another statement of a write transaction can read another text.
 
     Raises:
-        Altered: they are not.
+        Altered: they are not as the service wrote them.
     """
     last = before
+    if _HASH.fullmatch(before.hash) is None:  # of a row that holds anything
+        raise _altered(account_id, before.seq, "its hash is none")
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
     query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
     try:
         while rows := connection.execute(query.where(Entry.seq > last.seq)).all():
             for entry in map(JournalEntry._make, rows):
                 check_link(last, entry)
+                _check_filing(entry)
                 last = Head(entry.seq, entry.hash)
+                yield entry
     except Broken as broken:
         raise _altered(account_id, last.seq + 1, broken) from None
     if last != head:
         raise _altered(account_id, head.seq, "it is not the sealed one")
+
+
+def require_chain(connection: Connection, account_id: int, before: Head, head: Head) -> None:
+    """Make sure that the entries after one head up to another are as the service wrote them.
+
+    It vouches for what other statements of the same transaction read only where that is a read transaction, which
+    sees one moment of the database.
+
+    Raises:
+        Altered: they are not.
+    """
+    for _ in chained(connection, account_id, before, head):
+        pass
+
+
+def last_chained(
+    connection: Connection, account_id: int, before: Head, head: Head, kinds: Collection[str], release_id: str | None
+) -> JournalEntry | None:
+    """Return the last entry of some kinds about a release, or about none, that the chain meets between two heads.
+
+    Raises:
+        Altered: the entries between them are not as the service wrote them.
+    """
+    last = None
+    for entry in chained(connection, account_id, before, head):
+        if entry.kind in kinds and entry.release_id == release_id:
+            last = entry
+    return last
+
+
+def _check_filing(entry: JournalEntry) -> None:
+    """Hold the columns that find an entry against its text, in which no quoted name follows these members.
+
+    Raises:
+        Broken: it is filed under another kind, release or number.
+    """
+    kind, release = canonical(entry.kind), canonical(entry.release_id)
+    filed = f',"kind":{kind},"release":{release},"seq":{entry.seq},'
+    if not entry.body.startswith(filed, entry.body.rfind(',"kind":"')):
+        raise Broken(MISFILED)
 
 
 def _altered(account_id: int, seq: int, reason: object) -> Altered:

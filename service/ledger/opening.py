@@ -17,12 +17,14 @@ from service.ledger.entries import (
     AccountOpened,
     AccountReopened,
     BudgetChanged,
+    ChangeProposed,
     Decided,
     MetadataChanged,
     OfAccount,
+    read_text,
 )
 from service.ledger.idempotency import Request
-from service.ledger.journal import BEFORE_FIRST, has_entry
+from service.ledger.journal import BEFORE_FIRST, Head, has_entry, hash_before, last_chained
 from service.ledger.key_events import require_valid
 from service.ledger.once import Answer, once
 from service.ledger.tables import Account
@@ -138,12 +140,14 @@ def change_account(
     line = accounts.line_of(database, name)
     stated: dict[str, Any] = {}  # what is proposed, where it is
     with database.read() as connection:  # the journal since then may be long, and is not followed under the lock
-        vouched = accounts.vouched_proposal(connection, accounts.read_account(connection, name))
+        seen = accounts.read_account(connection, name)
+        vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
 
     def work(connection: Connection, at: str) -> AccountRecord:
         account = accounts.lock_account(connection, line)
         require_valid(connection, request.secret, request.actor, at)
         stated.clear()
+        waits: ProposedChange | None = None
         if isinstance(change, Budget):
             accounts.refuse_few_due(connection, [account], at)
             try:
@@ -167,17 +171,19 @@ def change_account(
             after = replace(account, state=change)
         if isinstance(entry, Decided) and _frees(account, change) and _asks_approval(connection, name):
             stated.update(entry.proposed().change())
-            proposed = _waiting(connection, name, vouched)
+            proposed = _waiting(connection, account, seen.head, vouched)
             if proposed is None or proposed.change != stated:
                 entry, after = entry.proposed(), account
-            elif proposed.by.name == request.principal:
-                return accounts.read_account(connection, name)  # said twice: it waits still
+                waits = ProposedChange(account.head.seq + 1, dict(stated), request.actor, at)
+            elif proposed.by.name == request.principal:  # said twice: it waits still
+                return replace(accounts.read_account(connection, name), proposed=proposed)
             else:
                 require_other_person(connection, request, proposed.by, "the change")
                 entry = replace(entry, proposal=proposed.seq)
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         accounts.save(connection, [replace(after, head=head)])
-        return accounts.read_account(connection, name)
+        answered = accounts.read_account(connection, name)
+        return replace(answered, proposed=waits) if stated else answered
 
     def status(account: AccountRecord) -> int:
         return 202 if account.proposed is not None and account.proposed.change == stated else 200
@@ -185,10 +191,31 @@ def change_account(
     return once(database, request, work, status=status, render=render, landed=_landed)
 
 
-def _waiting(connection: Connection, name: str, vouched: ProposedChange | None) -> ProposedChange | None:
-    """Return the change that waits; where it is not the one that was held against the journal, it is now."""
-    account = accounts.read_account(connection, name)
-    return vouched if account.proposed == vouched else accounts.vouched_proposal(connection, account)
+def _before_proposal(connection: Connection, account: AccountRecord) -> Head:
+    """Return the head from which an account's journal has to be followed to meet the change that waits, if one does."""
+    if account.proposed is None:
+        return account.head
+    return Head(account.proposed.seq - 1, hash_before(connection, account.id, account.proposed.seq))
+
+
+def _waiting(
+    connection: Connection, account: AccountRecord, since: Head, proposed: ProposedChange | None
+) -> ProposedChange | None:
+    """Return the change of an account that waits, where ``proposed`` did at an earlier head.
+
+    Nothing is believed but the texts that the chain meets from there to the account's sealed head.
+
+    Raises:
+        Altered: the journal between the two is not as the service wrote it.
+    """
+    last = last_chained(connection, account.id, since, account.head, _OF_CHANGES, None)
+    if last is None:
+        return proposed
+    entry = read_text(last.body)
+    return entry.content.waiting(entry) if isinstance(entry.content, ChangeProposed) else None
+
+
+_OF_CHANGES = frozenset(kind.KIND for kind in (ChangeProposed, BudgetChanged, AccountClosure, AccountReopened))
 
 
 def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:

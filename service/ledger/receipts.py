@@ -9,9 +9,9 @@ from service.ledger import journal, partitions, release_rows
 from service.ledger.accounts import AccountRecord
 from service.ledger.entries import Content, Registration, read
 from service.ledger.journal import Broken
-from service.ledger.releases import ReleaseRecord, read_release
+from service.ledger.releases import ReleaseRecord, entry_of, read_release
 from service.ledger.signing import BadSignature, check_signature
-from service.ledger.tables import Entry, Release
+from service.ledger.tables import Release
 from service.ledger.texts import Amount, amount_of, read_amount
 from service.privacy.filter import is_charge_of
 from service.privacy.numbers import exact_text
@@ -26,16 +26,11 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
     Raises:
         NotFound: the account has no such release.
-        Unavailable: its row, or the text of its entry, is not as the service wrote it.
+        Unavailable: its row, or its entry, is not as the service wrote it.
     """
     release = read_release(connection, account.id, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
-    previous = journal.hash_before(connection, account.id, release.head.seq)
-    of_entry = select(Entry.body).where(Entry.account_id == account.id, Entry.seq == release.head.seq)
-    body = connection.execute(of_entry).scalar_one()
-    if not journal.is_hashed(previous, body, release.head.hash):
-        raise release_rows.altered(release.id)
-    entry, price = json.loads(body), json.loads(charged.price)
+    entry, price = entry_of(connection, account.id, release), json.loads(charged.price)
     _require_price(account, release, read(entry).content, amount_of(price), charged.accountant)
     return {
         "account": account.name,
@@ -54,7 +49,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
         "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
         "charged": {"price": price, "accountant": charged.accountant},
         "entry": entry,
-        "previous": previous,
+        "previous": journal.hash_before(connection, account.id, release.head.seq),
         "hash": release.head.hash,
         "head": {"seq": account.head.seq, "hash": account.head.hash},
         "issued_at": at,

@@ -11,20 +11,19 @@ from functools import partial
 from sqlalchemy import Connection, bindparam, select, update
 
 from service.errors import Conflict
-from service.ledger import accounts, budgets, clock, hold_rows, journal, texts
+from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, texts
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.audit import Audit
 from service.ledger.database import Database, secret_of
 from service.ledger.entries import Expired, Filing, PriceChanged, Registration, Voided, read_text
+from service.ledger.history import followed
 from service.ledger.journal import Actor, Head, has_entry
-from service.ledger.releases import HELD
 from service.ledger.tables import Entry, Hold, Release
 from service.ledger.texts import Amount, read_amount
 from service.privacy.filter import Shortfall, Totals, add, charged, shortfalls, subtract
 from service.privacy.pricing import ACCOUNTANT, Price
 
 ACTOR = Actor("recompute")
-_PAGE = 500
 _AT_ONCE = 500  # releases that are priced again in one transaction
 
 
@@ -73,26 +72,41 @@ def recompute(database: Database, name: str, *, apply: bool) -> Repriced:
 def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
     """The releases of an account, and of those under it, whose price there is not the present accountant's.
 
-    The journal says what was charged and what became of it; nothing is kept of a release whose price is right.
+    The journal says what was charged and what became of it; nothing is kept of a release whose price is right. The
+    connection is in a read transaction, as anything that follows a journal with ``followed`` is.
+
+    Raises:
+        Altered: the journal, or the row of a release that was priced again, is not as the service wrote it.
     """
-    audit = Audit(account.name)
-    chain, wrong = audit.chain, dict[str, Difference]()
-    while page := journal.entries(connection, account.id, chain.head.seq, _PAGE, until=account.head.seq):
-        for entry in page:
-            stated = read_text(entry.body)
-            stated.follow(chain, Head(entry.seq, entry.hash))
-            match stated.content:
-                case Registration(price=amount, plan=plan):
-                    _note(wrong, audit, stated.release_id, amount, plan)
-                case Voided() | Expired():
-                    wrong.pop(stated.release_id, None)
-                case PriceChanged(price=amount):
-                    document = connection.execute(_PLAN, {"release": stated.release_id}).scalar_one()
-                    _note(wrong, audit, stated.release_id, amount, texts.write(json.loads(document)))
+    audit, wrong = Audit(account.name), dict[str, Difference]()
+    for entry in followed(connection, account, audit.chain, account.head.seq):
+        stated = read_text(entry.body)
+        match stated.content:
+            case Registration(price=amount, plan=plan):
+                _note(wrong, audit, stated.release_id, amount, plan)
+            case Voided() | Expired():
+                wrong.pop(stated.release_id, None)
+            case PriceChanged(price=amount):
+                _note(wrong, audit, stated.release_id, amount, _plan_of(connection, stated.release_id))
     return list(wrong.values())
 
 
-_PLAN = select(Release.plan).where(Release.id == bindparam("release"))
+def _plan_of(connection: Connection, release: str) -> str:
+    """Return the plan of a release, of this account or of one below, in the words of its entry.
+
+    Raises:
+        Altered: its row is not as the service wrote it.
+    """
+    row = connection.execute(_RELEASE, {"release": release}).one()
+    release_rows.require_seal(connection, row, row.hash)
+    return texts.write(json.loads(row.plan))
+
+
+_RELEASE = (
+    select(*release_rows.FIXED, Release.state, Release.seal, Entry.hash)
+    .join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
+    .where(Release.id == bindparam("release"))
+)
 
 
 def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amount, plan: str) -> None:
@@ -105,10 +119,16 @@ def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amou
 def _with_prices(
     account: AccountRecord, found: list[Difference]
 ) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
-    """The account with the new prices in its totals, and the prices as they are added."""
+    """The account with the new prices in its totals, and the prices as they are added.
+
+    Raises:
+        Altered: more is taken away than was charged.
+    """
     totals, prices = account.totals, []
     for difference in found:
         totals = subtract(totals, read_amount(difference.old))
+        if totals.is_below_zero:
+            raise release_rows.altered(difference.release)
         amount = charged(totals, difference.asked, held=True)  # or it is priced again, which takes it away
         totals = add(totals, amount)
         prices.append((difference.release, difference.old, texts.amount_of(budgets.write_price(amount))))
@@ -137,17 +157,16 @@ def _apply(database: Database, account: AccountRecord, found: list[Difference]) 
 def _write(
     connection: Connection, line: Line, seen: Head, found: list[Difference]
 ) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
-    """Entries, totals and rows of releases that still count, on the locked account."""
+    """Entries, totals and rows of releases that still count, on the locked account.
+
+    What changed since ``found`` was found is read where the chain meets it, and nowhere else.
+    """
     account, at = accounts.lock_account(connection, line), clock.now()
-    since = select(Entry.seq).where(
-        Entry.account_id == account.id, Entry.seq > seen.seq, journal.up_to(Entry.seq, account.head.seq)
-    )
-    if connection.execute(since.where(Entry.kind == "repriced").limit(1)).first() is not None:
+    since = [(entry.kind, entry.release_id) for entry in journal.chained(connection, account.id, seen, account.head)]
+    if any(kind == PriceChanged.KIND for kind, _ in since):
         raise Conflict(f"account {account.name!r} is being priced again by somebody else")
-    ids = [difference.release for difference in found]
-    query = select(Release.id).where(Release.id.in_(ids), Release.state.in_((*HELD, "committed")))
-    counting = set(connection.execute(query).scalars())
-    account, prices = _with_prices(account, [difference for difference in found if difference.release in counting])
+    gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}
+    account, prices = _with_prices(account, [difference for difference in found if difference.release not in gone])
     rows: list[journal.Row] = []
     for release, old, new in prices:
         entry = PriceChanged(was=old, price=new, accountant=ACCOUNTANT)

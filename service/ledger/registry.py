@@ -1,30 +1,32 @@
 """What a registry entry asks of the ledger beside accounts, releases and balances."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select
 
-from service.errors import Altered, Conflict
+from service.errors import Conflict
 from service.ledger.accounts import AccountRecord
 from service.ledger.entries import AccountOpened, BudgetChanged, read_text
-from service.ledger.journal import hash_before, is_hashed, up_to
-from service.ledger.tables import Account, Draw, Entry
+from service.ledger.journal import BEFORE_FIRST, chained
+from service.ledger.tables import Account, Draw
 from service.privacy.filter import Budget, Totals, shortfalls
-
-_OF_A_BUDGET = text("kind IN ('account_opened', 'budget_changed')")  # in the words of the index of these few
 
 
 def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     """The largest budget that an account has had, which bounds what all its answers tell together.
 
-    One that was lowered after answers were seen bounds only what follows.
+    One that was lowered after answers were seen bounds only what follows. The journal is followed from its first entry,
+    as an entry that raised the budget could be left out.
 
     Raises:
-        Altered: the text of an entry that states one has not the hash beside it.
+        Altered: the journal is not as the service wrote it.
         Conflict: more is counted than any budget allowed, since releases were priced again.
     """
-    caps = [account.budget, *_stated(connection, account)]
+    met = chained(connection, account.id, BEFORE_FIRST, account.head)
+    bodies = [entry.body for entry in met if entry.kind in (AccountOpened.KIND, BudgetChanged.KIND)]
+    said = [read_text(body).content for body in bodies]
+    stated = [content.budget for content in said if isinstance(content, AccountOpened | BudgetChanged)]
+    caps = [account.budget, *stated]
     largest = replace(
         account.budget,
         cap=max(budget.cap for budget in caps),
@@ -34,18 +36,6 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     if shortfalls(largest, account.weights, Totals(), account.totals):
         raise Conflict("the account is over its budget since releases were priced again: no budget bounds its releases")
     return largest
-
-
-def _stated(connection: Connection, account: AccountRecord) -> Iterator[Budget]:
-    """Yield each budget that an entry of an account states."""
-    query = select(Entry.seq, Entry.body, Entry.hash).order_by(Entry.seq)
-    query = query.where(Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), _OF_A_BUDGET)
-    for seq, body, stored in connection.execute(query).all():
-        if not is_hashed(hash_before(connection, account.id, seq), body, stored):
-            raise Altered("the account's journal", f"entry {seq} of account {account.name!r}")
-        content = read_text(body).content
-        if isinstance(content, AccountOpened | BudgetChanged):
-            yield content.budget
 
 
 def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:

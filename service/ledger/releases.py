@@ -12,7 +12,7 @@ from service.errors import NotFound
 from service.ledger import release_rows
 from service.ledger.description_rows import last_description, read_metadata
 from service.ledger.hold_rows import State, expires
-from service.ledger.journal import Head
+from service.ledger.journal import Head, hash_before, is_hashed
 from service.ledger.metadata import Metadata
 from service.ledger.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.tables import Entry, Hold, Release, ReleaseTag
@@ -115,6 +115,21 @@ def metadata_of(connection: Connection, account_id: int, release_id: str, until:
     """What people say of a release, or said when the account's journal ended with the entry ``until``."""
     said = connection.execute(select(last_description(account_id, release_id, until))).scalar_one()
     return read_metadata(said, f"release {release_id!r}")
+
+
+def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) -> dict[str, Any]:
+    """Return what the entry says that charged a release; the release's seal holds the entry's hash.
+
+    Raises:
+        Altered: the entry is not as the service wrote it.
+    """
+    query = select(Entry.body).where(Entry.account_id == account_id, Entry.seq == release.head.seq)
+    body = connection.execute(query).scalar_one_or_none()
+    previous = hash_before(connection, account_id, release.head.seq)
+    if body is None or not is_hashed(previous, body, release.head.hash):
+        raise release_rows.altered(release.id)
+    said: dict[str, Any] = json.loads(body)
+    return said
 
 
 def plan_size(connection: Connection, release_id: str, account_id: int | None = None) -> int:

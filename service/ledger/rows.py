@@ -166,7 +166,10 @@ class OwnRows:
             raise Bad(seq, "the release's state is not what the journal makes it")
 
     def _check_repriced(self, entry: Stated, said: PriceChanged) -> None:
-        """The price of a release as later entries left it; a release of an account below has its price there."""
+        """The price of a release as later entries left it; a release of an account below has its price there.
+
+        The audit held the price until now against the one that this chain charged.
+        """
         seq, release = entry.seq, entry.release_id
         row = self._connection.execute(_PRICED, {"id": release}).one_or_none()
         if row is None:
@@ -178,10 +181,8 @@ class OwnRows:
         if row.account_id != self._account:
             return
         stored = (amount_in(row.price), row.accountant)
-        known = self._prices.get(release, (row.seq, stored, stored))  # until now the row was as its entry says
-        if known[2][0] != said.was:
-            raise Bad(seq, "the release had another price")
-        self._prices[release] = (known[0], stored, (said.price, said.accountant))
+        registered = self._prices[release][0] if release in self._prices else row.seq
+        self._prices[release] = (registered, stored, (said.price, said.accountant))
 
     def _check_description(self, entry: Stated, said: Described) -> None:
         seq, release, rows = entry.seq, entry.release, self._descriptions.of(entry.seq)

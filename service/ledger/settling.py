@@ -83,7 +83,7 @@ def settle(
             account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
         if gone:
             totals = _without(account.totals, Counter(prices[held_id, account.id] for held_id in ids))
-            if min(totals.epsilon.finite, totals.rho.finite, totals.delta, totals.linear) < 0:
+            if totals.is_below_zero:
                 raise hold_rows.altered(ids[0])  # more than was ever taken: a row of an older price was put back
             account = replace(account, totals=totals, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)

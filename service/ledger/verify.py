@@ -57,7 +57,9 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
     known = newest_known(connection, account.id)
     if known is not None:
         kept = [*kept, Head(known.seq, known.hash)]
-    audit = Audit(name, lives_of(connection) if lives is None else lives)
+    repriced = select(Entry.release_id).where(Entry.account_id == account.id, Entry.kind == "repriced")
+    found = frozenset(connection.execute(repriced).scalars())
+    audit = Audit(name, lives_of(connection) if lives is None else lives, found)
     try:
         with ExitStack() as cursors:
             _hold_against(connection, account, audit, kept, cursors)

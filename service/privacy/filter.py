@@ -110,6 +110,13 @@ class Totals:
     quanta: tuple[int, ...] = ()
     infinite: tuple[int, ...] = ()
 
+    @property
+    def is_below_zero(self) -> bool:
+        """Tell whether more was taken away than was added, of any of the sums."""
+        amounts = (self.epsilon.finite, self.rho.finite, self.delta, self.linear)
+        counts = (self.epsilon.infinite, self.rho.infinite, *self.quanta, *self.infinite)
+        return min(amounts) < 0 or min(counts) < 0
+
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:

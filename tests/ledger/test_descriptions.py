@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from service.ledger.accounts import read_account
 from service.ledger.database import Database
 from service.ledger.exports import BadExport, Reader
 from service.ledger.history import replay
-from service.ledger.journal import BadEntry, Head
+from service.ledger.journal import BEFORE_FIRST, BadEntry, Head
 from service.ledger.metadata import LARGEST, check_metadata, merged
 from service.ledger.rebuild import rebuild
 from service.ledger.releases import read_release
@@ -87,7 +88,7 @@ def test_a_description_of_another_accounts_release_is_found_and_not_imported(
     open_account(database, "others")
     release = charge(database, A, name="others")[0].id
     with database.read() as connection:
-        theirs = read_release(connection, account_of(database, "others").id, release)
+        theirs = replace(read_release(connection, account_of(database, "others").id, release), head=BEFORE_FIRST)
     monkeypatch.setattr(descriptions, "read_release", lambda *_: theirs)
     monkeypatch.setattr(descriptions, "state_at", lambda *_: theirs.state)
     descriptions.describe_release(database, ANN, "people", release, {"name": "n"}, lambda _: "{}")
