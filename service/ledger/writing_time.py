@@ -11,9 +11,10 @@ from service.errors import InvalidInput
 _MOST_MICROSECONDS = 2_000_000
 # A row of a group, and a character of its key in the index; as measured with names in random order on both databases.
 _GROUP, _KEY_CHARACTER = 10, 0.045
-# A byte of noisy counts. libpq moves what is left of a large parameter for each piece that the socket takes: on
-# PostgreSQL the time grows with the square, and this is the mean of 80 MB.
-_BYTE = {"sqlite": 0.006, "postgresql": 0.024}
+# A byte of noisy counts, and the square of their number: on PostgreSQL libpq moves what is left of a large parameter
+# for each piece that the socket takes.
+_BYTE = {"sqlite": 0.006, "postgresql": 0.01}
+_SQUARE = {"sqlite": 0.0, "postgresql": 1.6e-10}
 _COUNT = 8  # bytes at most; the width of the stored values is not asked, as a refusal would tell of the true counts
 
 
@@ -60,7 +61,8 @@ def require_few_counts(kind: str, counts: int, pointer: str, groups: Groups | No
         InvalidInput: it says how much of each there is.
     """
     size = _COUNT * counts
-    microseconds, causes = size * _BYTE[kind], f"number of noisy counts {counts}, their bytes {size}"
+    microseconds = size * _BYTE[kind] + size**2 * _SQUARE[kind]
+    causes = f"number of noisy counts {counts}, their bytes {size}"
     if groups is not None:
         microseconds += groups.number * _GROUP + groups.characters * _KEY_CHARACTER
         causes = f"number of groups {groups.number}, characters of their keys {groups.characters}, {causes}"

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _DRAWN = {"type": "geometric", "epsilon": "0.01", "name": "a"}
 
 
-@pytest.mark.parametrize(("kind", "most"), [("sqlite", 41_666_666), ("postgresql", 10_416_666)])
+@pytest.mark.parametrize(("kind", "most"), [("sqlite", 41_666_666), ("postgresql", 10_604_824)])
 def test_the_most_counts_of_a_draw(kind: str, most: int) -> None:
     require_few_counts(kind, most, "/counts")
     with pytest.raises(InvalidInput, match=f"number of noisy counts {most + 1}, their bytes {8 * (most + 1)}") as found:
