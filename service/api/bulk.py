@@ -75,7 +75,8 @@ def register_and_draw(
     fields["granularity"] = granularity
     new_draw = model_of(NewDraw, fields)
     counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
-    return _respond(counts, draws.register(account, new_draw, change, partial(_noisy, counts, granularity), "/query"))
+    noisy, at = partial(_noisy, counts, granularity), f"/{arrow.COUNT}"
+    return _respond(counts, draws.register(account, new_draw, change, noisy, counts.rows, at, "/query"))
 
 
 @router.post("/releases/{release}/draws")
@@ -95,9 +96,8 @@ def draw_mechanism(
     fields["granularity"] = granularity
     selection = model_of(DrawSelection, fields)
     counts = arrow.read_counts(upload.body, upload.most_bytes, upload.take)
-    return _respond(
-        counts, draws.draw_of(account, release, selection, change, partial(_noisy, counts, granularity), "/query")
-    )
+    noisy, at = partial(_noisy, counts, granularity), f"/{arrow.COUNT}"
+    return _respond(counts, draws.draw_of(account, release, selection, change, noisy, counts.rows, at, "/query"))
 
 
 def json_parameter(name: str, text: str) -> Any:

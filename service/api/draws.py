@@ -45,6 +45,7 @@ from service.ledger.branches import WHOLE
 from service.ledger.charges import NewRelease
 from service.ledger.drawn import DrawRecord, Turn
 from service.ledger.once import Answer, Outcome
+from service.ledger.writing_time import require_few_counts
 from service.noise import Keystream, add_noise
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.noise_law import NoiseLaw
@@ -121,9 +122,10 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 
     The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
-    same stream with `noisy` in place of that column.
+    same stream with `noisy` in place of that column. A draw that would take more than two seconds to write is refused
+    with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
     """
-    return _respond(register(account, body, change, noisy_counts(body.counts)))
+    return _respond(register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
 
 @router.post(
@@ -147,12 +149,15 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     null.
 
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
-    answer is then the same stream with `noisy` in place of that column.
+    answer is then the same stream with `noisy` in place of that column. A draw that would take more than two seconds to
+    write is refused with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL.
     """
-    return _respond(draw_of(account, release, body, change, noisy_counts(body.counts)))
+    return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
 
-def register(account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, below: str = "") -> Outcome[DrawRecord]:
+def register(
+    account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, size: int, at: str, below: str = ""
+) -> Outcome[DrawRecord]:
     """Charge a release of one mechanism and store its draw.
 
     Args:
@@ -160,9 +165,12 @@ def register(account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, b
         asked: the mechanism and the release's fields.
         change: the request.
         noisy: adds a law's noise to the counts.
+        size: how many counts there are.
+        at: the pointer of the counts.
         below: the pointer under which faults of the fields are reported.
     """
     require(change.principal, "pipeline", account)
+    require_few_counts(change.database.kind, size, at)
     model, mechanism = drawn_mechanism(new_draw, below)
     delta = read_delta(new_draw.delta, f"{below}/delta")
     new = NewRelease(new_draw.name, mechanism, document_of(model), tuple(new_draw.tags), delta, f"{below}/mechanism")
@@ -180,17 +188,25 @@ def drawn_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, Mechani
 
 
 def draw_of(
-    account: str, release: str, selection: DrawSelection, change: Change, noisy: AddNoise, below: str = ""
+    account: str,
+    release: str,
+    selection: DrawSelection,
+    change: Change,
+    noisy: AddNoise,
+    size: int,
+    at: str,
+    below: str = "",
 ) -> Outcome[DrawRecord]:
     """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
     require(change.principal, "pipeline", account)
+    require_few_counts(change.database.kind, size, at)
     place = _place(account, release, selection, change, below)
     mechanism = place.mechanism
     draws.check_turn(place, f"{below}/repetition")
     unit_of(mechanism, selection.granularity, below)
     names = [] if selection.partition is None else [selection.partition]
-    at, required = f"{below}/partition", change.require_partitions
-    refusal = partitions.refusal(mechanism, names, lambda _: at, required=required)
+    named, required = f"{below}/partition", change.require_partitions
+    refusal = partitions.refusal(mechanism, names, lambda _: named, required=required)
     with change.keystream() as keystream:
         drawn = draws.seal(place, _noise_units(mechanism, noisy, keystream, below))
         return change.write(draws.draw, account, release, drawn, refusal)

@@ -42,11 +42,15 @@ class PopulationGroup(Strict):
 
 
 class NamedGroups(NamedTuple):
-    """Groups in their order: public names and true counts; ``at`` gives the pointers of a request's fields."""
+    """Groups in their order: public names and true counts; ``at`` gives the pointers of a request's fields.
+
+    ``pointer``: that of all groups, or of the column of their names.
+    """
 
     names: list[str]
     counts: Groups
     at: Pointer
+    pointer: str
 
 
 def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
@@ -68,7 +72,7 @@ def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
     counts = np.fromiter(chain.from_iterable(rows), np.int64)
     ages = _padded(counts, np.fromiter(map(len, rows), np.int64))
     totals = np.array([group.total or 0 for group in groups], np.int64)
-    return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at)
+    return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at, "/groups")
 
 
 def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
@@ -101,7 +105,7 @@ def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
     _check(names, total_only, with_ages, with_total, at)
     totals = np.zeros(len(names), np.int64) if column is None else _plain(column.fill_null(0), "total")
     _check_counts(totals, lambda place: at(place, "total"))
-    return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at)
+    return NamedGroups(names, _groups(total_only, with_ages, totals, ages), at, "/group")
 
 
 def _check_columns(schema: pa.Schema) -> None:

@@ -146,7 +146,7 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     Published totals are met afterwards, by raking or by least squares, exactly and without negative cells. Totals that
     contradict each other, or for which no whole cells are found, are refused before anything is charged. Totals of at
     most two hierarchies always have whole cells if they have any. Only the noisy cells are stored; a replay derives the
-    rest from them.
+    rest from them. As many cells are admitted at once as counts of a draw.
     """
     require(change.principal, "pipeline", account)
     # However few the cells are, a search for whole ones may take long, and any margin may have as many counts as cells.
@@ -154,7 +154,7 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
     if long and change.elsewhere is not None:
         raise AnswerInHelper
     table = _table(body)
-    drawn = register(account, body, change, noisy_counts(body.counts))
+    drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
     return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))
 
 

@@ -19,11 +19,11 @@ from service.api.groups import NamedGroups, PopulationGroup
 from service.api.releases import ReleasePath
 from service.api.tabulated import AgeBins, TabulationBody, Thresholds, terms_of
 from service.errors import InvalidInput, ServiceError
-from service.ledger import accounts, partitions, releases, tabulations
+from service.ledger import accounts, partitions, releases, tabulations, writing_time
 from service.ledger.drawn import DrawRecord
 from service.ledger.layouts import Layout
 from service.ledger.once import Answer, Outcome
-from service.noise.tabulation import MOST_AGES, USUAL, Laws, Rules, tabulate
+from service.noise.tabulation import MOST_AGES, SIZES, USUAL, Laws, Rules, tabulate
 from service.privacy.accuracy import margin_of_error
 from service.privacy.levels import Level, find_level, laws_of
 from service.privacy.notation import write_plan
@@ -76,6 +76,10 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     Groups may also be sent as an Arrow IPC stream with the columns `group`, `sex_by_age` (lists of lists of int64),
     `total_only` and `total`, with the other fields in the query. The answer is then a stream with `group`,
     `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
+
+    A tabulation that would take more than two seconds to write is refused with 422, with the estimated time and its
+    causes: groups, the length of their names, and the most counts that they may get. 100,000 groups with names of 20
+    characters fit on SQLite and PostgreSQL. Send more in several tabulations.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
     return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
@@ -120,6 +124,10 @@ def _tabulate(
         raise InvalidInput.at(
             f"{below}/level", "expected the name of one level of the release's plan, with integer noise"
         )
+    marked = int(groups.counts.total_only.sum())
+    most = marked + (len(groups.names) - marked) * max(SIZES)  # the details are not known before noise is drawn
+    taken = writing_time.Groups.of(groups.names, level.pointer)
+    writing_time.require_few_counts(change.database.kind, most, groups.pointer, taken)
     with change.keystream() as keystream:
         try:
             details, noisy = tabulate(groups.counts, rules, Laws(*laws), keystream)

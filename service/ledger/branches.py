@@ -223,9 +223,12 @@ _EACH = {
     "sqlite": "json_each(:groups) AS given",
     "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
 }
-_DRAWN = (  # CROSS JOIN: on SQLite a promise that the names come first, each looked up by the primary key
-    "SELECT taken.draw_id FROM {each} CROSS JOIN branches_taken AS taken"
-    " WHERE taken.release_id = :release AND taken.node = :node AND taken.partition = given.value LIMIT 1"
+# A subquery for each name, which neither database joins: PostgreSQL's statistics do not know the rows of a moment ago,
+# and by them it would compare each name with all groups that the level has.
+_DRAWN = (
+    "SELECT found.draw_id FROM (SELECT (SELECT taken.draw_id FROM branches_taken AS taken WHERE taken.release_id ="
+    " :release AND taken.node = :node AND taken.partition = given.value LIMIT 1) AS draw_id FROM {each}) AS found"
+    " WHERE found.draw_id IS NOT NULL LIMIT 1"
 )
 _TAKE = (
     "INSERT INTO branches_taken (release_id, node, partition, turn, branch, draw_id)"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert
 
-from service.errors import AccountClosed, BudgetExceeded, InvalidInput
+from service.errors import AccountClosed, BudgetExceeded
 from service.ledger import accounts, budgets, clock, hold_rows, journal, release_rows, subplans
 from service.ledger.accounts import AccountRecord, Line
 from service.ledger.database import Database, batch, bound_secret, secret_of, tally
@@ -26,6 +26,7 @@ from service.ledger.settling import without_due
 from service.ledger.spending_rows import Charged, Many, Subplans
 from service.ledger.tables import Hold, Release, ReleaseTag
 from service.ledger.texts import Amount, amount_of, price_of
+from service.ledger.writing_time import require_brief
 from service.privacy.filter import Definition, Totals, add, charged, shortfalls, stand_alone
 from service.privacy.notation import check_relation, read_plan, walk
 from service.privacy.numbers import exact_text
@@ -166,17 +167,15 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
         + tags * _TAG
         + size * (depth + 2) * _CHARACTER  # the release's row and the answer have the plan too
     )
-    if microseconds > _MOST_MICROSECONDS:
-        raise InvalidInput.at(
-            pointer,
-            f"expected at most {_MOST_MICROSECONDS / 1e6:g} seconds of writing, got an estimated"
-            f" {microseconds / 1e6:.2f}: number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
-            f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}",
-        )
+    require_brief(
+        microseconds,
+        pointer,
+        f"number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
+        f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}",
+    )
 
 
 # Of a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a character of a plan.
-_MOST_MICROSECONDS = 2_000_000
 _RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 10, 10, 0.01
 
 

@@ -1,12 +1,12 @@
 """What people do with held releases: commit, approve and void them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
-from service.ledger import accounts, clock, hold_rows, release_rows
+from service.ledger import accounts, clock, release_rows
 from service.ledger.accounts import AccountRecord, HoldsDue, Line
 from service.ledger.database import Database
 from service.ledger.entries import Approved, HoldCommitted, Settlement, Voided, read_around
@@ -40,7 +40,7 @@ def commit(database: Database, request: Request, name: str, release_id: str, ren
         Conflict: it is proposed, voided or expired.
     """
 
-    def choose(_: Connection, release: ReleaseRecord) -> Settlement | None:
+    def choose(_: Connection, release: ReleaseRecord, __: Held | None) -> Settlement | None:
         return _commitment(release.state)
 
     return _step(database, request, name, release_id, choose, render)
@@ -63,13 +63,13 @@ def void(
         InvalidInput: something of it could be published without this service, and nobody attests that it was not.
     """
 
-    def choose(connection: Connection, release: ReleaseRecord) -> Settlement | None:
+    def choose(connection: Connection, release: ReleaseRecord, held: Held | None) -> Settlement | None:
         require_valid(connection, request.secret, request.actor, clock.now())
         if release.state == "voided":
             return None
         if release.state in ("committed", "expired"):
             raise Conflict(f"the release is {release.state}; only what is proposed or reserved can be voided")
-        if attestation is None and not hold_rows.expires(release.plan):
+        if attestation is None and held is not None and not held.expires:
             raise InvalidInput.at(
                 "/attestation",
                 "expected a statement that nothing was published, as the plan holds mechanisms that are not drawn here",
@@ -90,7 +90,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
 
     line = accounts.line_of(database, name)
 
-    def choose(connection: Connection, release: ReleaseRecord) -> Settlement | None:
+    def choose(connection: Connection, release: ReleaseRecord, _: Held | None) -> Settlement | None:
         kind, proposer = _origin(connection, line, release)
         if kind != "proposed":
             raise Conflict("the release was not proposed: it needs no approval")
@@ -152,23 +152,28 @@ def _step(
     request: Request,
     name: str,
     release_id: str,
-    choose: Callable[[Connection, ReleaseRecord], Settlement | None],
+    choose: Callable[[Connection, ReleaseRecord, Held | None], Settlement | None],
     render: Render,
 ) -> Answer:
-    """Take a release to another state under its line's lock; where it is there already nothing is written."""
+    """Take a release to another state under its line's lock; where it is there already nothing is written.
+
+    ``choose`` is called under the lock: what it needs of the plan is in the ``Held``, and it reads no plan.
+    """
     line = accounts.line_of(database, name)
     with database.read() as connection:
         found = read_release(connection, line.account_id, release_id)
-    held: Sequence[Held] = [held_of(found)] if found.state in HELD else []  # what is settled stays so
+    held = held_of(found) if found.state in HELD else None  # what is settled stays so
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_line(connection, line, at)
         _refuse_over(connection, line, release_id, at)
         release = replace(found, state=state_of(connection, line.account_id, release_id))
-        step = choose(connection, release)
+        step = choose(connection, release, held)
         if step is None:
             return Settled(release, locked[-1])
-        after = settle(connection, locked, held, step, request.actor, at)
+        if held is None:
+            raise release_rows.altered(release_id)
+        after = settle(connection, locked, [held], step, request.actor, at)
         return Settled(replace(release, state=step.brings_to()), after[-1])
 
     return once(database, request, work, status=200, render=render, landed=_landed)

@@ -43,16 +43,23 @@ _log = structlog.get_logger("service.expiry")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A held release with what settling it needs, all of which was fixed when it was charged."""
+    """A held release with what settling it needs, all of which was fixed when it was charged.
+
+    Attributes:
+        expires: whether its plan lets it expire; else something could be published without the service drawing it.
+    """
 
     id: str
     expires_at: str | None
     subplans: Subplans
+    expires: bool
 
 
 def held_of(release: ReleaseRecord) -> Held:
     """Read before any lock is taken, as a plan may be long."""
-    return Held(release.id, release.expires_at, subplans.subplans_of(release.plan, release.tags))
+    plan = release.plan
+    counted = subplans.subplans_of(plan, release.tags)
+    return Held(release.id, release.expires_at, counted, hold_rows.expires(plan))
 
 
 def settle(
