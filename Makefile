@@ -11,6 +11,9 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" pyproject.toml
 
+# A third more than there are processors, as tests wait for servers, databases and the disk.
+WORKERS = $(shell $(PYTHON) -c "import os; print(max(3, os.cpu_count() * 4 // 3))")
+
 # The tests start hundreds of processes: what one has compiled the next ones find.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -25,7 +28,7 @@ serve: $(VENV)/serve.stamp ## run the service on an embedded database under ./da
 	exec $(BIN)/python -m service serve
 
 test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
 test-browser: $(VENV)/dev.stamp ## look at the web pages with Chromium (CHROMIUM names another than /usr/bin/chromium)
 	$(BIN)/python -m pytest -m browser --numprocesses=auto --dist=loadfile tests/browser
@@ -52,7 +55,8 @@ check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract an
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --quiet tests/test_imports.py tests/test_repository.py
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --quiet tests/test_repository.py
 	$(BIN)/python -m service openapi | diff -u openapi.yaml -
 	$(BIN)/python -m service settings | diff -u service/web/guide/configuration.md -
 	$(BIN)/hadolint Dockerfile

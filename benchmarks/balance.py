@@ -13,12 +13,12 @@ import psycopg
 from sqlalchemy import Connection, insert, text
 
 from benchmarks.servers import KEY, open_account, opened, plain, postgresql_database, service_server, sqlite_database
-from service.ledger import accounts
-from service.ledger.journal import Head
-from service.ledger.spending_rows import Charged
-from service.ledger.subplans import subplans_of
-from service.ledger.tables import Release
-from service.privacy.notation import read_plan
+from service.ledger.accounts import accounts
+from service.ledger.accounts.spending_rows import Charged
+from service.ledger.accounts.subplans import subplans_of
+from service.ledger.journal.journal import Head
+from service.ledger.storage.tables import Release
+from service.privacy.plans.notation import read_plan
 from tests.postgres_server import postgres_server
 
 _RELEASES, _DISTINCT = 1_000_000, 1_000

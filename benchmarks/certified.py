@@ -9,10 +9,11 @@ from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
-from service.privacy.guarantee import guarantee
+from service.privacy.accounting.guarantee import guarantee
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace, Mechanism, RandomizedResponse
-from service.privacy.numbers import double_up
-from service.privacy.plan import Neighbouring, Plan, Sequence
+from service.privacy.numerics.numbers import double_up
+from service.privacy.plans import Plan, Sequence
+from service.privacy.plans.walking import Neighbouring
 
 _COUNT = 10_000
 _ROUNDS = 5

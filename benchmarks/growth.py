@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, event, text
 
 from benchmarks.servers import CALLER, open_account, opened, sqlite_database
-from service.ledger import accounts, charges, clock, spending
-from service.ledger.charges import NewRelease
-from service.ledger.database import Database
-from service.ledger.journal import Head
-from service.ledger.spending_rows import Charged
-from service.privacy.filter import Sum, Totals
-from service.privacy.notation import read_plan
-from service.privacy.plan import Plan
+from service.ledger.accounts import accounts, spending
+from service.ledger.accounts.spending_rows import Charged
+from service.ledger.journal.journal import Head
+from service.ledger.releases import charges
+from service.ledger.releases.charges import NewRelease
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.privacy.accounting.filter import Sum, Totals
+from service.privacy.plans import Plan
+from service.privacy.plans.notation import read_plan
 
 _RELEASES = 1_000_000
 _BATCH = 10_000

@@ -9,14 +9,15 @@ from pathlib import Path
 from sqlalchemy import Connection, insert
 
 from benchmarks.servers import CALLER, open_account, opened, postgresql_database, sqlite_database
-from service.ledger import clock, journal
-from service.ledger.accounts import read_account
-from service.ledger.backup import require_sound_file
-from service.ledger.database import Database
-from service.ledger.high_water import HighWaterFile
-from service.ledger.journal import BEFORE_FIRST, AccountHead, Actor
-from service.ledger.mark_keeper import MarkKeeper, check_mark
-from service.ledger.tables import Account, Entry
+from service.ledger.accounts.accounts import read_account
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.journal import journal
+from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.tables import Account, Entry
+from service.ledger.verification.backup import require_sound_file
 from tests.postgres_server import postgres_server
 
 _SIZES = (10_000, 100_000)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pricing import memos
-from service.api.safetab import SafetabTarget, plan_safetab
+from service.api.computations.safetab import SafetabTarget, plan_safetab
 from service.postprocess.published import Published, blocks_of, project, rake
-from service.privacy.noise_law import NoiseLaw
-from service.privacy.sums import Sum
+from service.privacy.accuracy.sums import Sum
+from service.privacy.laws.noise_law import NoiseLaw
 
 _ROUNDS = 7
 _PLAN_TARGET, _SUM_TARGET = 200, 100  # milliseconds

@@ -11,11 +11,12 @@ from statistics import median
 from typing import Any
 
 from service.demo.release import plan_of, read_allocation
-from service.privacy.filter import ORDERS
-from service.privacy.guarantee import USUAL_DELTA, USUAL_ORDERS, guarantee
-from service.privacy.notation import read_plan
-from service.privacy.plan import Neighbouring, Plan
-from service.privacy.pricing import price
+from service.privacy.accounting.filter import ORDERS
+from service.privacy.accounting.guarantee import USUAL_DELTA, USUAL_ORDERS, guarantee
+from service.privacy.accounting.pricing import price
+from service.privacy.plans import Plan
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import Neighbouring
 
 _ROUNDS = 25
 _TARGET = 50  # milliseconds

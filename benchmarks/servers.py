@@ -18,14 +18,14 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from service.ledger import opening
-from service.ledger.database import Database, open_database
-from service.ledger.idempotency import Request
-from service.ledger.migrate import migrate
-from service.ledger.opening import NewAccount
-from service.ledger.secret import Secret
-from service.privacy.filter import Budget, Definition
-from service.privacy.plan import Neighbouring
+from service.ledger.accounts import account_changes
+from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.migrate import migrate
+from service.ledger.storage.secret import Secret
+from service.privacy.accounting.filter import Budget, Definition
+from service.privacy.plans.walking import Neighbouring
 
 KEY = "a-key-of-the-benchmarks-" + uuid4().hex
 CALLER = Request("benchmark", None, "", Secret(bytes(32)))
@@ -57,7 +57,7 @@ def open_account(database: Database, name: str) -> None:
     """An account with room for all charges of a benchmark."""
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget)
-    opening.open_account(database, CALLER, new, lambda _: "")
+    account_changes.open_account(database, CALLER, new, lambda _: "")
 
 
 def open_accounts(url: str, names: Iterable[str]) -> None:

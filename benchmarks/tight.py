@@ -13,9 +13,11 @@ from statistics import median
 
 from flint import acb, arb, ctx
 
-from service.privacy.guarantee import USUAL_DELTA
+from service.privacy.accounting.guarantee import USUAL_DELTA
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace, Mechanism
-from service.privacy.plan import Condensed, Neighbouring, Repeat, Sequence, condense
+from service.privacy.plans import Repeat, Sequence
+from service.privacy.plans.condensed import Condensed
+from service.privacy.plans.walking import Neighbouring, condense
 from service.privacy.tight import Tight
 
 _ROUNDS = 15

@@ -12,15 +12,17 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from benchmarks.servers import CALLER, opened, postgresql_database, sqlite_database
-from service.ledger import accounts, charges, clock, opening
-from service.ledger.charges import NewRelease, Prepared
-from service.ledger.database import Database
-from service.ledger.opening import NewAccount
-from service.ledger.tables import Account, Entry
-from service.ledger.verify import verify
-from service.privacy.filter import Budget, Definition
-from service.privacy.notation import read_plan
-from service.privacy.plan import Neighbouring
+from service.ledger.accounts import account_changes, accounts
+from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.releases import charges
+from service.ledger.releases.charges import NewRelease, Prepared
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.tables import Account, Entry
+from service.ledger.verification.verify import verify
+from service.privacy.accounting.filter import Budget, Definition
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import Neighbouring
 from tests.postgres_server import postgres_server
 
 _RELEASES = 100_000
@@ -84,7 +86,7 @@ def _parsed(database: Database, name: str) -> float:
 def _open(database: Database, name: str, parent: str | None) -> None:
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget, parent)
-    opening.open_account(database, CALLER, new, lambda _: "")
+    account_changes.open_account(database, CALLER, new, lambda _: "")
 
 
 def _release(number: int) -> NewRelease:

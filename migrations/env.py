@@ -1,8 +1,8 @@
-"""Runs migrations on the connection, and in the transaction, of ``service.ledger.migrate``."""
+"""Runs migrations on the connection, and in the transaction, of ``service.ledger.storage.migrate``."""
 
 from alembic import context
 
-from service.ledger.tables import Base
+from service.ledger.storage.tables import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

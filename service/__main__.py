@@ -11,11 +11,11 @@ if __name__ == "__main__":
 import typer
 import yaml
 
-from service import acknowledging, auditing, key_commands
-from service.configuration import reference
+from service.cli import acknowledge, key_commands, ledger_commands
+from service.cli.configuration import reference
 from service.errors import ServiceError
 from service.installation import open_place, settings_of_command
-from service.ledger.migrate import migrate as migrate_database
+from service.ledger.storage.migrate import migrate as migrate_database
 from service.memory_privacy import forbid_dumps
 from service.settings import shown
 
@@ -94,7 +94,7 @@ def demo_safetab(url: ServiceUrl = None, key: ServiceKey = None) -> None:
 @app.command()
 def reproduce(what: Annotated[Literal["table-sa1", "figure-1"], typer.Argument()]) -> None:
     """Reproduce the papers' figures of empirical privacy loss; exit with 1 where a figure is missed."""
-    from service import reproduce as reproduction  # noqa: PLC0415 - the other commands start faster without
+    from service.cli import reproduce as reproduction  # noqa: PLC0415 - the other commands start faster without
 
     _report(reproduction.table_sa1() if what == "table-sa1" else reproduction.figure_one())
 
@@ -111,9 +111,9 @@ def audit(
     """Bound the loss of the service's own noise and of SafeTab from below; exit with 1 where a claim is refuted."""
     import numpy as np  # noqa: PLC0415
 
-    from service import audit as own_audit, audit_safetab  # noqa: PLC0415 - the other commands start faster without
+    from service.cli import noise_audit as own_audit, noise_audit_safetab  # noqa: PLC0415 - the other commands start faster without
 
-    subjects = [*own_audit.own_noise(), *audit_safetab.own_safetab()]
+    subjects = [*own_audit.own_noise(), *noise_audit_safetab.own_safetab()]
     _report(own_audit.report(own_audit.audit(subjects, size, np.random.default_rng())))
 
 
@@ -127,13 +127,13 @@ def _report(lines: Iterable[tuple[str, bool]]) -> None:
         raise typer.Exit(1)
 
 
-app.command()(auditing.verify)
-app.command()(auditing.verify_receipt)
-app.command()(auditing.recompute)
-app.command()(auditing.export)
-app.command()(auditing.backup)
-app.command("import")(auditing.import_export)
-app.command()(acknowledging.acknowledge)
+app.command()(ledger_commands.verify)
+app.command()(ledger_commands.verify_receipt)
+app.command()(ledger_commands.recompute)
+app.command()(ledger_commands.export)
+app.command()(ledger_commands.backup)
+app.command("import")(ledger_commands.import_export)
+app.command()(acknowledge.acknowledge)
 
 
 def main() -> None:

@@ -12,54 +12,55 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.types import Lifespan
 
 from service import __version__, logs
-from service.api import (
-    accounts,
+from service.api.arrow import streams as arrow
+from service.api.computations import (
     accuracy,
+    accuracy_curve,
     allocations,
-    analysis,
-    arrow,
-    bulk,
     calibrations,
     comparisons,
-    contract,
-    curves,
-    draws,
+    composition,
     empirical,
+    noise_calibration,
+    postprocessing,
+    safetab,
+)
+from service.api.http import helper_processes, metrics, problems
+from service.api.http.body_limits import Allowance, BodyLimits
+from service.api.http.fair_places import FairPlaces
+from service.api.http.helper_processes import Helpers
+from service.api.http.metrics import Metrics, MetricSources, Threads
+from service.api.http.middleware import OuterMiddleware
+from service.api.identity import principal
+from service.api.identity.auth import Authentication
+from service.api.identity.oidc import Tokens
+from service.api.identity.throttle import Throttle
+from service.api.openapi import contract
+from service.api.routes import (
+    accounts,
+    arrow_draws,
+    draws,
     health,
-    helpers,
     histograms,
     history,
     jobs,
     keys,
-    metrics,
-    noise,
-    postprocessing,
-    principal,
-    problems,
     registry,
     releases,
-    safetab,
     tabulations,
-    trust,
+    verification,
 )
-from service.api.auth import Authentication
-from service.api.body_limits import Allowance, BodyLimits
-from service.api.fair import FairPlaces
-from service.api.helpers import Helpers
-from service.api.metrics import Metrics, MetricSources, Threads
-from service.api.middleware import OuterMiddleware
-from service.api.oidc import Tokens
-from service.api.throttle import Throttle
 from service.errors import StartupRefused
 from service.jobs import Workers
-from service.ledger.database import Database, open_database
-from service.ledger.high_water import HighWaterFile
-from service.ledger.mark_keeper import MarkKeeper
-from service.ledger.secret import Secret
-from service.ledger.settling import ExpiryKeeper
-from service.ledger.uses import Uses
-from service.pages import forms, refusals, routes, start
-from service.pages.refusals import ProblemPages
+from service.ledger.access.key_usage import Uses
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water_keeper import MarkKeeper
+from service.ledger.releases.settlement import ExpiryKeeper
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.secret import Secret
+from service.pages import routes, start
+from service.pages.shell import forms, problem_pages
+from service.pages.shell.problem_pages import ProblemPages
 from service.settings import SMALL_BODIES, Settings
 
 _TITLE = "Privacy-budget ledger"
@@ -76,7 +77,7 @@ _TURNS = 1  # running requests of one principal in this process while other prin
 _ALONE = 8  # running requests of one principal otherwise: most places, readers and writers stay free for newcomers
 # Routes are tried one after the other, so the most frequent ones come first.
 _ROUTERS = (
-    bulk.router,  # before the JSON routes of the same addresses, which accept every media type
+    arrow_draws.router,  # before the JSON routes of the same addresses, which accept every media type
     draws.router,
     releases.router,
     health.router,
@@ -87,12 +88,12 @@ _ROUTERS = (
     tabulations.router,
     histograms.router,
     jobs.router,
-    trust.router,
-    analysis.router,
+    verification.router,
+    composition.router,
     accuracy.router,
-    curves.router,
+    accuracy_curve.router,
     calibrations.router,
-    noise.router,
+    noise_calibration.router,
     comparisons.router,
     allocations.router,
     safetab.router,
@@ -149,7 +150,7 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     for router in routes.ROUTERS:
         app.router.routes.extend(router.routes)
     app.mount("/static", routes.static)
-    refusals.install(app)
+    problem_pages.install(app)
     _surround(app, settings, database, keeper)
     stop_tracing = _trace(app, database) if settings.tracing else lambda: None
     return app
@@ -169,7 +170,7 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     database.secret = secret
     app = _application(settings, database, secret, mark)
     app.state.turns, app.state.helpers = FairPlaces(_THREADS, _THREADS, _THREADS, _THREADS), None
-    helpers.install(app)
+    helper_processes.install(app)
     return app
 
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.api import problems
-from service.api.body_limits import sender_of
-from service.api.middleware import BEYOND_LIMIT
-from service.api.throttle import Meter, read_rate
+from service.api.http import problems
+from service.api.http.body_limits import sender_of
+from service.api.http.middleware import BEYOND_LIMIT
+from service.api.identity.throttle import Meter, read_rate
 
 _REFUSED_AT_ONCE = 100  # connections refused in a row, before others are served
 _FORGET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, without a minute of TIME_WAIT

@@ -1,7 +1,7 @@
 """All refusals of the service, as one tree of exceptions that carry fields.
 
-This module knows nothing of HTTP: ``service.api.problems`` maps each class to a status code. Messages state what was
-expected and what was received, and never contain a count.
+This module knows nothing of HTTP: ``service.api.http.problems`` maps each class to a status code. Messages state what
+was expected and what was received, and never contain a count.
 """
 
 from collections.abc import Callable, Sequence

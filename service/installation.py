@@ -8,18 +8,18 @@ from sqlalchemy import URL, make_url
 
 from service import logs
 from service.errors import StartupRefused
-from service.ledger.adoption import adopt
-from service.ledger.database import Database, open_database
-from service.ledger.failures import out_of_reach
-from service.ledger.high_water import INSTALLATION, HighWaterFile, last_entries, missing_entries
-from service.ledger.installation import check_secret, is_bound
-from service.ledger.installation_journal import follow
-from service.ledger.journal import BEFORE_FIRST, Broken
-from service.ledger.keys import unsound
-from service.ledger.mark_keeper import MarkKeeper, check_mark
-from service.ledger.migrate import prepare
-from service.ledger.schema import require_schema
-from service.ledger.secret import Secret, load_secret
+from service.ledger.access.keys import unsound
+from service.ledger.installation.binding import check_secret, is_bound
+from service.ledger.installation.high_water import INSTALLATION, HighWaterFile, last_entries, missing_entries
+from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.installation_journal import follow
+from service.ledger.journal.journal import BEFORE_FIRST, Broken
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.failures import out_of_reach
+from service.ledger.storage.migrate import prepare
+from service.ledger.storage.schema import require_schema
+from service.ledger.storage.secret import Secret, load_secret
+from service.ledger.verification.adoption import adopt
 from service.settings import Settings, read_settings
 
 

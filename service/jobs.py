@@ -24,11 +24,12 @@ from typing import Any
 import structlog
 
 from service.errors import ServiceError
-from service.ledger import clock, jobs
-from service.ledger.database import Database
+from service.ledger import jobs
+from service.ledger.draws.retention import remove_noisy
 from service.ledger.jobs import JobRecord
-from service.ledger.retention import remove_noisy
-from service.ledger.secret import Secret
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = (sys.executable, "-m", "service.empirical")

@@ -23,8 +23,8 @@ from service.app import create_app
 from service.connections import Limits, Listener, limited_protocol
 from service.errors import StartupRefused
 from service.installation import high_water_file, open_installation
-from service.ledger.keys import ensure_first_key
-from service.ledger.mark_keeper import MarkKeeper
+from service.ledger.access.keys import ensure_first_key
+from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.settings import Settings, available_memory, shown, unknown_variables
 
 _SWITCH = 0.0005  # seconds after which a computing thread yields to another one, which may answer a charge

@@ -18,8 +18,8 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer, format_trace_id
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import __version__
-from service.api.middleware import PROBES, template_of
-from service.ledger.database import Database
+from service.api.http.middleware import PROBES, template_of
+from service.ledger.storage.database import Database
 
 _NAME = "privacy-budget-ledger"
 _CARRIED = {b"traceparent", b"tracestate"}

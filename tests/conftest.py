@@ -22,10 +22,10 @@ import pytest
 from psycopg import sql
 from sqlalchemy import make_url
 
-from service.ledger.database import Database, open_database
-from service.ledger.migrate import migrate
-from service.ledger.secret import Secret
-from service.ledger.signing import Signer, signer_of
+from service.ledger.installation.signing import Signer, signer_of
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.migrate import migrate
+from service.ledger.storage.secret import Secret
 from tests.postgres_server import postgres_server
 
 _TEMPLATE = "template_migrated"

@@ -4,9 +4,9 @@ import contextlib
 import json
 import tempfile
 
-from service.ledger.database import open_database
-from service.ledger.migrate import migrate
-from service.ledger.schema import EXPECTED, present_schema
+from service.ledger.storage.database import open_database
+from service.ledger.storage.migrate import migrate
+from service.ledger.storage.schema import EXPECTED, present_schema
 from tests.postgres_server import postgres_server
 
 

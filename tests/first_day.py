@@ -1,7 +1,7 @@
 """One day on a real server: every operation of the contract with the example of its request, and what it answers.
 
 ``python -m tests.first_day`` records the answers, which are then the examples of the contract
-(``service/api/answers.json``); ``tests/test_contract.py`` lives through the day again and compares.
+(``service/api/openapi/answers.json``); ``tests/test_contract.py`` lives through the day again and compares.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from service.api import examples
+from service.api.openapi import examples
 from service.app import openapi_document
 from tests.api.calls import STEWARD, bearer, problem_of
 from tests.documents import normalised

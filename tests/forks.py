@@ -124,7 +124,7 @@ def _run(arguments: list[str], environment: dict[str, str], stdout: int, stderr:
 
 
 if __name__ == "__main__":
-    from service import auditing, key_commands, server  # noqa: F401 - what `python -m service` imports
+    from service import server  # noqa: F401 - what `python -m service` imports
 
     gc.freeze()  # or each fork's collector walks all of it, and copies it by that
     _commands(socket.socket(fileno=int(sys.argv[1])))

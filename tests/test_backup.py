@@ -19,11 +19,11 @@ import pytest
 from sqlalchemy import URL, make_url
 from typer.main import get_command
 
-from service import auditing
 from service.__main__ import app
+from service.cli import ledger_commands
 from service.errors import Conflict, Unavailable
-from service.ledger.backup import back_up
-from service.ledger.database import open_database
+from service.ledger.storage.database import open_database
+from service.ledger.verification.backup import back_up
 from tests.api.calls import Client, json_of, open_account, problem_of, release
 from tests.ledger.charging import SECRET, charge, open_account as open_in
 from tests.postgres_server import installed
@@ -283,4 +283,4 @@ def test_a_database_that_was_never_migrated_is_copied_as_it_is(tmp_path: Path) -
 def test_the_command_leaves_postgresql_to_its_own_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SERVICE_DATABASE_URL", "postgresql+psycopg://nobody@/nothing?host=/nowhere")
     with pytest.raises(Conflict, match="pg_dump"):
-        auditing.backup(tmp_path / "copy.db")
+        ledger_commands.backup(tmp_path / "copy.db")

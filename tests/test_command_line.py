@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from service.ledger.database import open_database
-from service.ledger.migrate import downgrade
+from service.ledger.storage.database import open_database
+from service.ledger.storage.migrate import downgrade
 from service.server import Server
 from tests.api.calls import STEWARD, Answer, bearer, json_of, open_account, problem_of, pure
 from tests.processes import MODULE, PATIENCE, ROOT, environment, run, service

@@ -16,12 +16,12 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, settings
 from jsonschema import Draft202012Validator
 
-from service.api.contents import GROUPS
-from service.api.problems import KINDS
-from service.api.rollback import HEADER
+from service.api.http.expected_head import HEADER
+from service.api.http.problems import KINDS
+from service.api.openapi.contents import GROUPS
 from service.app import openapi_document
-from service.ledger.database import open_database
-from service.ledger.secret import Secret
+from service.ledger.storage.database import open_database
+from service.ledger.storage.secret import Secret
 from tests import first_day
 from tests.api.calls import application, bearer, client_of, json_of, make_key
 

@@ -15,8 +15,8 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from service.errors import StartupRefused
-from service.ledger.database import open_database
-from service.ledger.place import place_of
+from service.ledger.storage.database import open_database
+from service.ledger.storage.location import place_of
 from tests.api.calls import problem_of
 from tests.postgres_server import Cluster
 from tests.processes import MODULE, PATIENCE, ROOT, environment, run, service

@@ -13,10 +13,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import make_url
 
-from service.api.problems import KINDS
-from service.configuration import reference
-from service.ledger.database import open_database
-from service.ledger.secret import Secret
+from service.api.http.problems import KINDS
+from service.cli.configuration import reference
+from service.ledger.storage.database import open_database
+from service.ledger.storage.secret import Secret
 from service.server import files_needed
 from service.settings import Settings, read_settings, unknown_variables
 from tests.api.calls import application, charge, client_of, json_of, open_account, pure, release

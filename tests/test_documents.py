@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.api.problems import KINDS
+from service.api.http.problems import KINDS
 from tests.api.calls import STEWARD
 from tests.documents import FILES, ROOT, WEB, Example, Session, differs, examples_of, listings, normalised
 from tests.processes import Served, service

@@ -19,8 +19,8 @@ from service.empirical.experiments import run
 from service.empirical.notation import experiment_of
 from service.jobs import Workers
 from service.ledger import jobs
-from service.ledger.database import Database, open_database
 from service.ledger.jobs import JobRecord
+from service.ledger.storage.database import Database, open_database
 from tests.ledger.charging import SECRET, asking, charge, draw, open_account
 from tests.processes import PATIENCE
 

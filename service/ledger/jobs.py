@@ -15,13 +15,13 @@ from typing import Any, Literal, cast, get_args
 from sqlalchemy import Connection, Row, Select, and_, case, delete, func, insert, or_, select, tuple_, update
 
 from service.errors import NotFound, TooManyRequests, Unavailable
-from service.ledger import clock
-from service.ledger.database import Database
-from service.ledger.idempotency import Request
-from service.ledger.once import Answer, once
-from service.ledger.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.secret import Secret
-from service.ledger.tables import Job
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Job
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)

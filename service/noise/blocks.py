@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from service.noise.keystream import Keystream
 from service.noise.table import CHUNK, Table, chunks
 from service.noise.uniform import WORD, Uniform
-from service.privacy.noise_law import NoiseLaw
-from service.privacy.numbers import ball
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.numerics.numbers import ball
 
 _SQUEEZE_BITS = 8
 _LARGEST = 0.5  # of the exponents that the polynomial is for

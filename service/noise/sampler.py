@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from service.noise.blocks import Blocks
 from service.noise.keystream import Keystream
 from service.noise.table import CHUNK, Table, chunks
-from service.privacy.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import NoiseLaw
 
 # At these limits |X| > 2^63 - 1 has probability below exp(-8190).
 MAX_SCALE = 2**50

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from service.noise.keystream import Keystream
 from service.noise.uniform import WORD, Uniform
-from service.privacy.accuracy import smallest, tail
-from service.privacy.noise_law import NoiseLaw
-from service.privacy.numbers import ball, precision
+from service.privacy.accuracy.tails import smallest, tail
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.numerics.numbers import ball, precision
 
 _GUIDE_BITS = 16
 _PRECISION = 256  # bits; k terms of the recurrence below lose about 2 log2(k) of them

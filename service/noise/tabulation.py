@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from service.noise.keystream import Keystream
 from service.noise.sampler import add_noise
-from service.privacy.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import NoiseLaw
 
 Counts = NDArray[np.int64]
 

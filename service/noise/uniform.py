@@ -5,7 +5,7 @@ from collections.abc import Callable
 from flint import arb
 
 from service.noise.keystream import Keystream
-from service.privacy.numbers import precision
+from service.privacy.numerics.numbers import precision
 
 WORD = 64  # bits
 

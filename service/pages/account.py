@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
 from service.errors import NotFound
-from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
-from service.pages.caps import budget_of, fields_of, refused_at
-from service.pages.forms import SentForm, text_of
-from service.pages.layout import PICTURES_WITHIN, page
+from service.pages.budget_form import budget_of, fields_of, refused_at
+from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.layout import PICTURES_WITHIN, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 

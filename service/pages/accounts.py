@@ -2,8 +2,8 @@
 
 from fastapi import Response
 
-from service.pages.calls import Visit, address, get
-from service.pages.layout import page
+from service.pages.shell.api_client import Visit, address, get
+from service.pages.shell.layout import page
 
 
 async def accounts_page(visit: Visit) -> Response:

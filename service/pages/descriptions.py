@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
-from service.ledger.key_records import Role
+from service.ledger.access.key_records import Role
 from service.pages.account import AccountStep
-from service.pages.calls import Refused, SignedIn, Visit, address, ask, get, send
-from service.pages.describing import SECTIONS, Edit, edit_of, field_of, typed
-from service.pages.forms import Form, SentForm, text_of
-from service.pages.layout import may, page
+from service.pages.description_form import SECTIONS, Edit, edit_of, field_of, typed
+from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, get, send
+from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.layout import may, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 

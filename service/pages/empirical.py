@@ -9,10 +9,10 @@ from anyio import to_thread
 from fastapi import APIRouter, Response
 
 from service.errors import Forbidden, InvalidInput
-from service.pages.calls import Refused, SignedIn, Visit, address, ask, send
-from service.pages.columns import MOST_BYTES, MOST_NUMBERS, read_column
-from service.pages.forms import Form, SentForm, text_of
-from service.pages.layout import PICTURES_WITHIN, may, page
+from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, send
+from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.layout import PICTURES_WITHIN, may, page
+from service.pages.shell.number_column import MOST_BYTES, MOST_NUMBERS, read_column
 
 router = APIRouter(include_in_schema=False)
 

@@ -5,10 +5,10 @@ from functools import cache
 
 from fastapi import APIRouter, Request, Response
 
-from service.api.problems import KINDS
+from service.api.http.problems import KINDS
 from service.errors import NotFound
-from service.pages.layout import WEB, page
-from service.pages.markdown import Document, render
+from service.pages.shell.layout import WEB, page
+from service.pages.shell.markdown import Document, render
 
 _INDEX = "/guide"
 

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 
-from service.api.paging import write_cursor
+from service.api.http.paging import write_cursor
 from service.errors import InvalidInput
-from service.ledger import entries
+from service.ledger.journal import entries
 from service.pages.account import AccountStep
-from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get
-from service.pages.layout import page
+from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get
+from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
-from service.ledger import clock
+from service.ledger.storage import clock
 from service.pages.account import refusal
-from service.pages.calls import Refused, SignedIn, Visit, address, get, send
-from service.pages.forms import SentForm, text_of
-from service.pages.layout import page
+from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
+from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/keys", include_in_schema=False)
 

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
 from service.pages.account import AccountStep, refusal
-from service.pages.calls import Refused, Relayed, SignedIn, Visit, address, get, send
-from service.pages.forms import Form, SentForm, text_of
-from service.pages.layout import page
-from service.pages.trees import MOST_NODES, MOST_PRICED, price_nodes, tree_of
+from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
+from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 

@@ -1,27 +1,17 @@
 """Routes of the pages, in the order in which they are matched."""
 
-from service.pages import (
-    account,
-    descriptions,
-    empirical,
-    guide,
-    journal,
-    keys,
-    open as without_key,
-    opening,
-    planner,
-    releases,
-    start,
-)
+from service.pages import account, account_opening, descriptions, empirical, guide, journal, keys, releases, start
+from service.pages.planner import routes
+from service.pages.shell import static_pages as without_key
 
 ROUTERS = (
     start.router,
-    opening.router,
+    account_opening.router,
     account.router,
     journal.router,
     releases.router,
     descriptions.router,
-    planner.router,
+    routes.router,
     empirical.router,
     keys.router,
     guide.router,

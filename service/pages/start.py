@@ -7,10 +7,10 @@ from fastapi.responses import RedirectResponse
 
 from service.errors import ServiceError
 from service.pages.accounts import accounts_page
-from service.pages.calls import Refused, SignedIn, Visit, address, get
-from service.pages.forms import Form, SentForm, check_origin, read_form, text_of
-from service.pages.layout import page
-from service.pages.session import LONGEST_KEY, SIGN_OUT, forget, new_session, remember, session_of
+from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get
+from service.pages.shell.forms import Form, SentForm, check_origin, read_form, text_of
+from service.pages.shell.layout import page
+from service.pages.shell.session import LONGEST_KEY, SIGN_OUT, forget, new_session, remember, session_of
 
 router = APIRouter(include_in_schema=False)
 

@@ -12,7 +12,7 @@ from inspect import getdoc
 from typing import Any, ClassVar, NamedTuple
 
 from service.errors import InvalidInput
-from service.privacy.numbers import exact_text, parse_exact
+from service.privacy.numerics.numbers import exact_text, parse_exact
 
 Document = Mapping[str, Any]
 LARGEST_WHOLE = 2**53

@@ -7,12 +7,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.ledger import clock
-from service.ledger.database import Database
-from service.ledger.installation import check_secret
-from service.ledger.key_records import Role
-from service.ledger.keys import create_key, ensure_first_key
-from service.ledger.secret import Secret
+from service.ledger.access.key_records import Role
+from service.ledger.access.keys import create_key, ensure_first_key
+from service.ledger.installation.binding import check_secret
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 from service.settings import Settings
 
 STEWARD = "the-first-steward's-key-of-the-tests"  # the bootstrap key

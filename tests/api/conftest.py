@@ -11,8 +11,8 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.ledger.database import Database, open_database
-from service.ledger.secret import Secret
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.secret import Secret
 from service.server import configuration
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
 

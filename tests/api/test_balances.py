@@ -7,7 +7,7 @@ import mpmath  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 from sqlalchemy import Connection, text
 
-from service.ledger.database import Database
+from service.ledger.storage.database import Database
 from tests.api.calls import (
     Client,
     charge,

@@ -18,11 +18,11 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import make_url
 
-from service.ledger.accounts import read_account
-from service.ledger.database import Database, open_database
-from service.ledger.history import replay
-from service.ledger.secret import Secret
-from service.ledger.verify import verify
+from service.ledger.accounts.accounts import read_account
+from service.ledger.journal.replay import replay
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.secret import Secret
+from service.ledger.verification.verify import verify
 from tests.api.calls import (
     Answer,
     Client,

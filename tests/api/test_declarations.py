@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from service.ledger import partitions as ledger_partitions
-from service.ledger.database import Database
-from service.ledger.secret import Secret
-from service.ledger.signing import signer_of
-from service.ledger.verify import verify
+from service.ledger.draws import partitions as ledger_partitions
+from service.ledger.installation.signing import signer_of
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+from service.ledger.verification.verify import verify
 from tests.api.calls import (
     Answer,
     Client,

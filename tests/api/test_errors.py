@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api import lattice
-from service.api.exact import check_exact
-from service.api.problems import KINDS
-from service.ledger import accounts, refusals
-from service.ledger.database import open_database
-from service.ledger.secret import Secret
+from service.api.http.problems import KINDS
+from service.api.schemas import granularity
+from service.api.schemas.exact_numbers import check_exact
+from service.ledger.accounts import accounts
+from service.ledger.releases import budget_refusals
+from service.ledger.storage.database import open_database
+from service.ledger.storage.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,
@@ -391,7 +392,7 @@ def test_large_bodies_are_read_beside_the_event_loop(alone: Client, monkeypatch:
         on_the_loop.append(asyncio._get_running_loop() is not None)
         return check_exact(value)
 
-    monkeypatch.setattr(lattice, "check_exact", noted)
+    monkeypatch.setattr(granularity, "check_exact", noted)
     body = {"name": "x", "mechanism": pure(1) | {"granularity": "0.5"}, "counts": ["1.5"] * 20_000}
     assert alone.post("/v1/accounts/nobody/draws", json=body).status_code == 404
     assert on_the_loop == [False] * 20_000
@@ -522,7 +523,7 @@ def test_noise_that_fits_is_searched_for_in_a_turn_and_holds_up_no_other_answers
         searching.release()
         over.wait(60)
 
-    monkeypatch.setattr(refusals, "multiplier", search)
+    monkeypatch.setattr(budget_refusals, "multiplier", search)
     with client_of(app) as client, ThreadPoolExecutor(4) as threads:
         open_account(client)
         refused = [threads.submit(charge, client, pure(2)) for _ in range(4)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.ledger import clock
+from service.ledger.storage import clock
 from tests.api.calls import (
     STEWARD,
     Answer,

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.ledger import clock, idempotency
-from service.ledger.database import Database
-from service.ledger.retention import remove_noisy
-from service.ledger.secret import Secret
+from service.ledger.draws.retention import remove_noisy
+from service.ledger.storage import clock, idempotency
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,

@@ -21,16 +21,16 @@ from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-import service.api.body
-from service.api import arrow
-from service.api.body_limits import SENDER, Allowance, BodyLimits
-from service.api.fair import FairPlaces
-from service.api.throttle import PAGE, Meter, Rate
+import service.api.http.request_parsing
+from service.api.arrow import streams
+from service.api.http.body_limits import SENDER, Allowance, BodyLimits
+from service.api.http.fair_places import FairPlaces
+from service.api.identity.throttle import PAGE, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
-from service.ledger.database import open_database
-from service.ledger.keys import Principal
-from service.ledger.secret import Secret
+from service.ledger.access.keys import Principal
+from service.ledger.storage.database import open_database
+from service.ledger.storage.secret import Secret
 from service.server import bound_socket
 from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
 from tests.api.conftest import serving
@@ -43,7 +43,7 @@ _HEAD = (
 _JSON = {"Content-Type": "application/json"}
 _ROOM = {"definition": "pure", "epsilon": 10**9}
 _PROBLEMS = Path(__file__).resolve().parents[2] / "service" / "web" / "problems"
-_PLANS = "service.api.plans.Plan:"
+_PLANS = "service.api.schemas.plans.Plan:"
 _BODY = json.dumps({"plan": pure(1)}).encode()
 
 Serve = Callable[..., tuple[FastAPI, Client]]
@@ -576,7 +576,7 @@ def test_json_of_too_many_items_is_refused_before_it_is_parsed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
     parsed = list[bytes]()
-    monkeypatch.setattr(service.api.body, "parse", parsed.append)
+    monkeypatch.setattr(service.api.http.request_parsing, "parse", parsed.append)
     app, client = serve(max_json_items=50_000)
     refused = client.post("/v1/compositions", content=body, headers=_JSON)
     assert "at most 50000 arrays, objects and texts" in problem_of(refused, "too_large")["detail"]
@@ -588,7 +588,7 @@ def test_json_of_too_many_items_is_refused_before_it_is_parsed(
 def test_json_of_too_many_items_is_not_read_to_its_end(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
-    monkeypatch.setattr(service.api.body, "_STEP", 1 << 14)
+    monkeypatch.setattr(service.api.http.request_parsing, "_STEP", 1 << 14)
     app, client = serve(max_json_items=50_000)
     with _line(client) as line:
         line.sendall(_head(length=1 << 26) + body)
@@ -628,7 +628,7 @@ def test_json_that_unfolds_to_too_much_is_refused_before_it_is_parsed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
     parsed = list[bytes]()
-    monkeypatch.setattr(service.api.body, "parse", parsed.append)
+    monkeypatch.setattr(service.api.http.request_parsing, "parse", parsed.append)
     _, client = serve(max_json_bytes=1 << 20, max_json_bytes_at_once=1 << 20)
     refused = client.post("/v1/compositions", content=body, headers=_JSON)
     assert "at most 1048576 bytes of memory" in problem_of(refused, "too_large")["detail"]
@@ -643,7 +643,7 @@ def test_an_arrow_stream_that_unfolds_to_too_much_is_refused_before_it_does(
     content = stream({"count": pa.array(np.zeros(10**6, np.int64))}, compression="zstd")
     assert len(content) < 10_000
     unfolded = list[object]()
-    monkeypatch.setattr(arrow, "_counts", lambda *given: unfolded.append(given))
+    monkeypatch.setattr(streams, "_counts", lambda *given: unfolded.append(given))
     assert "bytes of memory" in problem_of(register(client, content), "too_large")["detail"]
     assert unfolded == []
     assert json_of(client.get("/v1/accounts/people/balance"))["releases"] == 0

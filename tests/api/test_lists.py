@@ -6,9 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from service.ledger import journal, paging
-from service.ledger.database import Database
-from service.ledger.secret import Secret
+from service.ledger.journal import journal
+from service.ledger.storage import paging
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 from tests.api.calls import application, client_of, json_of, make_key, open_account, problem_of, pure, release
 from tests.ledger.charging import account_of
 

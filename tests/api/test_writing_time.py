@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
-from service.api.context import Change
-from service.ledger import writing_time
-from service.ledger.database import Database
+from service.api.http.dependencies import Change
+from service.ledger.storage import writing_time
+from service.ledger.storage.database import Database
 from tests.api import streams
 from tests.api.calls import Answer, Client, open_account, problem_of, pure, release
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from service.api.problems import KINDS
+from service.api.http.problems import KINDS
 from service.pages.guide import chapters
 from tests.browser.steps import assert_accessible, assert_fits, assert_tables_fit, screenshot
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from service.__main__ import main
-from service.ledger.database import open_database
-from service.ledger.secret import Secret
+from service.ledger.storage.database import open_database
+from service.ledger.storage.secret import Secret
 from tests.api.calls import Client, application, client_of, json_of
 from tests.processes import environment
 

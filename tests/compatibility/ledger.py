@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from service.api import priced
-from service.ledger import charges, clock
-from service.ledger.database import Database
-from service.ledger.recompute import recompute
-from service.ledger.retention import remove_noisy
+from service.api.routes import release_pricing
+from service.ledger.draws.retention import remove_noisy
+from service.ledger.releases import charges
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.verification.recompute import recompute
 from tests.api.calls import Answer, Client, charge, json_of, open_account, operators_key, problem_of, release
 from tests.ledger.charging import half_price
 from tests.ledger.ledgers import Clock, everything
@@ -202,7 +203,7 @@ def _price_again(client: Client, database: Database) -> None:
     open_account(client, "older-part", {"definition": "zcdp", "rho": 2}, neighbouring="replace_one", parent="older")
     one = {"type": "discrete_gaussian", "rho": "0.01"}
     with pytest.MonkeyPatch.context() as older:
-        older.setattr(priced, "price", half_price)
+        older.setattr(release_pricing, "price", half_price)
         older.setattr(charges, "ACCOUNTANT", "0")
         for fields in ({}, {"reserve_for": "P9D"}, {"reserve_for": "P9D"}):
             of = release(client, one, "older-part", name="by an older accountant", **fields)

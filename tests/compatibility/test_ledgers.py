@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 
 from service.app import openapi_document
-from service.ledger.journal import Kind
-from service.privacy.plan import Neighbouring
+from service.ledger.journal.journal import Kind
+from service.privacy.plans.walking import Neighbouring
 from tests.compatibility.comparing import agree, loose_figures
 from tests.compatibility.files import DATABASES, REFUSED, VERSIONS, read_answers
 from tests.compatibility.installation import Installation, reports

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from service import logs
-from service.ledger.database import open_database
-from service.ledger.migrate import migrate
-from service.ledger.secret import Secret
+from service.ledger.storage.database import open_database
+from service.ledger.storage.migrate import migrate
+from service.ledger.storage.secret import Secret
 from tests.api.calls import Client, application, client_of, json_of
 from tests.compatibility.comparing import ARITHMETIC, arithmetic
 from tests.compatibility.figures import draw, laws, questions

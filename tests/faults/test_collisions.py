@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.ledger.database import open_database
-from service.ledger.secret import Secret
+from service.ledger.storage.database import open_database
+from service.ledger.storage.secret import Secret
 from tests.api.calls import application, client_of, json_of, open_account
 from tests.faults.conftest import Form
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from service.ledger.high_water import HighWaterFile
-from service.ledger.secret import load_secret
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.storage.secret import load_secret
 from tests.api.calls import Client, json_of, open_account, problem_of, pure, release
 from tests.faults.conftest import Form
 from tests.faults.processes import Replica, replicas, until

@@ -8,44 +8,33 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, insert, text
 
-from service.ledger import (
-    account_rows,
-    accounts,
-    charges,
-    clock,
-    draw_rows,
-    drawn,
-    draws,
-    hold_rows,
-    holds,
-    journal,
-    opening,
-    partitions,
-    release_rows,
-    releases,
-    spending,
-)
-from service.ledger.accounts import AccountRecord
-from service.ledger.budgets import read_budget
-from service.ledger.charges import NewRelease, Prepared, Registered
-from service.ledger.database import Database
-from service.ledger.drawn import Turn
-from service.ledger.history import replay
-from service.ledger.holds import Settled
-from service.ledger.idempotency import Request
-from service.ledger.journal import JournalEntry, Kept
-from service.ledger.migrate import downgrade, migrate
-from service.ledger.opening import NewAccount
-from service.ledger.releases import ReleaseRecord
-from service.ledger.secret import Secret
-from service.ledger.settling import present
-from service.ledger.tables import Installation
-from service.ledger.verify import Verdict, verify
-from service.privacy import pricing
-from service.privacy.filter import remaining
-from service.privacy.notation import read_plan
-from service.privacy.plan import Neighbouring, Plan, mechanisms_of
-from service.privacy.pricing import Price
+from service.ledger.accounts import account_changes, account_rows, accounts, spending
+from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.budgets import read_budget
+from service.ledger.draws import draw_rows, draws, partitions, stored_draws
+from service.ledger.draws.stored_draws import Turn
+from service.ledger.journal import journal
+from service.ledger.journal.journal import JournalEntry, Kept
+from service.ledger.journal.replay import replay
+from service.ledger.releases import charges, release_rows, releases, reservation_rows, reservations
+from service.ledger.releases.charges import NewRelease, Prepared, Registered
+from service.ledger.releases.releases import ReleaseRecord
+from service.ledger.releases.reservations import Settled
+from service.ledger.releases.settlement import present
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.migrate import downgrade, migrate
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Installation
+from service.ledger.verification.verify import Verdict, verify
+from service.privacy.accounting import pricing
+from service.privacy.accounting.filter import remaining
+from service.privacy.accounting.pricing import Price
+from service.privacy.plans import Plan
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import Neighbouring, mechanisms_of
 
 SECRET = Secret(bytes(range(32)))
 
@@ -72,7 +61,7 @@ def open_account(
     stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
     above = None if approval_above is None else Fraction(approval_above)
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above)
-    opening.open_account(database, ANN, new, lambda account: account.name)
+    account_changes.open_account(database, ANN, new, lambda account: account.name)
     return account_of(database, name)
 
 
@@ -120,7 +109,9 @@ def seal(database: Database) -> None:
     """Seal what is without a seal as it is: what only somebody with the secret can."""
     database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 100), landed=lambda *_: False)
     database.write(lambda connection: release_rows.seal_old(connection, SECRET, "", 100), landed=lambda *_: False)
-    database.write(lambda connection: hold_rows.seal_old(connection, SECRET, ("", 0), 100), landed=lambda *_: False)
+    database.write(
+        lambda connection: reservation_rows.seal_old(connection, SECRET, ("", 0), 100), landed=lambda *_: False
+    )
     database.write(lambda connection: draw_rows.seal_old(connection, SECRET, "", 100), landed=lambda *_: False)
     counters = ("", "", -1)
     database.write(lambda connection: partitions.seal_old(connection, SECRET, counters, 100), landed=lambda *_: False)
@@ -176,17 +167,17 @@ def reserve(database: Database, *plans: dict[str, Any], name: str = "people", ho
 
 
 def commit(database: Database, release: str, name: str = "people") -> ReleaseRecord:
-    return _settled(lambda keep: holds.commit(database, ANN, name, release, keep))
+    return _settled(lambda keep: reservations.commit(database, ANN, name, release, keep))
 
 
 def void(
     database: Database, release: str, name: str = "people", reason: str = "why", attestation: str | None = None
 ) -> ReleaseRecord:
-    return _settled(lambda keep: holds.void(database, ANN, name, release, reason, attestation, keep))
+    return _settled(lambda keep: reservations.void(database, ANN, name, release, reason, attestation, keep))
 
 
 def approve(database: Database, release: str, name: str = "people", request: Request = BOB) -> ReleaseRecord:
-    return _settled(lambda keep: holds.approve(database, request, name, release, keep))
+    return _settled(lambda keep: reservations.approve(database, request, name, release, keep))
 
 
 def draw(
@@ -205,12 +196,12 @@ def draw(
     draws.draw(database, ANN, name, release, draws.seal(place, np.array([noisy])))
 
 
-def mechanisms_in(connection: Connection, release: str) -> drawn.Mechanisms:
+def mechanisms_in(connection: Connection, release: str) -> stored_draws.Mechanisms:
     """The mechanisms of a release's plan."""
-    return drawn.mechanisms_by_name(drawn.plan_text(connection, release))
+    return stored_draws.mechanisms_by_name(stored_draws.plan_text(connection, release))
 
 
-def _settled(act: Callable[[holds.Render], object]) -> ReleaseRecord:
+def _settled(act: Callable[[reservations.Render], object]) -> ReleaseRecord:
     done: list[Settled] = []
 
     def keep(settled: Settled) -> str:

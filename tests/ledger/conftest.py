@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.ledger.database import Database
+from service.ledger.storage.database import Database
 from tests.ledger.marks import write
 
 

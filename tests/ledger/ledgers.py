@@ -11,18 +11,22 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger import accounts, charges, clock, descriptions, draws, exports, opening, tabulations
-from service.ledger.budgets import read_budget
-from service.ledger.charges import NewRelease
-from service.ledger.database import Database
-from service.ledger.drawn import Turn
-from service.ledger.idempotency import Request
-from service.ledger.layouts import Layout
-from service.ledger.signing import Signer
+from service.ledger.accounts import account_changes, accounts, descriptions
+from service.ledger.accounts.budgets import read_budget
+from service.ledger.draws import draws, tabulations
+from service.ledger.draws.stored_draws import Turn
+from service.ledger.draws.tabulation_layout import Layout
+from service.ledger.installation.signing import Signer
+from service.ledger.releases import charges
+from service.ledger.releases.charges import NewRelease
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.ledger.verification import exports
 from service.noise.tabulation import SIZES
-from service.privacy.levels import find_level
-from service.privacy.notation import read_plan
-from service.privacy.plan import mechanisms_of
+from service.privacy.planning.levels import find_level
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import mechanisms_of
 from tests.ledger.charging import ANN, BOB, approve, commit, draw as draw_first, open_account, reserve, void
 
 A = {"type": "geometric", "epsilon": "1/7", "name": "a", "tags": ["state"]}
@@ -118,7 +122,7 @@ def tabulate(
 
 def change(database: Database, name: str, what: Any, steward: Request = ANN) -> None:
     """A change of an account: a budget, a state, or the price that needs approval."""
-    opening.change_account(database, steward, name, what, lambda account: account.name, "/budget")
+    account_changes.change_account(database, steward, name, what, lambda account: account.name, "/budget")
 
 
 def describe(database: Database, account: str, release: str | None = None, /, **patch: Any) -> None:

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, text
 
-from service.ledger.database import Database
+from service.ledger.storage.database import Database
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
 

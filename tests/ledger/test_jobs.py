@@ -7,8 +7,8 @@ from sqlalchemy import text
 
 from service.errors import IdempotencyConflict, NotFound, TooManyRequests, Unavailable
 from service.ledger import jobs
-from service.ledger.database import Database
 from service.ledger.jobs import JobRecord
+from service.ledger.storage.database import Database
 from tests.ledger.charging import SECRET, asking
 
 _PAST = "2020-01-01T00:00:00.000000Z"

@@ -21,18 +21,21 @@ from hypothesis.stateful import (
 )
 
 from service.errors import AccountClosed, AlreadyDrawn, BudgetExceeded, Conflict, Forbidden, InvalidInput
-from service.ledger import charges, clock, draws, opening
-from service.ledger.accounts import MAX_DEPTH
-from service.ledger.budgets import read_budget
-from service.ledger.database import Database
-from service.ledger.drawn import Turn
-from service.ledger.idempotency import Request
-from service.ledger.spending import composed, counts
-from service.privacy.filter import remaining
-from service.privacy.notation import read_plan
-from service.privacy.plan import Neighbouring, mechanisms_of
-from service.privacy.pure import plan_delta, plan_epsilon
-from service.privacy.zcdp import plan_rho
+from service.ledger.accounts import account_changes
+from service.ledger.accounts.accounts import MAX_DEPTH
+from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.spending import composed, counts
+from service.ledger.draws import draws
+from service.ledger.draws.stored_draws import Turn
+from service.ledger.releases import charges
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.privacy.accounting.filter import remaining
+from service.privacy.accounting.pure import plan_delta, plan_epsilon
+from service.privacy.accounting.zcdp import plan_rho
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import Neighbouring, mechanisms_of
 from tests.ledger import charging
 from tests.ledger.charging import ANN, BOB, account_of, entries_of, left, open_account, prepared, release_of
 
@@ -385,7 +388,9 @@ class _Ledger(RuleBasedStateMachine):
 
     def _change(self, name: str, change: Any, *stewards: Request) -> None:
         for steward in stewards or (ANN,):
-            opening.change_account(self.database, steward, name, change, lambda account: account.name, "/budget")
+            account_changes.change_account(
+                self.database, steward, name, change, lambda account: account.name, "/budget"
+            )
 
     def _chosen(self, data: Any) -> tuple[str, _Release]:
         chosen = data.draw(st.sampled_from(list(self.model.releases)))

@@ -9,7 +9,7 @@ from flint import arb
 
 from service.noise.blocks import Blocks, _squeeze
 from service.noise.table import CHUNK, Table
-from service.privacy.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import NoiseLaw
 from tests.noise.reference import Scripted, gaussian, geometric, mp, number, osgt, weight
 
 _WORD = 2**64

@@ -10,7 +10,7 @@ from flint import arb
 
 from service.noise import table
 from service.noise.table import Table
-from service.privacy.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import NoiseLaw
 from tests.noise.reference import Scripted, distribution, gaussian, geometric, mp, osgt
 
 _WORD = 2**64

@@ -9,8 +9,8 @@ from scipy.stats import binom  # type: ignore[import-untyped]  # it publishes no
 
 from service.noise import Keystream
 from service.noise.tabulation import BINS, SIZES, USUAL, Groups, Laws, binned, tabulate
-from service.privacy.accuracy import coverage, margin_of_error
-from service.privacy.noise_law import NoiseLaw
+from service.privacy.accuracy.tails import coverage, margin_of_error
+from service.privacy.laws.noise_law import NoiseLaw
 
 _CONFIDENCE = Fraction(95, 100)
 _ONE_IN_10_6 = 5e-7  # on each side, of tests that run with one keystream

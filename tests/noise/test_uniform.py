@@ -6,7 +6,7 @@ import pytest
 from flint import arb
 
 from service.noise.uniform import Uniform
-from service.privacy.numbers import ball
+from service.privacy.numerics.numbers import ball
 from tests.noise.reference import Scripted
 
 _WORD = 2**64

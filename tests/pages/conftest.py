@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.ledger.database import open_database
-from service.ledger.secret import Secret
+from service.ledger.storage.database import open_database
+from service.ledger.storage.secret import Secret
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
 from tests.api.conftest import embedded, helper_processes, shared_client
 from tests.browser.ledger import fill

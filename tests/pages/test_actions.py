@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.ledger import paging
+from service.ledger.storage import paging
 from tests.api.calls import Client, bearer, concentrated, json_of, make_key, open_account, operators_key, release
 from tests.pages.visits import hidden, sign_in, submit
 

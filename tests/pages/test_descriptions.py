@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from service.api.metadata import Metadata
-from service.pages.describing import SECTIONS, Edit, digests, edit_of, field_of, typed
+from service.api.schemas.metadata import Metadata
+from service.pages.description_form import SECTIONS, Edit, digests, edit_of, field_of, typed
 from tests.api.calls import Client, json_of, make_key
 from tests.pages.forms import Form, form_of, signed_in
 

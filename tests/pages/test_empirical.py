@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
-from service.pages import columns
+from service.pages.shell import number_column
 from tests.api.calls import Answer, make_key
 from tests.pages.forms import form_of, signed_in
 
@@ -145,9 +145,9 @@ def test_a_wrong_parameter(steward: TestClient, noise: list[int], typed: dict[st
 
 
 def test_too_much(steward: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MOST_NUMBERS", 3)
+    monkeypatch.setattr(number_column, "MOST_NUMBERS", 3)
     assert "at most 3 numbers" in _said(_measure(steward, {"residuals": b"1\n2\n3\n4"}), "residuals")
-    monkeypatch.setattr(columns, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(number_column, "MOST_BYTES", 1 << 20)
     assert "at most 1 MiB" in _said(_measure(steward, {"residuals": b"1\n" * (1 << 20)}), "residuals")
 
 

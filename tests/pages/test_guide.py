@@ -10,13 +10,13 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.problems import KINDS
+from service.api.http.problems import KINDS
 from service.app import create_app
-from service.ledger import accounts
-from service.ledger.database import open_database
-from service.ledger.migrate import migrate
-from service.ledger.retention import remove_noisy
-from service.ledger.secret import Secret
+from service.ledger.accounts import accounts
+from service.ledger.draws.retention import remove_noisy
+from service.ledger.storage.database import open_database
+from service.ledger.storage.migrate import migrate
+from service.ledger.storage.secret import Secret
 from service.pages.guide import chapters
 from service.settings import Settings
 from tests.api.calls import STEWARD, Client, application, client_of, json_of, open_account, problem_of

@@ -6,10 +6,10 @@ from typing import Any
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 
 import tests.oracles.oracle
-from service.privacy.loss import Loss
 from service.privacy.mechanisms import DiscreteGaussian, Geometric, Mechanism
-from service.privacy.numbers import double_up
-from service.privacy.plan import Choice, Parallel, Plan, Sequence
+from service.privacy.numerics.loss import Loss
+from service.privacy.numerics.numbers import double_up
+from service.privacy.plans import Choice, Parallel, Plan, Sequence
 from tests.oracles import files
 
 oracle: Any = tests.oracles.oracle

@@ -18,17 +18,8 @@ from service.privacy.mechanisms import (
     Osgt,
     RandomizedResponse,
 )
-from service.privacy.plan import (
-    Choice,
-    Group,
-    Neighbouring,
-    Parallel,
-    Plan,
-    Repeat,
-    Sequence,
-    below,
-    with_parts,
-)
+from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
+from service.privacy.plans.walking import Neighbouring, below, with_parts
 
 figures = st.one_of(
     st.sampled_from([Fraction(text) for text in ("0.1", "1", "2.5", "1/3", "7/5", "40")]),

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from service.errors import InvalidInput
+from service.privacy.accounting.pricing import price
 from service.privacy.mechanisms import Discrete, Mechanism
-from service.privacy.notation import read_plan, write_plan
 from service.privacy.partitions import MOST, MOST_NAMES, Partitions, are_clear, first_unclear
-from service.privacy.plan import Neighbouring, condense, mechanisms_of
-from service.privacy.pricing import price
+from service.privacy.plans.notation import read_plan, write_plan
+from service.privacy.plans.walking import Neighbouring, condense, mechanisms_of
 
 SPELLINGS = [
     "36 ", " 36", "  36", "3 6 ", "\u00a036", "36\u2003", "36\u3000", "\uff13\uff16", "\uff136", "³⁶",

@@ -18,16 +18,16 @@ from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
-from service.privacy.arithmetic import BALLS
 from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
 from service.privacy.grammar import ABOVE_0, LARGEST_WHOLE, Document, Fields, Scale, Stated, read_fields, write_fields
-from service.privacy.keyed import Keyed
-from service.privacy.loss import ZERO, Loss
-from service.privacy.loss_laws import LossLaw
-from service.privacy.noise_law import NoiseLaw
-from service.privacy.numbers import ceiling, exact_text
+from service.privacy.laws.loss_laws import LossLaw
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.numerics.arithmetic import BALLS
+from service.privacy.numerics.curve_table import Curve
+from service.privacy.numerics.keyed import Keyed
+from service.privacy.numerics.loss import ZERO, Loss
+from service.privacy.numerics.numbers import ceiling, exact_text
 from service.privacy.partitions import Partitions
-from service.privacy.tables import Curve
 
 
 class RdpBounds(NamedTuple):

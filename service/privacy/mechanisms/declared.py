@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any, Self
 
 from service.errors import InvalidInput
-from service.privacy.curves import randomized_response
 from service.privacy.grammar import (
     ABOVE_1,
     AT_LEAST_0,
@@ -21,13 +20,14 @@ from service.privacy.grammar import (
     Unit,
     write_fields,
 )
-from service.privacy.keyed import Keyed
-from service.privacy.loss import INFINITE, Loss, least
-from service.privacy.loss_laws import Ladder
+from service.privacy.laws.divergences import randomized_response
+from service.privacy.laws.loss_laws import Ladder
 from service.privacy.mechanisms.base import Mechanism, RdpBounds, Work, rounded_rho
 from service.privacy.mechanisms.randomized_response import pure_rho_curve
-from service.privacy.numbers import ball, ceiling
-from service.privacy.tables import Curve
+from service.privacy.numerics.curve_table import Curve
+from service.privacy.numerics.keyed import Keyed
+from service.privacy.numerics.loss import INFINITE, Loss, least
+from service.privacy.numerics.numbers import ball, ceiling
 
 _ALPHA = Exact("alpha", required=True, unit=Unit.ORDER, bound=ABOVE_1)
 _BOUND = Exact("epsilon", required=True, unit=Unit.NATS, bound=AT_LEAST_0)

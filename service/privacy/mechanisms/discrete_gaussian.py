@@ -4,19 +4,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Self
 
-from service.privacy.curves import discrete_gaussian
 from service.privacy.fields import variance_or_rho
-from service.privacy.loss import INFINITE, Loss
-from service.privacy.loss_laws import DiscreteGaussianLoss
+from service.privacy.laws.divergences import discrete_gaussian
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss
+from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms.base import Discrete, RdpBounds, Work
 from service.privacy.mechanisms.gaussian import gaussian_rho
-from service.privacy.noise_law import NoiseLaw
-from service.privacy.tables import Curve
+from service.privacy.numerics.curve_table import Curve
+from service.privacy.numerics.loss import INFINITE, Loss
 
 SMOOTH_SIGMA_SQUARED = 2
 """From this variance on, alpha*rho is taken for the discrete Gaussian's divergence: it is never
 below it, and above it by less than 8 pi² sigma² exp(-2 pi² sigma²) < 2e-15 relative for whole s
-(Poisson summation of the theta function in ``curves.discrete_gaussian``)."""
+(Poisson summation of the theta function in ``divergences.discrete_gaussian``)."""
 _SUMMED = 10  # below this variance its divergence is a sum
 
 

@@ -5,10 +5,10 @@ from fractions import Fraction
 from typing import Self
 
 from service.privacy.fields import variance_or_rho
-from service.privacy.loss import INFINITE, Loss
-from service.privacy.loss_laws import GaussianLoss
+from service.privacy.laws.loss_laws import GaussianLoss
+from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms.base import Continuous, RdpBounds, Work
-from service.privacy.noise_law import NoiseLaw
+from service.privacy.numerics.loss import INFINITE, Loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Self
 
-from service.privacy.arithmetic import Arithmetic, Number
-from service.privacy.curves import geometric
 from service.privacy.fields import scale_or_epsilon
-from service.privacy.loss import Loss
-from service.privacy.loss_laws import Ladder
+from service.privacy.laws.divergences import geometric
+from service.privacy.laws.loss_laws import Ladder
+from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, rounded_rho
-from service.privacy.noise_law import NoiseLaw
-from service.privacy.tables import Curve
+from service.privacy.numerics.arithmetic import Arithmetic, Number
+from service.privacy.numerics.curve_table import Curve
+from service.privacy.numerics.loss import Loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

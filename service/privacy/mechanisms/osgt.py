@@ -5,13 +5,13 @@ from fractions import Fraction
 from typing import ClassVar, Self
 
 from service.privacy.fields import offset_tails
-from service.privacy.loss import INFINITE, Loss
-from service.privacy.loss_laws import OsgtLoss
+from service.privacy.laws.loss_laws import OsgtLoss
+from service.privacy.laws.noise_law import NoiseLaw, offset_law
+from service.privacy.laws.offset_tails import osgt_bounds
+from service.privacy.laws.offset_tails_zcdp import osgt_rho
 from service.privacy.mechanisms.base import Continuous, Mechanism, RdpBounds, Work
 from service.privacy.mechanisms.gaussian import Gaussian
-from service.privacy.noise_law import NoiseLaw, offset_law
-from service.privacy.osgt import osgt_bounds
-from service.privacy.osgt_zcdp import osgt_rho
+from service.privacy.numerics.loss import INFINITE, Loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from service.privacy.arithmetic import Arithmetic, Number
-from service.privacy.curves import randomized_response
 from service.privacy.grammar import ABOVE_0, Exact, Unit, Whole
-from service.privacy.loss import Loss
-from service.privacy.loss_laws import Ladder
+from service.privacy.laws.divergences import randomized_response
+from service.privacy.laws.loss_laws import Ladder
 from service.privacy.mechanisms.base import Mechanism, RdpBounds, Work, rounded_rho
-from service.privacy.tables import Curve
+from service.privacy.numerics.arithmetic import Arithmetic, Number
+from service.privacy.numerics.curve_table import Curve
+from service.privacy.numerics.loss import Loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

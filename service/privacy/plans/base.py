@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 
 from service.privacy.fields import PARTITIONS_BELOW, TAGS
 from service.privacy.grammar import Stated
-from service.privacy.keyed import Keyed
 from service.privacy.mechanisms import Mechanism
+from service.privacy.numerics.keyed import Keyed
 from service.privacy.plans.condensed import Condensed, leaf
 
 

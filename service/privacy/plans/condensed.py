@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from service.privacy.keyed import Keyed
 from service.privacy.mechanisms import Mechanism
+from service.privacy.numerics.keyed import Keyed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Tight (epsilon, delta) of whole plans: delta(epsilon) of the composition itself, not of a moment bound.
 
-The loss of a plan is a sum of independent losses (``worst`` reads it from the plan). ``laws`` says which law each
-mechanism's loss has, ``families`` and ``noise`` their cumulant functions, ``contour`` and ``lines`` invert the
-product of their transforms, ``atoms`` enumerates it where the losses are few. Every figure is an upper bound.
+The loss of a plan is a sum of independent losses (``worst_case`` reads it from the plan). ``laws`` says which law each
+mechanism's loss has, ``families`` and ``noise`` their cumulant functions, ``contour`` and ``contour_selection`` invert
+the product of their transforms, ``atoms`` enumerates it where the losses are few. Every figure is an upper bound.
 
 All mechanisms here have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that one
 direction is both.
@@ -17,18 +17,18 @@ from fractions import Fraction
 import numpy as np
 from flint import arb
 
-from service.privacy.conversion import rho_to_epsilon_analytic
-from service.privacy.loss import Loss
-from service.privacy.loss_laws import GaussianLoss
-from service.privacy.numbers import ball, ceiling, double_down, floor
-from service.privacy.plan import Neighbouring, Priced
+from service.privacy.accounting.conversion import rho_to_epsilon_analytic
+from service.privacy.laws.loss_laws import GaussianLoss
+from service.privacy.numerics.loss import Loss
+from service.privacy.numerics.numbers import ball, ceiling, double_down, floor
+from service.privacy.plans.walking import Neighbouring, Priced
 from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import Law, largest_loss, lattice_of, total_rho
 from service.privacy.tight.profiles import lines_of, realised
 from service.privacy.tight.search import Analysis, least_epsilon, near
-from service.privacy.tight.work import NotTight, at_most
-from service.privacy.tight.worst import plan_sum
+from service.privacy.tight.work_budget import NotTight, at_most
+from service.privacy.tight.worst_case import plan_sum
 
 FEW, MANY = 1 << 12, 1 << 19
 """Atoms that are enumerated rather than integrated; and where there is no lattice, or one with far more points."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.privacy.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
 from service.privacy.tight.contour import Composition, sketched
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.laws import Atoms, Law, composition_of
-from service.privacy.tight.work import NotTight, spend
+from service.privacy.tight.work_budget import NotTight, spend
 
 TAIL = 1e-130
 """Losses that are rarer than this are taken for infinite: far below the least delta that is promised."""

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from service.privacy.tight.families import Complexes, Doubles, Family, expm1
-from service.privacy.tight.work import spend
+from service.privacy.tight.work_budget import spend
 
 UNIT = 64 * 2.0**-53
 """An error of a cumulant function is below this times the figure that comes with it (64 is above what tests find)."""

@@ -23,7 +23,7 @@ class Family(Protocol):
 
     @property
     def cost(self) -> int:
-        """The work for a value of one member, as a multiple of that of a short formula (``work.spend``)."""
+        """The work for a value of one member, as a multiple of that of a short formula (``work_budget.spend``)."""
 
     @property
     def spread(self) -> Doubles:

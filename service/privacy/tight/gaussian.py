@@ -10,8 +10,8 @@ from fractions import Fraction
 
 from flint import arb
 
-from service.privacy.loss import Loss
-from service.privacy.numbers import ball, ceiling
+from service.privacy.numerics.loss import Loss
+from service.privacy.numerics.numbers import ball, ceiling
 
 
 def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.privacy.loss import Loss, total
-from service.privacy.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder, LaplaceLoss, LossLaw, OsgtLoss
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder, LaplaceLoss, LossLaw, OsgtLoss
 from service.privacy.mechanisms import Mechanism
+from service.privacy.numerics.loss import Loss, total
 from service.privacy.tight.contour import Composition, Lattice
 from service.privacy.tight.families import Doubles, Family, Ladders, Laplaces
 from service.privacy.tight.noise import DUAL, WIDE, DiscreteGaussians, Osgts, Table
-from service.privacy.tight.work import NotTight
+from service.privacy.tight.work_budget import NotTight
 
 LARGEST, SMALLEST = 1e40, 1e-40
 """Figures beyond these are left to other analyses: squares and products stay far inside the doubles."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import wofz  # type: ignore[import-untyped]  # it publishes no types
 
 from service.privacy.tight.families import Complexes, Doubles, Members, log_1p, turned
-from service.privacy.tight.work import CALL, spend
+from service.privacy.tight.work_budget import CALL, spend
 
 DIRECT = 1 << 17
 """Terms that are summed one by one where a transform would do."""

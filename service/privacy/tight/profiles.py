@@ -1,4 +1,4 @@
-"""Sums and worst laws of ``worst`` as laws with numbers: profiles, their pointwise maxima, and laws from these."""
+"""Sums and worst laws of ``worst_case`` as laws with numbers: profiles, their pointwise maxima, and laws from these."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from service.privacy.loss_laws import DiscreteOsgtLoss, LaplaceLoss
+from service.privacy.laws.loss_laws import DiscreteOsgtLoss, LaplaceLoss
 from service.privacy.tight.atoms import TAIL, atoms_of, enumerated, law_from_profile, profile
+from service.privacy.tight.contour_selection import Lines
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.laws import Atoms, Law
-from service.privacy.tight.lines import Lines
-from service.privacy.tight.work import CALL, NotTight, spend
-from service.privacy.tight.worst import Sum, Worst
+from service.privacy.tight.work_budget import CALL, NotTight, spend
+from service.privacy.tight.worst_case import Sum, Worst
 
 FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one beside noise with a density
 FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is

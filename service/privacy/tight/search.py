@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Protocol, cast
 
 from service.privacy.tight.contour import Composition, best_c, chernoff
-from service.privacy.tight.work import NotTight, at_most, most
+from service.privacy.tight.work_budget import NotTight, at_most, most
 
 
 class Bound(Protocol):

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from service.noise import Keystream, sample
+from service.privacy.accounting.rdp import mechanism_tau
+from service.privacy.accounting.zcdp import mechanism_rho
 from service.privacy.mechanisms import MECHANISMS, Mechanism
-from service.privacy.notation import read_plan, write_plan
-from service.privacy.plan import Neighbouring
-from service.privacy.rdp import mechanism_tau
+from service.privacy.plans.notation import read_plan, write_plan
+from service.privacy.plans.walking import Neighbouring
 from service.privacy.tight import Tight
-from service.privacy.zcdp import mechanism_rho
 from tests.noise.reference import chi_square_p
 from tests.oracles.oracle import number
 from tests.privacy.reference import exactly, mp, nats, oracle

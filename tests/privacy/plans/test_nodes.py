@@ -1,6 +1,6 @@
 """What every node answers: its document, its parts and where they are, and how their losses compose.
 
-``tests/privacy/test_plan.py`` holds the losses against the enumeration of where a record can be.
+``tests/privacy/plans/test_walking.py`` holds the losses against the enumeration of where a record can be.
 """
 
 from collections.abc import Sequence as Listed
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
-from service.privacy.notation import read_plan, walk, write_plan
-from service.privacy.plan import Neighbouring, Plan, below, condense, mechanisms_of, restrict, runs_of
-from service.privacy.plans import Choice, Group, Node, Parallel, Repeat, Sequence
-from service.privacy.zcdp import plan_rho
+from service.privacy.plans import Choice, Group, Node, Parallel, Plan, Repeat, Sequence
+from service.privacy.plans.notation import read_plan, walk, write_plan
+from service.privacy.plans.walking import Neighbouring, below, condense, mechanisms_of, restrict, runs_of
 
 ONE = DiscreteGaussian(name="one", sigma_squared=Fraction(10), tags=("sex",))  # rho 1/20
 TWO = DiscreteGaussian(name="two", sigma_squared=Fraction(5), tags=("age",))  # rho 1/10

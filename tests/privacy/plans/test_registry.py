@@ -13,14 +13,15 @@ _PRIVACY = Path(service.__file__).parent / "privacy"
 _ASK = {
     # A level of a SafeTab plan is known by its shape: a choice between a mechanism and a sequence of two, of which
     # each may be alone in a parallel.
-    "privacy/levels.py": 3,
+    "privacy/planning/levels.py": 3,
 }
 """Lines that ask for the type of a node, by file, with the reason."""
 _NO_NODE = {"Condensed", "Neighbouring", "Node", "Plan", "Priced"}
 
 
 def test_every_node_has_a_module_an_entry_and_an_example() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(plans.__path__)} - {"base", "condensed"}
+    others = {"base", "composition_program", "condensed", "notation", "walking"}
+    modules = {module.name for module in pkgutil.iter_modules(plans.__path__)} - others
     assert modules == set(NODES)
     for name, kind in NODES.items():
         assert name == kind.TYPE
@@ -29,5 +30,5 @@ def test_every_node_has_a_module_an_entry_and_an_example() -> None:
 
 
 def test_no_other_module_asks_for_the_type_of_a_node() -> None:
-    found = questions("service.privacy.plan", _NO_NODE, _PRIVACY / "plans")
+    found = questions("service.privacy.plans", _NO_NODE, _PRIVACY / "plans")
     assert found == _ASK

@@ -6,14 +6,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from service.privacy.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace, Mechanism
-from service.privacy.plan import Choice, Neighbouring, Plan, Repeat, Sequence
+from service.privacy.plans import Choice, Plan, Repeat, Sequence
+from service.privacy.plans.walking import Neighbouring
 from service.privacy.tight import Tight
 from service.privacy.tight.atoms import Enumerated, atoms_of, law_from_profile, profile
+from service.privacy.tight.contour_selection import Lines
 from service.privacy.tight.gaussian import gaussian_delta
 from service.privacy.tight.laws import Atoms, Law
-from service.privacy.tight.lines import Lines
 from service.privacy.tight.search import least_epsilon
 from tests.privacy.reference import nats
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.privacy.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
 from service.privacy.tight.atoms import atoms_of
 from service.privacy.tight.contour import UNIT
 from service.privacy.tight.families import Family, Ladders, Laplaces

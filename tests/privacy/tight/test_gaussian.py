@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.privacy.conversion import epsilon_to_rho_analytic
+from service.privacy.accounting.conversion import epsilon_to_rho_analytic
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon, gaussian_rho_at
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
 from tests.privacy.tight import exact

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from service.privacy.guarantee import deltas_at, guarantee
+from service.privacy.accounting.guarantee import deltas_at, guarantee
 from service.privacy.mechanisms import (
     Declaration,
     Declared,
@@ -23,11 +23,12 @@ from service.privacy.mechanisms import (
     Osgt,
     RandomizedResponse,
 )
-from service.privacy.plan import Choice, Group, Neighbouring, Parallel, Plan, Repeat, Sequence
+from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
+from service.privacy.plans.walking import Neighbouring
 from service.privacy.tight import Bounded, Tight
+from tests.privacy.accounting.test_guarantee import base_gaussian, base_geometric
 from tests.privacy.reference import exactly, mp, nats, oracle, pl94, rows, safetab
 from tests.privacy.strategies import plans
-from tests.privacy.test_guarantee import base_gaussian, base_geometric
 from tests.privacy.tight import exact
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE

@@ -1,0 +1,1 @@
+"""Counts as Arrow IPC streams."""

@@ -1,0 +1,1 @@
+"""Charts of figures that the JSON answers state."""

@@ -1,0 +1,110 @@
+"""Pictures of budgets and guarantees, drawn from the figures of the JSON answers."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from fractions import Fraction
+from typing import Any, Literal
+
+from fastapi import Response
+
+from service.api.charts import charts
+from service.api.charts.charts import Line, Panel
+from service.api.charts.pictures import Caption
+from service.privacy.numerics.numbers import parse_exact
+
+OfGuarantee = Literal["profile", "rdp"]
+"""The pictures of a guarantee: the privacy profile, epsilon against delta, and the Rényi curve."""
+OfBalance = Literal["spending", "profile", "rdp"]
+
+PROFILE_DELTAS = tuple(parse_exact(f"{digit}e-{place}") for place in range(1, 13) for digit in (3, 1))
+"""The default deltas of a privacy profile."""
+
+_VIA = {"zcdp": "zCDP", "rdp": "RDP", "pure": "pure", "analytic": "zCDP, analytic", "tight": "tight"}
+
+
+_UNEVEN = " Epsilons do not add up here: with equal releases the total can grow fast at first and slowly later."
+
+
+def drawn_at(of: OfGuarantee, deltas: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Return the deltas that a picture needs: those of the request, with the default ones beside a single delta."""
+    if of == "rdp":
+        return ()
+    return (
+        tuple(deltas) if len(deltas) > 1 else (*PROFILE_DELTAS, *(one for one in deltas if one not in PROFILE_DELTAS))
+    )
+
+
+def spending_picture(history: dict[str, Any], kind: str) -> Response:
+    """Draw a budget over time: what was left after each entry, what was spent, and the cap."""
+    points = history["points"]
+    figure = "rho" if history["budget"]["definition"] == "zcdp" else "epsilon"
+    times = [datetime.fromisoformat(point["at"]) for point in points]
+
+    def line(label: str, name: str, style: str) -> Line:
+        values = [float("nan") if point[name] is None else point[name] for point in points]
+        return Line(label, times, values, style, steps=True)
+
+    lines = [
+        line("left", "remaining", "o-"),
+        line("spent", "spent", "-"),
+        line("spent and held", "counted", "--"),
+        line("cap", "cap", ":"),
+    ]
+    last = points[-1]
+    spent = "an infinite loss" if last["counted"] is None else _short(last["counted"], ROUND_CEILING)
+    uneven = history["budget"]["definition"] == "approximate"
+    caption = Caption(
+        f"Budget of {history['account']} over time",
+        f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
+        f" {_short(last['remaining'], ROUND_FLOOR)} is left.{_UNEVEN if uneven else ''}",
+    )
+    return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines)], kind, caption)
+
+
+def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kind: str) -> Response:
+    """Draw a guarantee: its profile, with a line for each analysis, or its Rényi curve.
+
+    Args:
+        guarantee: the fields of GUARANTEE.
+        of: the picture to draw.
+        what: the subject, for the title.
+        kind: the media type.
+    """
+    if of == "rdp":
+        panel, description = _rdp(guarantee, what)
+    else:
+        panel, description = _profile(guarantee, what)
+    return charts.picture([panel], kind, Caption(panel.title, description))
+
+
+def _profile(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
+    lines = []
+    for via, label in _VIA.items():
+        points = sorted((one["delta"], one["epsilon"]) for one in guarantee["approximate"] if one["via"] == via)
+        if points:
+            lines.append(Line(label, [epsilon for _, epsilon in points], [delta for delta, _ in points], "-"))
+    best = [(one["delta"], one["fixed"]["epsilon"]) for one in guarantee["best"] if one["fixed"] is not None]
+    summary = "; ".join(
+        f"epsilon {_short(epsilon, ROUND_CEILING)} at delta {delta}" for delta, epsilon in _few(sorted(best))
+    )
+    panel = Panel(f"Privacy profile of {what}", "epsilon", "delta", lines, ("linear", "log"))
+    return panel, f"Upper bounds by each analysis. The least epsilons: {summary or 'none is finite'}."
+
+
+def _rdp(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
+    points = [(one["alpha"], one["epsilon"]) for one in guarantee["rdp"] if one["epsilon"] is not None]
+    line = Line("Rényi divergence", [alpha for alpha, _ in points], [epsilon for _, epsilon in points], "o-")
+    scales = ("log", "log") if all(epsilon > 0 for _, epsilon in points) else ("log", "linear")
+    summary = "; ".join(f"{_short(epsilon, ROUND_CEILING)} at order {alpha:g}" for alpha, epsilon in _few(points))
+    panel = Panel(f"Rényi curve of {what}", "order", "epsilon (nats)", [line], scales)
+    return panel, f"Upper bounds. {summary or 'None is finite'}."
+
+
+def _short(value: float, rounding: str) -> str:
+    """Return a figure with six digits, rounded to the safe side."""
+    return f"{Context(prec=6, rounding=rounding).create_decimal(repr(value)):g}"
+
+
+def _few(pairs: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    return pairs if len(pairs) < 4 else (pairs[0], pairs[len(pairs) // 2], pairs[-1])

@@ -1,0 +1,1 @@
+"""Routes that compute and store nothing, one file a resource."""

@@ -1,0 +1,205 @@
+"""Routes of stateless computations: the cost of a plan, and conversions between notions of privacy loss."""
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field, model_validator
+
+from service.api.charts import pictures
+from service.api.charts.balance_figures import OfGuarantee, drawn_at, guarantee_picture
+from service.api.http.dependencies import in_helpers, ok
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal
+from service.api.openapi import examples
+from service.api.routes.release_pricing import check_work
+from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up
+from service.api.schemas.guarantees import GuaranteeBody, cost_of, read_deltas
+from service.api.schemas.plan_models import RdpCurve
+from service.api.schemas.plans import BoundedPlan, document_of, plan_of
+from service.errors import InvalidInput
+from service.privacy.accounting import effort
+from service.privacy.accounting.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
+from service.privacy.accounting.guarantee import USUAL_ORDERS, AtEpsilon, deltas_at
+from service.privacy.mechanisms import Declared
+from service.privacy.mechanisms.declared import read_declaration
+from service.privacy.numerics.numbers import parse_exact
+from service.privacy.plans import Plan
+from service.privacy.plans.notation import check_relation
+from service.privacy.plans.walking import Neighbouring, condense
+from service.privacy.tight.gaussian import gaussian_rho_at
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute)
+
+
+class Composition(Strict):
+    """A plan to price."""
+
+    plan: BoundedPlan
+    neighbouring: Neighbouring = Neighbouring.ADD_REMOVE
+    deltas: Annotated[list[Exact], Field(min_length=1, max_length=100)] = Field(default_factory=lambda: ["1e-10"])
+    orders: Annotated[list[Exact], Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="RDP orders to show, each above 1; by default a dozen common ones."
+    )
+
+
+class Conversion(Strict):
+    """Exactly one of rho, rdp and plan, with delta or epsilon; or epsilon and delta, with to."""
+
+    rho: Exact | None = None
+    rdp: RdpCurve | None = None
+    plan: BoundedPlan | None = None
+    neighbouring: Neighbouring = Neighbouring.ADD_REMOVE
+    epsilon: Exact | None = None
+    delta: Exact | None = None
+    to: Literal["zcdp"] | None = None
+
+    @model_validator(mode="after")
+    def _one_question(self) -> "Conversion":
+        sources = [name for name in ("rho", "rdp", "plan") if getattr(self, name) is not None]
+        if self.to is not None:
+            if sources or self.epsilon is None or self.delta is None:
+                raise ValueError("expected epsilon and delta beside to, and none of rho, rdp and plan")
+        elif len(sources) != 1:
+            raise ValueError(f"expected exactly one of rho, rdp and plan, or to, got {len(sources)}")
+        elif (self.epsilon is None) == (self.delta is None):
+            raise ValueError("expected exactly one of epsilon and delta")
+        return self
+
+
+class DeltaFigure(BaseModel):
+    """delta by one analysis, rounded up; method as in GUARANTEE."""
+
+    delta: float
+    via: Literal["zcdp", "rdp", "pure", "analytic", "tight"]
+    method: str | None = None
+
+
+class DeltaBody(DeltaFigure):
+    """The least delta at the given epsilon and the analysis that gives it, followed by every analysis."""
+
+    analyses: list[DeltaFigure]
+
+
+class RhoFigure(BaseModel):
+    """rho by one analysis, rounded down."""
+
+    rho: float
+    via: Literal["zcdp", "analytic", "tight"]
+
+
+class RhoBody(BaseModel):
+    """The largest rho whose zCDP guarantee implies the given (epsilon, delta), followed by every analysis.
+
+    Only zcdp and analytic hold for every zCDP mechanism: tight is the largest rho of continuous Gaussian noise.
+    """
+
+    rho: float
+    analyses: list[RhoFigure]
+
+
+@router.post(
+    "/compositions",
+    response_model=GuaranteeBody,
+    responses=pictures.responses("The guarantee; or its privacy profile or Rényi curve as SVG or PNG."),
+    openapi_extra=examples.body(examples.COMPOSITION),
+)
+@in_helpers
+def compose(
+    body: Composition,
+    request: Request,
+    _: CurrentPrincipal,
+    picture: Annotated[OfGuarantee, Query(description="The kind of picture, where Accept asks for one.")] = "profile",
+) -> Response:
+    """Price a plan.
+
+    Nothing is stored. Every figure is an upper bound under the given neighbouring relation. With Accept: image/svg+xml
+    or image/png the answer is a picture of the privacy profile or of the Rényi curve. The profile is drawn at the
+    request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
+    """
+    plan = plan_of(body.plan, "/plan")
+    check_relation(plan, body.neighbouring, "/plan")
+    deltas = read_deltas(body.deltas, [f"/deltas/{number}" for number in range(len(body.deltas))])
+    kind, orders = pictures.wanted(request), _orders(body.orders)
+    if kind is not None:
+        deltas = drawn_at(picture, deltas)
+    _check_work(request, plan, orders, deltas)
+    cost = cost_of(plan, body.neighbouring, deltas, orders)
+    if kind is None:
+        return ok(cost)
+    return guarantee_picture(cost, picture, "a plan", kind)
+
+
+@router.post(
+    "/conversions",
+    response_model=GuaranteeBody | DeltaBody | RhoBody,
+    openapi_extra=examples.body(examples.CONVERSION),
+)
+@in_helpers
+def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response:
+    """Convert between notions of privacy loss.
+
+    With delta, the answer is the whole guarantee of rho, of an RDP curve or of a plan. With epsilon, it is the least
+    delta. With to = zcdp, it is the largest rho that implies (epsilon, delta). Each answer also lists every single
+    analysis.
+    """
+    if body.epsilon is not None:
+        epsilon = parse_exact(body.epsilon)
+        if epsilon < 0 or (body.to and epsilon == 0):
+            raise InvalidInput.at(
+                "/epsilon", "expected a number above 0" if body.to else "expected a number of at least 0"
+            )
+    deltas = () if body.delta is None else read_deltas([body.delta], ["/delta"])
+    if body.to is not None:
+        return ok(_rhos(epsilon, deltas[0]))
+    plan, orders = _plan(body), _curve_orders(body)
+    _check_work(request, plan, orders, deltas)
+    if body.epsilon is None:
+        return ok(cost_of(plan, body.neighbouring, deltas, orders))
+    figures = [_delta_figure(figure) for figure in deltas_at(plan, body.neighbouring, epsilon)]
+    return ok(figures[0] | {"analyses": figures})
+
+
+def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], deltas: tuple[Fraction, ...]) -> None:
+    most = request.app.state.settings.max_work
+    check_work(most, effort.of_guarantee(condense(plan), len(orders), len(deltas)), "/plan")
+
+
+def _delta_figure(statement: AtEpsilon) -> dict[str, Any]:
+    figure = {"delta": None if statement.delta.nats is None else number_up(statement.delta.nats), "via": statement.via}
+    return figure if statement.method is None else figure | {"method": statement.method}
+
+
+def _rhos(epsilon: Fraction, delta: Fraction) -> dict[str, Any]:
+    by_zcdp, analytic = epsilon_to_rho_at(epsilon, delta), epsilon_to_rho_analytic(epsilon, delta)
+    figures = {"zcdp": by_zcdp, "analytic": analytic, "tight": gaussian_rho_at(epsilon, delta, analytic)}
+    return {
+        "rho": number_down(by_zcdp),
+        "analyses": [{"rho": number_down(rho), "via": via} for via, rho in figures.items()],
+    }
+
+
+def _plan(body: Conversion) -> Plan:
+    """Return the plan of a conversion: the given one, or a mechanism that is declared by its guarantee alone."""
+    if body.plan is not None:
+        plan = plan_of(body.plan, "/plan")
+        check_relation(plan, body.neighbouring, "/plan")
+        return plan
+    document = document_of(body)
+    guarantee = read_declaration({name: document[name] for name in ("rho", "rdp") if name in document}, "")
+    return Declared(guarantee=guarantee, reference="as asked")
+
+
+def _curve_orders(body: Conversion) -> tuple[Fraction, ...]:
+    """Return the orders of the RDP curve of a conversion; a result at other orders would be weaker."""
+    return USUAL_ORDERS if body.rdp is None else tuple(sorted(parse_exact(point.alpha) for point in body.rdp))
+
+
+def _orders(texts: list[str] | None) -> tuple[Fraction, ...]:
+    if texts is None:
+        return USUAL_ORDERS
+    orders = tuple(map(parse_exact, texts))
+    for number, order in enumerate(orders):
+        if order <= 1:
+            raise InvalidInput.at(f"/orders/{number}", "expected an order above 1")
+    return orders

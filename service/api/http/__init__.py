@@ -1,0 +1,1 @@
+"""The surroundings of every request: bodies, limits, problems, paging, metrics, helper processes."""

@@ -1,0 +1,273 @@
+"""Dependencies of handlers: the database, and the identity and threads of requests that change the ledger."""
+
+import asyncio
+import contextvars
+import functools
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from anyio import to_thread
+from fastapi import Depends, Header, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from service.api.http.fair_places import FairPlaces
+from service.errors import InvalidInput
+from service.ledger.access.keys import Principal
+from service.ledger.storage import idempotency
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import request_digest
+from service.ledger.storage.idempotent_write import Answer
+from service.ledger.storage.secret import Secret
+from service.noise import Attempts, Keystream
+
+R = TypeVar("R")
+
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
+PRICES_ONLY = "prices_only"  # in the state of a request to a helper: only compute the prices
+WRITES = "writes"  # in the state of a request in a helper: has the serving process write to the ledger
+NOISE_KEY = "noise_key"  # likewise: the key of the keystream for its noise, which the serving process keeps
+READ_ONLY = "read_only"  # likewise: read and check the request without carrying it out
+IN_HELPERS = "in_helpers"  # attribute of a handler that runs in a helper: the least bytes of such a body
+FINISH = "finish"  # attribute of a handler whose long requests a helper reads: the function that completes them
+_HEAVY = 1 << 14  # bytes of a body of counts: fewer are read, drawn and answered within some milliseconds
+_LARGE = 1 << 20  # bytes of a body from which its digest is computed off the event loop
+ATTEMPTS = Attempts()
+
+
+async def _database(request: Request) -> Database:  # async, as FastAPI would give it a thread otherwise
+    database: Database = request.app.state.database
+    return database
+
+
+CurrentDatabase = Annotated[Database, Depends(_database)]
+
+
+async def _secret(request: Request) -> Secret:
+    secret: Secret = request.app.state.secret
+    return secret
+
+
+CurrentSecret = Annotated[Secret, Depends(_secret)]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request that changes the ledger."""
+
+    database: Database
+    secret: Secret
+    principal: Principal
+    request: idempotency.Request
+    threads: Executor
+    require_partitions: bool = False  # draw a named partition only where the plan declares it
+    most_work: int = 100_000  # units of work that pricing may take
+    elsewhere: Callable[[str, bytes], list[Any]] | None = None  # sends a request to a helper, from a thread
+    prices_only: bool = False  # this process is a helper that only computes prices
+    # in a helper: has the serving process write
+    remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None
+
+    def write(self, act: Callable[..., R], *arguments: Any) -> R:
+        """Return ``act(database, request, *arguments)``, called in the serving process, which alone writes.
+
+        In a helper the arguments, the function and its result are sent through the pipe. They hold noisy counts only.
+        """
+        if self.remote is None:
+            return act(self.database, self.request, *arguments)
+        result: R = self.remote(act, arguments)
+        return result
+
+    def keystream(self) -> AbstractContextManager[Keystream]:
+        """Return a context with the keystream for the request's noise; the draw must be committed within it."""
+        if self.noise_key is not None:
+            return nullcontext(Keystream(self.noise_key))
+        return ATTEMPTS.keystream(self.request.identity)
+
+    async def in_thread(self, work: Callable[[], R]) -> R:
+        """Run work in the writers' threads, with the request's context: its id for log lines and its trace."""
+        in_context = functools.partial(contextvars.copy_context().run, work)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
+
+    read_only: bool = False  # in a helper: read and check the request without carrying it out
+    noise_key: bytes | None = field(default=None, repr=False)  # in a helper: the key of a request that may be repeated
+
+
+async def change_of(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="At most 255 printable ASCII characters. A repeated request with the same key receives the"
+            " first successful answer.",
+        ),
+    ] = None,
+) -> Change:
+    """Read the parts of a change beside its body: idempotency key, principal and expected head.
+
+    Raises:
+        InvalidInput: the Idempotency-Key is malformed.
+    """
+    # Read directly: FastAPI takes longer to resolve a dependency than these reads take.
+    state, principal = request.app.state, request.state.principal
+    secret: Secret = state.secret
+    digest = ""
+    if len(request.headers.getlist("Idempotency-Key")) > 1:
+        raise InvalidInput.at("/header/Idempotency-Key", "expected the header once")
+    if idempotency_key is not None:
+        if not (1 <= len(idempotency_key) <= 255 and idempotency_key.isascii() and idempotency_key.isprintable()):
+            raise InvalidInput.at("/header/Idempotency-Key", "expected 1 to 255 printable ASCII characters")
+        path = request.scope["path"] + "?" + request.scope["query_string"].decode("latin-1")
+        parts = (secret, request.method, path, await request.body())
+        large = len(parts[-1]) > _LARGE
+        digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
+    expected_head = getattr(request.state, "kept", None)
+    identity = idempotency.Request(principal.name, idempotency_key, digest, secret, expected_head, principal.key_id)
+    return Change(
+        state.database,
+        secret,
+        principal,
+        identity,
+        state.writers,
+        require_partitions=state.settings.require_partitions,
+        most_work=state.settings.max_work,
+        elsewhere=None if state.helpers is None else state.helpers.from_thread(request),
+        prices_only=getattr(request.state, PRICES_ONLY, False),
+        remote=getattr(request.state, WRITES, None),
+        read_only=getattr(request.state, READ_ONLY, False),
+        noise_key=getattr(request.state, NOISE_KEY, None),
+    )
+
+
+Changing = Annotated[Change, Depends(change_of)]
+
+
+def in_writers(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Run a writing handler in the writers' threads.
+
+    Writers wait for locks. In threads of their own they leave the readers' threads free, and queue in order.
+    """
+
+    @functools.wraps(handler)
+    async def run(*args: Any, **named: Any) -> Any:
+        change = next(value for value in named.values() if isinstance(value, Change))
+        return await change.in_thread(functools.partial(handler, *args, **named))
+
+    return run
+
+
+def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a handler in a helper process: it computes or reads for long, and would hold the interpreter."""
+    setattr(handler, IN_HELPERS, 0)
+    return handler
+
+
+def heavy_in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a handler in a helper process where its body is large; it writes only through ``Change.write``."""
+    setattr(handler, IN_HELPERS, _HEAVY)
+    return handler
+
+
+def read_by_helpers(finish: Callable[[Change, Any], Response]) -> Callable[..., Any]:
+    """Have a helper read, check and price a long request of a handler; ``finish`` then completes it."""
+
+    def marked(handler: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(handler, FINISH, finish)
+        return handler
+
+    return marked
+
+
+class HelperResult(Exception):
+    """Result of a request to a helper that only computes something; pickled, and never sent to clients."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__()
+        self.found = found
+
+
+class AnswerInHelper(Exception):
+    """Signal of a handler that a helper should answer, raised before it has any effect."""
+
+
+class Streamed(StreamingResponse):
+    """A streamed response that releases its source however it ends.
+
+    Each part is made in one of the principal's turns. No turn is held while a part is sent, so a slow client delays
+    no other. The source is closed explicitly: after a client hangs up, the error's frames refer to each other and
+    would keep it until the garbage collector runs.
+    """
+
+    def __init__(
+        self,
+        content: Iterator[bytes | str],
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        self._content = _passed_on(content)
+        super().__init__(self._content, status_code, headers, media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        self.body_iterator = self._in_turns(scope["app"].state.turns, scope["state"]["principal"].name)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._content.close()
+
+    async def _in_turns(self, turns: FairPlaces, principal: str) -> AsyncIterator[bytes | str]:
+        part: bytes | str | None = b""
+        while part is not None:
+            async with turns.place(principal, begun=True):
+                part = await to_thread.run_sync(next, self._content, None)
+            if part is not None:
+                yield part
+
+
+def _passed_on(content: Iterator[bytes | str]) -> Generator[bytes | str]:
+    yield from content
+
+
+def respond(answer: Answer) -> Response:
+    """Return an answer of the ledger as an HTTP response."""
+    return Response(answer.body, answer.status, replay_header(answer), "application/json")
+
+
+def replay_header(answer: Answer) -> dict[str, str]:
+    """Return the header that marks an idempotent replay."""
+    return {"Idempotent-Replay": "true"} if answer.replayed else {}
+
+
+def ok(body: dict[str, Any]) -> Response:
+    """Return a successful response with a JSON body."""
+    return Response(json.dumps(body), media_type="application/json")
+
+
+def prefers(accept: str, media_type: str) -> bool:
+    """Return True where an Accept header prefers this media type, by its name, at least as much as JSON."""
+    return preferred(accept, (media_type,)) is not None
+
+
+def preferred(accept: str, media_types: Sequence[str]) -> str | None:
+    """Return the media type that an Accept header prefers by name; None where it prefers JSON."""
+    weights = {"application/json": 0.0} | dict.fromkeys(media_types, 0.0)
+    for wish in accept.split(","):
+        name, *parameters = (part.strip().lower() for part in wish.split(";"))
+        if name in weights:
+            weights[name] = max(weights[name], _weight(parameters))
+    best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equally preferred ones
+    return best if weights[best] > 0 and weights[best] >= weights["application/json"] else None
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q":
+            return float(value) if _QUALITY.fullmatch(value) else 0.0
+    return 1.0

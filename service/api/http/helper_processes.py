@@ -1,0 +1,473 @@
+"""Helper processes that answer long requests, so that the serving process keeps its interpreter for charges.
+
+Each helper holds the whole application and answers one request at a time over a pipe, as ASGI messages. It only reads
+the ledger: noisy counts go back through the pipe, the serving process stores them, and the helper writes the answer. A
+helper is forked in milliseconds from a process that has imported everything and is otherwise idle. It can therefore be
+ended at any moment: when the client hangs up, or when its time is over.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Request, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from service.api.http.dependencies import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, WRITES, Change, HelperResult
+from service.api.http.expected_head import HEADER
+from service.api.http.fair_places import FairPlaces
+from service.api.http.kept_figures import TO_KEEP
+from service.api.http.memory_room import Take, room_of
+from service.api.http.problems import KINDS, problem
+from service.api.identity.throttle import GIVEN_UP
+from service.errors import InvalidInput, ServiceError, TooManyRequests, Unavailable
+from service.ledger.accounts import kept_figures
+from service.ledger.storage.database import Database
+from service.memory_privacy import forbid_dumps
+
+_PICKLED = b"application/x-python-pickle"  # media type of answers that are not for clients
+_WAITING = 64  # waiting requests of one principal
+_RETRY = 5  # seconds after which a principal may ask for prices again
+_NICENESS = 10
+_MOST_KEPT = 1 << 25  # bytes of an answer that are kept until its end: a million counts as JSON are fewer
+_STOPPED = "stopped"  # in the state of a request: the reason why nothing may be written any more
+_BROUGHT_BACK = ("problem", TO_KEEP, _STOPPED)  # keys of a request's state that a helper returns
+_FAILED, _LAST_WORDS = 1, 5.0  # exit status after an error; seconds until the process has that status
+_END = "end"  # type of the message that follows a request's last one
+_WRITE = "write"  # type of a message that has the serving process write; its answer comes before the rest
+_FOLLOWS = "follows"  # key of a message: the bytes of its body, which follows separately and is not copied on the way
+_LARGE, _COPIES = 1 << 20, 2  # bytes of such a body; its copies in this process while it is passed on
+_HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # the headers that operations read
+_PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
+
+
+class Helpers:
+    """The helper processes, and the queue for them.
+
+    Args:
+        number: the number of processes; one principal has at most all but one of them.
+        application: makes the application, in the process.
+        preload: the module of ``application``, imported once for all processes.
+        seconds: the time in which an answer must begin.
+        asking: the number of threads that may wait for a price at once.
+    """
+
+    def __init__(
+        self, number: int, application: Callable[[], FastAPI], preload: str, seconds: float, asking: int
+    ) -> None:
+        share = max(1, number - 1)
+        self.queue = FairPlaces(number, share, share, _WAITING)
+        self.overran = self.hung_up = 0
+        self._most_asking, self._asking, self._counting = asking, Counter[str](), threading.Condition()
+        self._application, self._seconds = application, seconds
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload([preload])
+        self._threads = CapacityLimiter(2 * number + 2)
+        self._idle: list[_Helper] = []  # the last one was used last, and has the most in its caches
+
+    def warm(self) -> None:
+        """Start one process before the first request comes."""
+        self._idle.append(self._new())
+
+    def close(self) -> None:
+        """End the idle processes."""
+        while self._idle:
+            self._idle.pop().end()
+
+    async def answer(self, request: Request, body: bytes, change: Change | None, send: Send) -> None:
+        """Have a helper answer a request, and pass the answer on; stop when the client hangs up.
+
+        Args:
+            request: the request.
+            body: its body.
+            change: writes to the ledger on the helper's behalf; None for requests that only read.
+            send: receives the answer.
+
+        Raises:
+            TooManyRequests: too many of the principal's requests wait.
+            Unavailable: the answer takes too long, or the process was ended.
+            InvalidInput: the client has hung up.
+            ServiceError: the ledger refuses the write.
+        """
+        messages, scope = _BufferedAnswer(request, send), helper_scope(request.scope)
+        if change is not None:  # idempotency stays in this process: helpers do not share it
+            scope["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
+        last = await self._until_disconnect(request, self._work(request, scope, body, change, messages.send))
+        if last is None:
+            raise _client_gone()
+        await messages.pass_on()  # the helper is free by now, however slowly the client reads
+        await send(last)
+        if to_keep := request.scope["state"].get(TO_KEEP):
+            state = request.app.state
+            with suppress(ServiceError):  # the answer is complete; a later request finds the figures again
+                await self._in_thread(partial(kept_figures.keep, state.database, state.secret, to_keep))
+
+    def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
+        """Return a function that asks a helper for the prices of releases, from the thread that handles the request."""
+        loop, principal = asyncio.get_running_loop(), request.state.principal.name
+
+        def ask(path: str, body: bytes) -> list[Any]:
+            self._begin_asking(principal)
+            try:
+                return asyncio.run_coroutine_threadsafe(self._prices(request, path, body), loop).result()
+            finally:
+                with self._counting:
+                    self._asking[principal] -= 1
+                    self._counting.notify_all()
+
+        return ask
+
+    def _begin_asking(self, principal: str) -> None:
+        """Count a thread that waits for prices; wait in it while the principal holds its share.
+
+        Each principal may hold half of the places, so that others always find one.
+
+        Raises:
+            TooManyRequests: the principal's releases wait for too long.
+            Unavailable: too many releases of all principals wait.
+        """
+        most = max(1, self._most_asking // 2)
+        with self._counting:
+            if not self._counting.wait_for(lambda: self._asking[principal] < most, self._seconds):
+                raise TooManyRequests("too many releases of one principal wait for their price", _RETRY)
+            if self._asking.total() >= self._most_asking:
+                raise Unavailable("too many releases wait for their price")
+            self._asking[principal] += 1
+            self._asking = +self._asking  # drops principals without waiting threads
+
+    async def _prices(self, request: Request, path: str, body: bytes) -> list[Any]:
+        """Return the figures of the releases in a body.
+
+        Raises:
+            TooManyRequests: too many of the principal's requests wait.
+            Unavailable: the helper takes too long, or was ended.
+            InvalidInput: the client has hung up.
+        """
+        scope = helper_scope(request.scope)
+        scope |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        scope["headers"] = [(b"content-type", b"application/json")]
+        scope["state"][PRICES_ONLY] = True
+        figures = await self._helper_result(request, scope, body)
+        if isinstance(figures, list):
+            return figures
+        raise RuntimeError("a helper refused to price what had been read")
+
+    async def read(self, request: Request, body: bytes) -> Any:
+        """Have a helper read a request that changes the ledger.
+
+        Returns:
+            The value that the helper read, or its answer: a refusal, or the answer of a dry run.
+
+        Raises:
+            TooManyRequests, Unavailable, InvalidInput: as ``answer``.
+        """
+        scope = helper_scope(request.scope)
+        scope["state"][READ_ONLY] = True
+        return await self._helper_result(request, scope, body)
+
+    async def _helper_result(self, request: Request, scope: dict[str, Any], body: bytes) -> Any:
+        messages: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            messages.append(message)
+
+        last = await self._until_disconnect(request, self._work(request, scope, body, None, keep))
+        if last is None:
+            raise _client_gone()
+        start, *parts = messages
+        headers = dict(start["headers"])
+        if headers[b"content-type"] == _PICKLED:
+            return pickle.loads(last["body"])  # noqa: S301 - of our own process
+        whole = b"".join(part["body"] for part in (*parts, last))
+        answer = Response(whole, start["status"])
+        answer.raw_headers = start["headers"]
+        return answer
+
+    async def _until_disconnect(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
+        """Return the result of some work, which is cancelled when the client hangs up; None where it was."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request.receive))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            self.hung_up += 1
+            request.scope["state"].get(GIVEN_UP, lambda: None)()
+            gone.result()
+            return None
+        finally:
+            gone.cancel()
+            task.cancel()
+            with suppress(asyncio.CancelledError, ServiceError):
+                await task
+
+    async def _work(
+        self, request: Request, scope: dict[str, Any], body: bytes, change: Change | None, send: Send
+    ) -> Message:
+        async with self.queue.place(request.state.principal.name):
+            helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
+            helper.idle, helper.take = False, room_of(request.scope)
+            database: Database = request.app.state.database
+            try:
+                message = await self._in_time(partial(helper.begin, database, scope, bytes(body)))
+                if change is not None and message["type"] == _WRITE:
+                    message = await self._write(helper, change, message)
+                last = await self._relay(helper, request.scope, message, send)
+                if reason := request.scope["state"].pop(_STOPPED, None):
+                    database.stop(reason)
+                return last
+            finally:
+                if helper.idle:
+                    self._idle.append(helper)
+                else:
+                    helper.end()
+
+    async def _write(self, helper: "_Helper", change: Change, message: Message) -> Message:
+        """Write on a helper's behalf, and return the first message of its answer.
+
+        Raises:
+            ServiceError: the ledger refuses the write. The helper is free then, and the error is answered as usual.
+        """
+        try:
+            result = await change.in_thread(partial(change.write, message["act"], *message["arguments"]))
+        except ServiceError:
+            await self._in_time(partial(helper.ask, None))
+            while not helper.idle:
+                await self._in_thread(helper.hear)
+            raise
+        ATTEMPTS.forget(change.request.identity)
+        return await self._in_time(partial(helper.ask, (result,)))
+
+    async def _relay(self, helper: "_Helper", scope: Scope, message: Message, send: Send) -> Message:
+        """Pass on all messages but the last, which is returned."""
+        following: Message
+        while (following := await self._in_thread(helper.hear))["type"] != _END:
+            await send(message)
+            message = following
+        scope["state"].update(following["state"])
+        return message
+
+    async def _in_time(self, ask: Callable[[], Message]) -> Message:
+        try:
+            async with asyncio.timeout(self._seconds):
+                message: Message = await self._in_thread(ask)
+        except TimeoutError:
+            self.overran += 1
+            raise Unavailable(f"the answer took longer than {self._seconds:g} s") from None
+        return message
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+
+    def _new(self) -> "_Helper":
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs, self._application), name="helper", daemon=True)
+        process.start()
+        theirs.close()
+        return _Helper(process, ours)
+
+
+class _RefusedWrite(Exception):
+    """Refusal of a write by the serving process, which answers it."""
+
+
+class _Helper:
+    """One helper process, seen from the serving process."""
+
+    def __init__(self, process: BaseProcess, pipe: Connection) -> None:
+        self._process, self._pipe = process, pipe
+        self.idle = True
+        self._moment = 0  # number of the last commit that it has been told of
+        self.take: Take = room_of({"state": {}})
+
+    def begin(self, database: Database, scope: dict[str, Any], body: bytes) -> Message:
+        """Send a request with the commits since the last one; return the first message that comes back."""
+        self._moment, heads = database.known_after(self._moment)
+        return self.ask((scope, body, heads))
+
+    def ask(self, message: object) -> Message:
+        """Send a request, or the answer that it waits for; return the first message that comes back."""
+        with suppress(BrokenPipeError):  # hear() reports why the process ended
+            self._pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        return self.hear()
+
+    def hear(self) -> Message:
+        """Return the next message.
+
+        Raises:
+            TooLarge: the request needs more memory than one principal may take.
+            Unavailable: the memory is in use by other requests, or the process has been ended.
+        """
+        try:
+            message: Message = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - of our own process
+            if message.get(_FOLLOWS):
+                self.take(_COPIES * message[_FOLLOWS])
+                message["body"] = self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            self._process.join(_LAST_WORDS)
+            if self._process.exitcode == _FAILED:
+                raise RuntimeError("a helper failed; its error is in the log") from None
+            raise Unavailable("the process that worked on the answer was ended") from None
+        self.idle = message["type"] == _END
+        return message
+
+    def end(self) -> None:
+        """End the process, whatever it does; a thread that listens to it gets an error."""
+        if self._process.exitcode is None:
+            self._process.kill()
+
+
+class _BufferedAnswer:
+    """The messages of an answer, kept so that a slow client does not hold the helper.
+
+    A long export is passed on as it is made, and so is an answer that finds no memory.
+    """
+
+    def __init__(self, request: Request, send: Send) -> None:
+        self._send, self._room = send, room_of(request.scope)
+        self._messages: list[Message] | None = []  # None once messages are passed on directly
+        self._size = 0
+
+    async def send(self, message: Message) -> None:
+        """Keep a message, or pass it on."""
+        if self._messages is None:
+            await self._send(message)
+            return
+        self._messages.append(message)
+        self._size += len(message.get("body", b""))
+        try:
+            self._room(self._size)
+            fits = self._size <= _MOST_KEPT
+        except ServiceError:
+            fits = False
+        if not fits:
+            await self.pass_on()
+
+    async def pass_on(self) -> None:
+        """Send the kept messages, and keep no more."""
+        messages, self._messages = self._messages or [], None
+        for message in messages:
+            await self._send(message)
+
+
+class Helped(Response):
+    """A response that a helper makes to a request whose body has been read; ``change`` writes on its behalf."""
+
+    def __init__(self, helpers: Helpers, whole: bytes, change: Change | None) -> None:
+        super().__init__()
+        self._helpers, self._whole, self._change = helpers, whole, change
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the answer made, and send it."""
+        await self._helpers.answer(Request(scope, receive, send), self._whole, self._change, send)
+
+
+def install(app: FastAPI) -> None:
+    """Let an application in a helper return the values that it computes for the serving process."""
+
+    def tell(_: Request, error: Exception) -> Response:
+        return Response(pickle.dumps(cast(HelperResult, error).found), media_type=_PICKLED.decode())
+
+    app.add_exception_handler(HelperResult, tell)
+
+
+def _client_gone() -> InvalidInput:
+    """Return an answer for a client that is gone; it only prevents a log line about a failure of the service."""
+    return InvalidInput.at("", "expected the client to wait for its answer")
+
+
+def helper_scope(scope: Scope) -> dict[str, Any]:
+    """Return the parts of a request that a helper receives: no key and no cookies, and the principal from its state."""
+    passed_on = {name: scope[name] for name in _PASSED_ON if name in scope}
+    state = {name: scope["state"][name] for name in ("principal", "request_id") if name in scope["state"]}
+    headers = [(name, value) for name, value in scope["headers"] if name in _HEADERS]
+    return passed_on | {"headers": headers, "state": state, "root_path": "", "client": None}
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _empty_answer(_: Request, __: Exception) -> Response:
+    return Response()  # not passed on
+
+
+async def _failure(request: Request, _: Exception) -> Response:
+    return problem("internal", KINDS["internal"].explanation, request.scope["path"])
+
+
+def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
+    """Answer requests until the server has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    forbid_dumps()
+    os.nice(_NICENESS)
+    app = application()
+    app.add_exception_handler(_RefusedWrite, _empty_answer)
+    app.add_exception_handler(Exception, _failure)
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                scope, body, heads = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
+            except (EOFError, OSError):
+                return
+            app.state.database.remember(heads)
+            runner.run(_answer(app, scope, body, pipe))
+
+
+async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> None:
+    structlog.contextvars.bind_contextvars(request_id=scope["state"].get("request_id"))
+    unread, whole = [body], False
+
+    async def receive() -> Message:
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        await asyncio.Event().wait()  # a hang-up of the client ends the process
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        nonlocal whole
+        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        content = message.get("body", b"")
+        if len(content) > _LARGE:
+            message = {**message, "body": b"", _FOLLOWS: len(content)}
+        pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        if _FOLLOWS in message:
+            pipe.send_bytes(content)
+
+    def write(act: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        message = {"type": _WRITE, "act": act, "arguments": arguments}
+        pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        answered = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
+        if answered is None:
+            raise _RefusedWrite
+        return answered[0]
+
+    scope["state"][WRITES] = write
+    try:
+        try:
+            await app(scope, receive, send)
+        except BrokenPipeError:
+            raise
+        except Exception:  # already answered, unless a part of another answer had been sent
+            logging.getLogger("service.helpers").exception("request")  # without its message, which might quote input
+            if not whole:
+                os._exit(_FAILED)
+        scope["state"][_STOPPED] = app.state.database.stopped
+        left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}
+        await send({"type": _END, "state": left_behind})
+    except BrokenPipeError:  # the server has gone
+        os._exit(0)

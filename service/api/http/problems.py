@@ -1,0 +1,336 @@
+"""Errors as RFC 9457 problem+json: one table from exceptions to codes and statuses.
+
+No message repeats an input's values: an input may be a true count.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+
+from service import errors
+from service.api.schemas.plan_models import NODE_TYPES
+from service.errors import Fault, Overrun, ServiceError
+from service.ledger.access.keys import Principal
+
+MEDIA_TYPE = "application/problem+json"
+_log = structlog.get_logger("service.request")
+_THREADS = 4  # for refusals whose details take a while to compute, and as many for invalid requests
+
+
+class Kind(NamedTuple):
+    """A code of the contract: its status, its title, and the page that explains it."""
+
+    status: int
+    title: str
+    explanation: str
+
+
+KINDS: dict[str, Kind] = {
+    "validation": Kind(
+        422, "Invalid request", "Each item of errors names a place (a JSON pointer) and what is accepted there."
+    ),
+    "unauthenticated": Kind(
+        401, "Invalid or missing key", "Send Authorization: Bearer <key>. The key may be unknown, expired or revoked."
+    ),
+    "forbidden": Kind(
+        403,
+        "Forbidden",
+        "The key lacks the role or the account. Auditors read, pipelines register and draw, stewards manage.",
+    ),
+    "not_found": Kind(404, "Not found", "The address, or a name or id in it, is unknown."),
+    "method_not_allowed": Kind(405, "Method not allowed", "The Allow header lists the methods of this address."),
+    "budget_exceeded": Kind(
+        409,
+        "The release exceeds the budget",
+        "Nothing was charged. failures lists every cap that the release exceeds, of the account and of those above"
+        " it; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
+        " probability where cap is a delta). noise_multiplier_that_fits is the factor on every noise scale with which"
+        " all releases would fit. It is null where there is none and where the search would take long: with offset"
+        " tails (osgt, discrete_osgt), and with many different mechanisms. For accounts above that the key does not"
+        " reach, there is one failure without an account and figures, and no noise_multiplier_that_fits.",
+    ),
+    "already_drawn": Kind(
+        409,
+        "The counts are already drawn",
+        "Each mechanism, partition and repetition is drawn once: a second draw would double the privacy loss. Read"
+        " the stored draw instead.",
+    ),
+    "gone": Kind(
+        410,
+        "The noisy counts are no longer kept",
+        "They were removed when their retention period ended. Their hash is in the journal, and they cannot be drawn"
+        " again.",
+    ),
+    "account_closed": Kind(409, "The account is closed", "A steward can reopen it."),
+    "conflict": Kind(409, "Conflict with the present state", "The detail names the conflict."),
+    "incomplete": Kind(
+        409,
+        "Metadata are missing",
+        "missing lists the fields that people must supply before a registry entry can be made: PATCH the account's"
+        " or the release's metadata.",
+    ),
+    "ledger_rolled_back": Kind(
+        412,
+        "The ledger has lost an entry",
+        "The entry that If-Ledger-Includes names is not in the account's journal. Most likely an old backup was"
+        " restored, and later spending is lost. Stop publishing, and restore the rest from an export.",
+    ),
+    "too_large": Kind(413, "The request is too large", "The detail names the limit."),
+    "unsupported_media_type": Kind(
+        415, "Unsupported media type", "Send application/json. Counts to draw may also be an Arrow stream."
+    ),
+    "idempotency_conflict": Kind(
+        422, "The Idempotency-Key was used before", "It belongs to another request. Use a new key for a new request."
+    ),
+    "bad_request": Kind(
+        400, "Malformed HTTP request", "The request line or the headers break the rules of HTTP/1.1, or are too long."
+    ),
+    "too_slow": Kind(
+        408,
+        "The request arrived too slowly",
+        "Its headers or its body did not arrive within the service's time limit. Nothing was charged.",
+    ),
+    "too_many_requests": Kind(
+        429,
+        "Too many requests",
+        "A limit on the rate of requests was reached: of a key, of an address that sends invalid keys, of one"
+        " principal's waiting requests, or of requests whose client hung up before the answer (60 per minute and key;"
+        " use a longer timeout). Nothing was charged. Try again after the seconds in Retry-After.",
+    ),
+    "unavailable": Kind(
+        503,
+        "The ledger is unavailable",
+        "Nothing was charged, unless a request with the same Idempotency-Key replays an answer. Try again.",
+    ),
+    "internal": Kind(
+        500, "Internal error", "Nothing was charged, unless a request with the same Idempotency-Key replays an answer."
+    ),
+}
+
+_CODES: dict[type[ServiceError], str] = {
+    errors.InvalidInput: "validation",
+    errors.Unauthenticated: "unauthenticated",
+    errors.Forbidden: "forbidden",
+    errors.NotFound: "not_found",
+    errors.Conflict: "conflict",
+    errors.Incomplete: "incomplete",
+    errors.AccountClosed: "account_closed",
+    errors.BudgetExceeded: "budget_exceeded",
+    errors.AlreadyDrawn: "already_drawn",
+    errors.Gone: "gone",
+    errors.LedgerRolledBack: "ledger_rolled_back",
+    errors.IdempotencyConflict: "idempotency_conflict",
+    errors.UnsupportedMediaType: "unsupported_media_type",
+    errors.TooLarge: "too_large",
+    errors.TooManyRequests: "too_many_requests",
+    errors.Unavailable: "unavailable",
+    errors.Altered: "unavailable",
+}
+_BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
+
+
+class Problem(Response):
+    """A problem as a response; it leaves its code in the request's state for log lines and metrics."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, code: str, body: dict[str, Any], headers: dict[str, str] | None) -> None:
+        super().__init__(json.dumps(body), KINDS[code].status, headers)
+        self.code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the problem."""
+        scope.setdefault("state", {})["problem"] = self.code
+        await super().__call__(scope, receive, send)
+
+
+def problem(code: str, detail: str, instance: str, **fields: Any) -> Problem:
+    """Return an answer of a code.
+
+    Args:
+        code: a key of KINDS.
+        detail: the reason, in a sentence without values of the input.
+        instance: the path after percent-decoding.
+        fields: further members of the problem.
+    """
+    kind = KINDS[code]
+    body = {"type": f"/problems/{code}", "title": kind.title, "status": kind.status, "detail": detail}
+    body |= {"instance": quote(instance, safe="/:@!$&'()*+,;=~"), **fields}
+    headers = {"WWW-Authenticate": "Bearer"} if kind.status == HTTPStatus.UNAUTHORIZED else None
+    return Problem(code, body, headers)
+
+
+def of_error(error: ServiceError, instance: str) -> Problem:
+    """Return the answer to a refusal; details that clients must not see go to the log."""
+    if error.for_operator is not None:
+        _log.warning("refused", detail=error.for_operator)
+    code = _CODES[type(error)]
+    match error:
+        case errors.InvalidInput(faults=faults):
+            return validation(faults, instance)
+        case errors.BudgetExceeded(failures=failures):
+            overruns = [_overrun_body(failure) for failure in failures]
+            first: dict[str, Any] = overruns[0]
+            multiplier = error.noise_multiplier()
+            return problem(
+                code, str(error), instance, **first, failures=overruns, noise_multiplier_that_fits=multiplier
+            )
+        case errors.AlreadyDrawn(draw=draw) | errors.Gone(draw=draw):
+            return problem(code, str(error), instance, draw=draw)
+        case errors.Incomplete(missing=missing):
+            return problem(code, str(error), instance, missing=list(missing))
+        case errors.AccountClosed(account=account) | errors.LedgerRolledBack(account=account):
+            return problem(code, str(error), instance, account=account)
+        case errors.TooManyRequests(retry_after=seconds) | errors.Unavailable(retry_after=seconds):
+            response = problem(code, str(error), instance)
+            response.headers["Retry-After"] = str(seconds)
+            return response
+        case _:
+            return problem(code, str(error), instance)
+
+
+def _overrun_body(failure: Overrun) -> dict[str, Any]:
+    return {
+        "account": failure.account,
+        "definition": failure.definition,
+        "cap": failure.cap,
+        "requested": None if failure.requested == math.inf else failure.requested,  # beyond the doubles
+        "remaining": failure.remaining,
+    }
+
+
+def validation(faults: Iterable[Fault], instance: str) -> Problem:
+    """Return the answer to an invalid request."""
+    errors = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
+    places = ", ".join(fault["pointer"] or "the body" for fault in errors[:3])
+    detail = f"{len(errors)} {'fault' if len(errors) == 1 else 'faults'}: {places}"
+    return problem("validation", detail, instance, errors=errors)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app with a problem.
+
+    Few threads are used, none of them from the pools that requests run in: hundreds of refused requests must not hold
+    up all others.
+    """
+    searching, wording = CapacityLimiter(_THREADS), CapacityLimiter(_THREADS)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        principal: Principal | None = getattr(request.state, "principal", None)
+        if principal is not None and isinstance(error, errors.BudgetExceeded | errors.AccountClosed):
+            error = error.redacted(principal.may_use)
+        asked = cast(ServiceError, error), request.scope["path"]
+        if principal is None or not isinstance(error, errors.BudgetExceeded):
+            return of_error(*asked)
+        # The search for fitting noise needs another turn of the principal, since the turn of the request is over.
+        async with request.app.state.turns.place(principal.name, begun=True):
+            return await to_thread.run_sync(of_error, *asked, limiter=searching)
+
+    async def meaningless(request: Request, error: Exception) -> Response:
+        invalid = cast(RequestValidationError, error)
+
+        def render() -> Problem:
+            return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
+
+        return await to_thread.run_sync(render, limiter=wording)
+
+    async def http(request: Request, error: Exception) -> Response:
+        code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
+        response = problem(code, KINDS[code].explanation, request.scope["path"])
+        if code == "method_not_allowed":
+            # Static files refuse methods by themselves: no route lists theirs.
+            response.headers["Allow"] = ", ".join(_allowed(app, request)) or "GET, HEAD"
+        return response
+
+    app.add_exception_handler(ServiceError, refused)
+    app.add_exception_handler(RequestValidationError, meaningless)
+    app.add_exception_handler(HTTPException, http)
+
+
+def _allowed(app: FastAPI, request: Request) -> list[str]:
+    """Return the methods of an address; Starlette's own Allow names only those of the first route."""
+    scopes = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
+    methods = {
+        method: next((route for route in app.router.routes if route.matches(scope)[0] is Match.FULL), None)
+        for method, scope in scopes.items()
+    }
+    return [method for method, route in methods.items() if method in (getattr(route, "methods", None) or ())]
+
+
+def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
+    where, *path = fault["loc"]
+    if fault["type"] == "json_invalid":
+        return Fault("", "expected JSON")
+    pointer = pointer_of(path, body) if where == "body" else "".join(f"/{step}" for step in fault["loc"])
+    if fault["type"] == "union_tag_invalid":
+        pointer += "/" + fault["ctx"]["discriminator"].strip("'")
+    return Fault(pointer, _detail(fault))
+
+
+def faults_of(error: ValidationError, document: Any) -> list[Fault]:
+    """Return a model's faults in a document, with pointers as if the document were the body."""
+    errors = error.errors(include_url=False, include_input=False)
+    return [_fault({**fault, "loc": ("body", *fault["loc"])}, document) for fault in errors]
+
+
+def pointer_of(path: Sequence[int | str], body: Any) -> str:
+    """Return the JSON pointer of a pydantic location, whose steps also name members of unions."""
+    pointer, here = "", body
+    for number, step in enumerate(path):
+        last = number == len(path) - 1
+        if isinstance(here, dict) and (step in here or (last and not _is_tag(step, here))):
+            pointer += "/" + str(step).replace("~", "~0").replace("/", "~1")
+            here = here.get(step)
+        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            pointer += f"/{step}"
+            here = here[step]
+    return pointer
+
+
+def _is_tag(step: int | str, here: Mapping[str, Any]) -> bool:
+    return (step in NODE_TYPES and here.get("type") == step) or step == here.get("definition")
+
+
+_DETAILS = {
+    "missing": "expected this field; it is missing",
+    "extra_forbidden": "unknown field",
+    "union_tag_invalid": "expected one of {expected_tags}",
+    "union_tag_not_found": "expected an object with the field {discriminator}",
+    "model_attributes_type": "expected an object",
+    "model_type": "expected an object",
+    "none_required": "expected null",
+    "dict_type": "expected an object",
+    "string_pattern_mismatch": "expected text that matches {pattern}",
+    "string_type": "expected text",
+    "string_too_short": "expected text with a length of at least {min_length}",
+    "string_too_long": "expected text with a length of at most {max_length}",
+    "list_type": "expected a list",
+    "too_short": "expected a length of at least {min_length}, got {actual_length}",
+    "too_long": "expected a length of at most {max_length}, got {actual_length}",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected a whole number"),
+    "greater_than_equal": "expected a number of at least {ge}",
+    "less_than_equal": "expected a number of at most {le}",
+}
+
+
+def _detail(fault: Mapping[str, Any]) -> str:
+    """Return the reason in the service's words, or in pydantic's where those do not quote the input."""
+    context = fault.get("ctx") or {}
+    if fault["type"] in _DETAILS:
+        return _DETAILS[fault["type"]].format_map(context)
+    if fault["type"] == "value_error":
+        return str(context["error"])
+    message = str(fault["msg"])
+    return message.replace("Input should be", "expected", 1) if message.startswith("Input should be") else message

@@ -1,0 +1,274 @@
+"""Request parsing: JSON without any rounding, and no field that the operation does not know."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from typing import Any, ClassVar, cast, get_origin
+
+from anyio import to_thread
+from fastapi import Request, Response
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import Scope
+
+from service.api.http import problems
+from service.api.http.dependencies import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
+from service.api.http.expected_head import check_kept
+from service.api.http.helper_processes import Helped
+from service.api.http.json_size import HELD, check_items, check_size, items_in
+from service.api.http.memory_room import room_of
+from service.api.identity.throttle import GIVEN_UP
+from service.api.schemas.exact_numbers import LARGEST_SHORT, Short
+from service.api.schemas.plans import Limits, plan_limits
+from service.errors import Fault, InvalidInput, NotFound, TooLarge, UnsupportedMediaType
+
+# Bytes from which reading leaves the event loop: the densest exact numbers below it take a millisecond.
+_LARGE = 1 << 9
+_STEP = 1 << 20  # bytes after which the received items are counted
+# bytes from which a helper reads the body where it can: a plan of that length takes tens of milliseconds
+_LONG = 1 << 14
+_MOST_FAULTS = 1000  # reported of a large body: to write out millions takes minutes and gigabytes
+_ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # for plans that were read before, under the limits of that time
+# An escape and, for half of a surrogate pair, its other half; the group matches a lone half.
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class StrictRoute(APIRoute):
+    """Route class that refuses unknown query parameters and reads the body exactly."""
+
+    media_types = "application/json"
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler behind the service's own reading of the request."""
+        handle = super().get_route_handler()
+        queries = [
+            parameter for parameter in get_flat_params(self.dependant) if isinstance(parameter.field_info, Query)
+        ]
+        known = frozenset(parameter.alias for parameter in queries)
+        lists = frozenset(
+            parameter.alias for parameter in queries if get_origin(parameter.field_info.annotation) is list
+        )
+        reads_body = self.body_field is not None
+        model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
+
+        largest = LARGEST_SHORT if issubclass(model, Short) else sys.maxsize
+        helped_from, finish = getattr(self.endpoint, IN_HELPERS, sys.maxsize), getattr(self.endpoint, FINISH, None)
+        changes = any(dependency.call is change_of for dependency in self.dependant.dependencies)
+
+        async def helped(request: Request, body: bytes) -> Helped:
+            change = await change_of(request, request.headers.get("Idempotency-Key")) if changes else None
+            return Helped(request.app.state.helpers, body, change)
+
+        async def read_and_handle(request: Request) -> Response:
+            if reads_body:
+                self._check_media_type(request)  # first, since the query may differ for another media type
+            _check_address(request, known, lists)
+            state, body = request.app.state, b""
+            if reads_body:
+                settings = state.settings
+                limits = Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt)
+                plan_limits.set(_ANY if getattr(request.state, PRICES_ONLY, False) else limits)
+                body = await _whole_body(request, largest, settings.max_json_items)
+                large = len(body) > _LARGE
+                measured = body, settings.max_json_items, room_of(request.scope)
+                if len(body) > HELD:
+                    await to_thread.run_sync(check_size, *measured)
+                else:
+                    check_size(*measured)
+            if len(body) >= helped_from and state.helpers is not None:
+                await check_kept(request)
+                return await helped(request, body)
+            if finish is not None and len(body) > _LONG and state.helpers is not None:
+                await check_kept(request)
+                return await _read_in_helper(request, body, finish)
+            async with state.turns.place(request.state.principal.name):
+                if reads_body:  # FastAPI takes a model as it is; it would parse anything else on the event loop
+                    request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
+                await check_kept(request)
+                with suppress(AnswerInHelper):
+                    return await handle(request)
+            return await helped(request, body)
+
+        return read_and_handle
+
+    def _check_media_type(self, request: Request) -> None:
+        received = media_type(request.scope)
+        if received != "application/json":
+            raise UnsupportedMediaType(f"expected {self.media_types}, got {received or 'no Content-Type'}")
+
+
+class OnlyRoute(StrictRoute):
+    """Route class for an address that an item's name would match too: it answers other methods with 405.
+
+    It must be listed before the routes of items.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match every request to the address, whatever its method."""
+        match, child_scope = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
+
+
+class StreamRoute(StrictRoute):
+    """Route class for one media type, beside the JSON route of the same address; the body stays bytes."""
+
+    media_type: ClassVar[str]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match only requests whose body has the media type."""
+        return super().matches(scope) if media_type(scope) == self.media_type else (Match.NONE, {})
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler behind the service's own reading of the body."""
+        handle = super().get_route_handler()
+
+        async def read_and_handle(request: Request) -> Response:
+            body = bytearray()  # extended in place: joining the parts would take the memory twice
+            try:
+                async for part in request.stream():
+                    body += part
+            except ClientDisconnect:
+                raise _incomplete_body() from None
+            request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
+            return await handle(request)
+
+        return read_and_handle
+
+
+def media_type(scope: Scope) -> str:
+    """Return the media type of a request's body, without parameters; empty where it has none."""
+    header = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
+    text: str = header.decode("latin-1")
+    return text.partition(";")[0].strip().lower()
+
+
+def _check_address(request: Request, known: frozenset[str], lists: frozenset[str]) -> None:
+    for kind, name in request.path_params.items():
+        if "\0" in name:  # no name holds NUL, and PostgreSQL does not accept one even in a query
+            raise NotFound(kind, name)
+    faults = [
+        Fault(f"/query/{_escaped(name)}", "unknown query parameter" if name not in known else "expected once")
+        for name in request.query_params
+        if name not in known or (name not in lists and len(request.query_params.getlist(name)) > 1)
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+async def _read_in_helper(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
+    change, state = await change_of(request, request.headers.get("Idempotency-Key")), request.app.state
+    result = await state.helpers.read(request, body)
+    if isinstance(result, Response):
+        return result
+    async with state.turns.place(request.state.principal.name):
+        answer: Response = await change.in_thread(partial(finish, change, result))
+    return answer
+
+
+async def _whole_body(request: Request, largest: int, most_items: int) -> bytes:
+    """Read a body; stop early where it is too long or has too many items.
+
+    Raises:
+        TooLarge: the body is too long or has too many items.
+        InvalidInput: the client has hung up.
+    """
+    body, measured, items = bytearray(), 0, 0
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > largest:
+                raise TooLarge(f"expected a body of at most {largest} bytes for this operation")
+            if len(body) - measured >= _STEP:
+                items += await to_thread.run_sync(items_in, bytes(memoryview(body)[measured:]))
+                measured = len(body)
+                check_items(items, most_items)
+    except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
+        request.scope["state"].get(GIVEN_UP, lambda: None)()
+        raise _incomplete_body() from None
+    request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
+    return body  # type: ignore[return-value] # a copy would hold the interpreter while it is made
+
+
+def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:
+    """Parse a large body as an operation's model.
+
+    Raises:
+        InvalidInput: the body is not JSON, or the operation does not accept it.
+    """
+    parsed = parse(body)
+    try:
+        return model.model_validate(parsed)
+    except ValidationError as error:
+        number = error.error_count()
+        if number > _MOST_FAULTS:
+            raise InvalidInput.at(
+                "", f"expected a body that the operation accepts; {number} faults were found"
+            ) from None
+        raise InvalidInput(problems.faults_of(error, parsed)) from None
+
+
+def _incomplete_body() -> InvalidInput:
+    return InvalidInput.at("", "expected the whole body")
+
+
+def parse(body: bytes) -> Any:
+    """Parse JSON as RFC 8259 defines it, with numbers as they are written: 0.1 is one tenth, and 1.0 is not an integer.
+
+    Raises:
+        InvalidInput: the body is not UTF-8 or not JSON, has NaN or an infinity, repeats a name in one object, or has
+            text that is not Unicode. A ledger must not guess at any of these.
+    """
+    try:
+        parsed = json.loads(
+            body.decode("utf-8"),
+            parse_float=Decimal,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_without_repetition,
+        )
+    except UnicodeError:
+        raise _not_unicode() from None
+    except RecursionError:
+        raise InvalidInput.at("", "expected JSON with fewer nested levels") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInput.at("", f"expected JSON; the text ends early or has a syntax error at {place}") from None
+    except InvalidOperation:
+        raise InvalidInput.at("", "expected numbers whose exponents have at most 18 digits") from None
+    except ValueError as error:  # an integer of thousands of digits, or one of the two refusals below
+        detail = str(error) if isinstance(error, _Refused) else "expected integers with fewer digits"
+        raise InvalidInput.at("", detail) from None
+    if _SURROGATE.search(body) and any(escape[1] for escape in _ESCAPE.finditer(body)):
+        raise _not_unicode()
+    return parsed
+
+
+def _not_unicode() -> InvalidInput:
+    return InvalidInput.at("", "expected JSON in UTF-8 without lone surrogates")
+
+
+class _Refused(ValueError):
+    """JSON that Python would accept and the service does not."""
+
+
+def _refuse_constant(_: str) -> Any:
+    raise _Refused("expected finite numbers; JSON has no NaN and no infinities")
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise _Refused("expected each name once in an object")
+    return members
+
+
+def _escaped(name: str) -> str:
+    return name.encode("ascii", "backslashreplace").decode().replace("~", "~0").replace("/", "~1")[:200]

@@ -1,0 +1,142 @@
+"""Bearer tokens of an OpenID Connect issuer: principals and roles from their claims.
+
+A token's principal is named ``oidc:`` followed by the claim that names the person. No API key has such a name, so two
+persons are two principals whichever way each of them signs in.
+"""
+
+from typing import Any
+
+import jwt
+
+from service.api.identity.issuer import ALGORITHMS, Issuer
+from service.errors import Forbidden, Unauthenticated
+from service.ledger.access.key_records import ROLES, Role
+from service.ledger.access.keys import ISSUED, Principal, is_clear
+from service.ledger.storage import clock
+from service.settings import Settings
+
+_LONGEST = 16_384  # characters of a token
+_LONGEST_NAME = 200  # characters of a principal's name, as of a key's
+_LEEWAY = 30.0  # seconds that two clocks may differ
+_EVERYTHING = "*"  # in the accounts claim; no account has such a name
+_TYPES = {"", "jwt", "at+jwt", "application/at+jwt"}  # other types are not access tokens, such as those of a logout
+_BEGIN = "eyJ"  # base64url of the beginning of a JSON object, {"
+
+_REASONS: dict[type[Exception], str] = {
+    jwt.ExpiredSignatureError: "the token has expired",
+    jwt.ImmatureSignatureError: "the token is not valid yet",
+    jwt.InvalidIssuerError: "the token was issued by another issuer",
+    jwt.InvalidAudienceError: "the token was issued for another audience",
+    jwt.MissingRequiredClaimError: "expected a token with the claims exp, iss and aud",
+    jwt.InvalidSignatureError: "the token's signature is invalid",
+}
+
+
+def is_token(text: str) -> bool:
+    """Return True where a bearer's text has the shape of a signed token; the service's own keys do not have it."""
+    return text.startswith(_BEGIN) and text.count(".") == 2
+
+
+class Tokens:
+    """Verification of the configured issuer's tokens."""
+
+    def __init__(self, settings: Settings, issuer: Issuer) -> None:
+        self.settings, self.issuer = settings, issuer
+
+    @classmethod
+    def configured(cls, settings: Settings) -> "Tokens | None":
+        """Return the verifier of the settings; None where no issuer is configured."""
+        return None if settings.oidc_issuer is None else cls(settings, Issuer(settings.oidc_issuer))
+
+    async def principal(self, token: str) -> Principal:
+        """Return the principal of a token.
+
+        Raises:
+            Unauthenticated: it is not a valid token of the issuer for this service.
+            Forbidden: the token is valid, but has no role of this service, or names no principal.
+            Unavailable: its key is not cached, and the issuer does not answer.
+        """
+        key_id, algorithm = _header(token)
+        key = await self.issuer.key(key_id, algorithm)
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=self.settings.oidc_audience,
+                issuer=self.issuer.url,
+                leeway=_LEEWAY,
+                options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
+            )
+            # PyJWT uses the system's clock, which may have been set back
+            if clock.seconds() > int(claims["exp"]) + _LEEWAY:
+                raise jwt.ExpiredSignatureError
+        except (jwt.PyJWTError, OverflowError, TypeError, ValueError) as error:
+            raise Unauthenticated(_REASONS.get(type(error), "the token is not valid")) from None
+        return Principal(None, self._name(claims), self._role(claims), self._accounts(claims))
+
+    def _name(self, claims: dict[str, Any]) -> str:
+        name = _claim(claims, self.settings.oidc_principal_claim)
+        if not isinstance(name, str) or not name or not is_clear(name):
+            raise Forbidden(
+                "expected a token whose principal claim is printable text (NFKC) without leading, trailing or double"
+                " spaces"
+            )
+        if len(ISSUED + name) > _LONGEST_NAME:
+            raise Forbidden(
+                f"expected a token whose principal claim has at most {_LONGEST_NAME - len(ISSUED)} characters"
+            )
+        return ISSUED + name
+
+    def _role(self, claims: dict[str, Any]) -> Role:
+        values = _texts(_claim(claims, self.settings.oidc_role_claim))
+        roles = {self.settings.oidc_roles[value] for value in values or () if value in self.settings.oidc_roles}
+        if not roles:
+            raise Forbidden("expected a token whose role claim contains a role of this service")
+        return max(roles, key=ROLES.index)
+
+    def _accounts(self, claims: dict[str, Any]) -> frozenset[str] | None:
+        if self.settings.oidc_accounts_claim is None:
+            return None
+        values = _texts(_claim(claims, self.settings.oidc_accounts_claim))
+        if values is None:
+            raise Forbidden("expected a token whose accounts claim is the name of an account or a list of names")
+        if _EVERYTHING in values:
+            return None
+        # No account has another name, and the database does not accept some of them.
+        return frozenset(name for name in values if name.isascii() and name.isprintable())
+
+
+def _header(token: str) -> tuple[str, str]:
+    """Return the key id and the algorithm of an unverified token."""
+    if len(token) > _LONGEST:
+        raise Unauthenticated(f"expected a token of at most {_LONGEST} characters")
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, TypeError, ValueError):
+        raise Unauthenticated("expected a signed JWT") from None
+    key_id, algorithm, kind = header.get("kid"), header.get("alg"), header.get("typ", "")
+    if algorithm not in ALGORITHMS:
+        raise Unauthenticated(f"expected a token signed with one of {', '.join(ALGORITHMS)}")
+    if not isinstance(kind, str) or kind.lower() not in _TYPES or "crit" in header or "b64" in header:
+        raise Unauthenticated("expected a JWT without extensions that is an access token")
+    if not isinstance(key_id, str):
+        raise Unauthenticated("expected a token that names its key (kid)")
+    return key_id, str(algorithm)
+
+
+def _claim(claims: dict[str, Any], name: str) -> Any:
+    """Return a claim by its name, or by a JSON pointer such as /realm_access/roles; None where it is absent."""
+    value: Any = claims
+    for step in name[1:].split("/") if name.startswith("/") else [name]:
+        key = step.replace("~1", "/").replace("~0", "~") if name.startswith("/") else step
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _texts(value: Any) -> list[str] | None:
+    """Return one text or a list of texts as a list; None for anything else."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
+        return None
+    return values

@@ -1,0 +1,1 @@
+"""Routes of the ledger's resources, one file a resource."""

@@ -1,0 +1,233 @@
+"""Routes of API keys: create, rotate, list and revoke; for stewards only."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Response
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field
+from sqlalchemy import Connection
+
+from service.api.http.dependencies import Change, Changing, CurrentDatabase, CurrentSecret, in_writers, ok, respond
+from service.api.http.memory_room import Room
+from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.openapi import examples
+from service.api.routes.accounts import AccountName
+from service.api.schemas.exact_numbers import Duration, Label, Short, duration_of
+from service.errors import Conflict, Forbidden
+from service.ledger.access import keys
+from service.ledger.access.key_events import require_valid, sound_keys
+from service.ledger.access.key_records import KeyRecord, Role
+from service.ledger.access.keys import Principal
+from service.ledger.storage import clock
+from service.ledger.storage.idempotency import StoredAnswer
+from service.ledger.storage.idempotent_write import Answer, Reload, Source, once_reloaded
+
+router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
+
+
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+
+
+def _require_text(value: Any) -> Any:
+    """Refuse numbers, which pydantic would take for seconds or milliseconds since 1970, by their size."""
+    if value is not None and not (isinstance(value, str) and _MOMENT.fullmatch(value)):
+        raise ValueError("expected a time as in RFC 3339, such as 2031-12-31T23:59:59Z")
+    return value
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("expected a moment in the years 1 to 9999 of UTC") from None
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_require_text)]
+
+
+class CreateKey(Short):
+    """A key to create."""
+
+    name: Label = Field(description="The principal that acts with this key. Each of its keys can be rotated.")
+    role: Literal["auditor", "pipeline", "steward"]
+    accounts: Annotated[list[AccountName], Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="The only accounts that the key may touch, which may be opened later; null: all."
+    )
+    expires_at: Moment | None = Field(None, description="RFC 3339 with a time zone.")
+
+
+class RotateKey(Short):
+    """The overlap of a key with its successor."""
+
+    overlap: Duration = Field("PT24H", description="The time for which the old key stays valid beside the new one.")
+
+
+class KeyBody(BaseModel):
+    """A key without its secret."""
+
+    id: str
+    name: str
+    role: Role
+    accounts: list[str] | None
+    created_at: str
+    created_by: str | None = Field(description="The principal that created it; null: the operator.")
+    rotated_from: str | None = Field(description="The id of the key that it replaces.")
+    rotated_to: str | None = Field(description="The id of the key that replaced it.")
+    expires_at: str | None
+    last_used_at: str | None = Field(description="To the hour; null: never, or within the last few minutes.")
+    revoked_at: str | None
+
+
+class CreatedKey(KeyBody):
+    """A key with its secret, which is shown only in this answer."""
+
+    key: str
+
+
+class KeyPage(BaseModel):
+    """A page of keys."""
+
+    items: list[KeyBody]
+    next_cursor: str | None
+
+
+KeyPath = Annotated[str, Path(description="The key's id.", examples=[examples.KEY_ID])]
+
+
+@router.post("", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.KEY))
+@in_writers
+def create_key(body: CreateKey, change: Changing) -> Response:
+    """Create a key.
+
+    Only this answer contains the key; the service stores its hash.
+    """
+    _require_unlimited(change.principal)
+
+    def work(connection: Connection, at: str) -> KeyRecord:
+        new = keys.create_key(
+            connection,
+            change.secret,
+            name=body.name,
+            role=body.role,
+            accounts=body.accounts,
+            expires_at=None if body.expires_at is None else clock.stamp(body.expires_at),
+            at=at,
+            by=change.request.actor,
+        )
+        return new[0]
+
+    return _created(change, work)
+
+
+@router.post("/{key}/rotate", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.ROTATE))
+@in_writers
+def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
+    """Rotate a key.
+
+    The new key has the same principal, role and accounts; only this answer contains it. The old key stays valid for the
+    overlap, or until its own expiry where that is earlier. Where the old key expires, the new one has a lifetime of the
+    same length. A key can be rotated once, while it is valid. Revoke a leaked key, instead of rotating it or as well.
+    """
+    _require_unlimited(change.principal)
+
+    def work(connection: Connection, at: str) -> KeyRecord:
+        overlap = duration_of(body.overlap)
+        new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=change.request.actor)
+        return new[0]
+
+    return _created(change, work)
+
+
+@router.get("", response_model=KeyPage)
+def list_keys(
+    database: CurrentDatabase,
+    secret: CurrentSecret,
+    principal: CurrentPrincipal,
+    take: Room,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List keys.
+
+    Expired and revoked keys are included.
+    """
+    _require_unlimited(principal)
+    with database.read() as connection:
+        known = sound_keys(connection, secret)
+        records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
+    return ok(page([_body(record) for record in records], records[-1].id if records.more else None))
+
+
+@router.delete("/{key}", status_code=204)
+@in_writers
+def revoke_key(key: KeyPath, change: Changing) -> Response:
+    """Revoke a key.
+
+    The key is refused from now on; the ledger keeps all that was done with it.
+    """
+    _require_unlimited(change.principal)
+
+    def work(connection: Connection) -> None:
+        keys.revoke_key(connection, change.secret, key, at=clock.now(), by=change.request.actor)
+
+    change.database.write(work, landed=lambda *_: False)
+    return Response(status_code=204)
+
+
+def _require_unlimited(principal: Principal) -> None:
+    require(principal, "steward")
+    if principal.accounts is not None:
+        raise Forbidden("the key is limited to accounts: it could create a key that is not; use an unlimited one")
+
+
+def _created(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
+    """Return a new key with its token; the token is never stored, and a replay derives it again."""
+
+    def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
+        require_valid(connection, change.secret, change.request.actor, clock.now())
+        record = _load(connection, stored)
+        if record.id != stored.api_key_id or not keys.is_made_by(
+            connection, change.secret, record.id, change.request.principal
+        ):
+            raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
+        return record
+
+    reload = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), load)
+    answer = once_reloaded(change.database, change.request, work, status=201, landed=_is_committed, reload=reload)
+    shown = _body(answer.result) | {"key": keys.token_of(change.secret, answer.result.id)}
+    return respond(Answer(answer.status, json.dumps(shown), answer.replayed))
+
+
+def _body(record: KeyRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "accounts": None if record.accounts is None else list(record.accounts),
+        "created_at": record.created_at,
+        "created_by": record.created_by,
+        "rotated_from": record.rotated_from,
+        "rotated_to": record.rotated_to,
+        "expires_at": record.expires_at,
+        "last_used_at": record.last_used_at,
+        "revoked_at": record.revoked_at,
+    }
+
+
+def _is_committed(connection: Connection, record: KeyRecord) -> bool:
+    return keys.has_key(connection, record.id)
+
+
+def _load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
+    """Load the key as it was created: by the time of a replay it may have been used, rotated or revoked."""
+    if stored.api_key_id is None:
+        raise TypeError("an answer to making a key refers to the key")
+    if stored.body is None:  # written by a version that did not store it
+        return keys.read_key(connection, stored.api_key_id)
+    shown = json.loads(stored.body)
+    return KeyRecord(**shown | {"accounts": None if shown["accounts"] is None else tuple(shown["accounts"])})

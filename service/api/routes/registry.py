@@ -1,0 +1,298 @@
+"""Routes of entries of the public Differential Privacy Deployments Registry, from the ledger and from metadata."""
+
+from typing import Annotated, Any, Literal
+
+import yaml
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.http.dependencies import CurrentDatabase, in_helpers, ok, prefers
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.routes import registry_prose as texts
+from service.api.routes.accounts import AccountPath
+from service.api.routes.releases import ReleasePath
+from service.api.schemas.exact_numbers import Exact
+from service.api.schemas.guarantees import read_delta
+from service.api.schemas.metadata import (
+    AccountingFields,
+    AdministrativeFields,
+    BasicFields,
+    Day,
+    ImplementationFields,
+    LossFields,
+    Metadata as MetadataModel,
+    ModelFields,
+    Names,
+    ProductType,
+    Prose,
+    VariantFields,
+)
+from service.errors import Conflict, Incomplete
+from service.ledger.accounts import accounts, spending
+from service.ledger.accounts.budgets import usual_delta
+from service.ledger.accounts.metadata import Metadata
+from service.ledger.accounts.registry import count_draws, largest_budget
+from service.ledger.releases import releases
+from service.ledger.releases.settlement import present
+from service.ledger.storage import clock
+
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
+
+YAML = "application/yaml"
+
+
+class Basic(BasicFields):
+    """The data product; complete in every entry."""
+
+    name: str
+    data_curators: Names
+    intended_use: Prose
+    data_product_type: ProductType
+    data_product_region: Prose
+    description: Prose
+    publication_date: Day
+
+
+class Variant(VariantFields):
+    """The notion of privacy loss."""
+
+    variant_name: Literal["Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"]
+
+
+class PrivacyParameters(BaseModel):
+    """Upper bounds, rounded up."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    rho: float | None = None
+
+
+class PrivacyLoss(LossFields):
+    """The protected unit and its privacy loss."""
+
+    privacy_unit: str
+    privacy_unit_details: str
+    privacy_parameters: PrivacyParameters | None = None
+    privacy_parameters_details: str
+
+
+class Accounting(AccountingFields):
+    """The composition of losses."""
+
+    composition: str
+
+
+class Implementation(ImplementationFields):
+    """The implementation of the noise."""
+
+    mechanisms: str
+
+
+class Deployment(BaseModel):
+    """A deployment in the registry's sections."""
+
+    basic: Basic
+    dp_variant: Variant
+    privacy_loss: PrivacyLoss
+    deployment_model: ModelFields
+    accounting: Accounting
+    implementation: Implementation
+    administrative: AdministrativeFields | None = None
+
+
+class RegistryEntry(BaseModel):
+    """An entry for the registry; tier is 2 or 3 where it has all fields that the registry's schema names for it."""
+
+    url_slug: str
+    status: Literal["Draft"]
+    tier: Annotated[int, Field(ge=1, le=3)]
+    deployment: Deployment
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "basic": Basic,
+    "dp_variant": Variant,
+    "privacy_loss": PrivacyLoss,
+    "deployment_model": ModelFields,
+    "accounting": Accounting,
+    "implementation": Implementation,
+    "administrative": AdministrativeFields,
+}
+TIERS: dict[int, tuple[str, ...]] = {
+    2: (
+        "variant_name",
+        "privacy_unit",
+        "privacy_parameters",
+        "model_name",
+        "release_type",
+        "data_source_type",
+        "access_type",
+    ),
+    3: (
+        "data_domain",
+        "unprotected_quantities",
+        "privacy_unit_details",
+        "actors",
+        "post_processing",
+        "composition",
+        "preprocessing_and_hyperparameter_tuning",
+        "mechanisms",
+        "justification",
+    ),
+}
+"""Fields that an entry of a tier must have, beside those of every entry.
+
+Interactive entries of tier 3 also need ``access_type_details``. The two details that are optional by nature do not
+count.
+"""
+
+_OWN = ("url_slug", "name", "release_type", "release_type_details")  # of the account alone, not of its releases
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML writer with texts of several lines as blocks, for readability."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The entry; JSON where Accept prefers it.",
+        "content": {YAML: {"schema": {"$ref": "#/components/schemas/RegistryEntry"}}},
+    }
+}
+
+
+@router.get("/releases/{release}/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
+@in_helpers
+def read_release_entry(
+    account: AccountPath, release: ReleasePath, request: Request, database: CurrentDatabase, principal: CurrentPrincipal
+) -> Response:
+    """Render a release as an entry of the Differential Privacy Deployments Registry.
+
+    The entry is YAML, or JSON by Accept. The ledger fills in the variant, the unit, the parameters (upper bounds, at
+    the release's delta), the composition, the mechanisms and the noise generation. The rest are the release's metadata,
+    or where it has none the account's. Where a required field is missing, the answer is 409 with the list of missing
+    ones.
+    """
+    require(principal, "auditor", account)
+    now = clock.now()
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        record = releases.read_release(connection, owner.id, release).seen(now)
+        drawn = count_draws(connection, owner.id, release)
+    if record.state in ("voided", "expired"):
+        raise Conflict(f"the release is {record.state}: none of it was published")
+    plan = record.plan
+    metadata = {name: value for name, value in owner.metadata.items() if name not in _OWN} | record.metadata
+    known = {
+        "name": record.name,
+        "description": owner.description,
+        "release_type": "One release",
+        "url_slug": texts.slug(f"{account} {record.name} {record.id[:8]}"),
+        **texts.parameters(owner, plan, record.delta),
+        "composition": texts.of_release(owner, record, plan),
+        "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
+    }
+    return _answer(request, entry_of(known, metadata, owner.unit, texts.adjacency(owner)))
+
+
+@router.get("/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
+@in_helpers
+def read_account_entry(
+    account: AccountPath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    delta: Annotated[
+        Exact | None,
+        Query(
+            description="The delta at which the budget is shown as (epsilon, delta), or the delta that mechanisms"
+            " may declare, if that is larger. By default 1e-10; an (epsilon, delta) budget is shown at"
+            " its own delta."
+        ),
+    ] = None,
+) -> Response:
+    """Render an account as an entry of the Differential Privacy Deployments Registry.
+
+    The entry covers all that the account and those under it publish; otherwise it is as that of a release. The
+    parameters are the account's largest budget so far: spending is no guarantee under adaptive choice, and stands in
+    the details. Where the account is above that budget, since releases were priced again, there is no entry: 409.
+    """
+    require(principal, "auditor", account)
+    requested = read_delta(delta, "/query/delta")
+    with database.read() as connection:
+        record = accounts.read_account(connection, account)
+        committed, held = spending.counts(connection, record)
+        now = present(connection, record, clock.now())
+        largest = largest_budget(connection, now.account)
+        drawn = count_draws(connection, record.id, None)
+    owner, plan = now.account, spending.composed(committed + (held - now.expired))
+    known = {
+        "name": account,
+        "description": owner.description,
+        "release_type": "Many releases" if owner.releases != 1 else "One release",
+        "url_slug": texts.slug(account),
+        **texts.budget_parameters(owner, largest, usual_delta(largest) if requested is None else requested),
+        "composition": texts.of_account(owner),
+        "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
+    }
+    return _answer(request, entry_of(known, owner.metadata, owner.unit, texts.adjacency(owner)))
+
+
+def entry_of(known: dict[str, Any], metadata: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
+    """Build the entry: metadata take precedence over the ledger's names, and follow its statements.
+
+    Args:
+        known: the fields that the ledger fills in.
+        metadata: the fields that people fill in.
+        unit: the protected unit.
+        adjacency: the definition of neighbouring datasets.
+
+    Raises:
+        Incomplete: a field that every entry needs is missing.
+    """
+    known_fields = known | {"privacy_unit": unit, "privacy_unit_details": adjacency}
+    # an import may contain more
+    metadata = {name: value for name, value in metadata.items() if name in MetadataModel.model_fields}
+    fields: dict[str, Any] = {name: value for name, value in known_fields.items() if value} | metadata
+    for name in ("privacy_unit_details", "privacy_parameters_details", "composition", "mechanisms"):
+        if name in metadata:
+            fields[name] = f"{known_fields[name]}\n\n{metadata[name]}"
+    missing = [name for name, field in Basic.model_fields.items() if field.is_required() and name not in fields]
+    if fields.keys() & {"sources", "notes"} and "registry_authors" not in fields:
+        missing.append("registry_authors")
+    if missing:
+        raise Incomplete(missing)
+    sections = {
+        section: {name: fields[name] for name in (*model.__annotations__, *model.model_fields) if name in fields}
+        for section, model in _SECTIONS.items()
+    }
+    return {
+        "url_slug": fields["url_slug"],
+        "status": "Draft",
+        "tier": tier_of(fields),
+        "deployment": {section: content for section, content in sections.items() if content},
+    }
+
+
+def tier_of(fields: dict[str, Any]) -> int:
+    """Return the completeness of an entry, by the registry's three tiers."""
+    if not all(name in fields for name in TIERS[2]):
+        return 1
+    details = fields["access_type"] != "Interactive" or "access_type_details" in fields
+    return 3 if details and all(name in fields for name in TIERS[3]) else 2
+
+
+def _answer(request: Request, entry: dict[str, Any]) -> Response:
+    RegistryEntry.model_validate(entry)  # an entry that breaks the registry's schema is never sent
+    accept = request.headers.get("accept", "")
+    if prefers(accept, "application/json") and not prefers(accept, YAML):
+        return ok(entry)
+    text = yaml.dump(entry, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return Response(text, media_type=YAML)

@@ -1,0 +1,380 @@
+"""Routes of releases: register plans against an account's budget, and read them."""
+
+import json
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.http.dependencies import (
+    AnswerInHelper,
+    Change,
+    Changing,
+    CurrentDatabase,
+    HelperResult,
+    in_helpers,
+    in_writers,
+    ok,
+    read_by_helpers,
+    respond,
+)
+from service.api.http.kept_figures import costs_of
+from service.api.http.memory_room import Room
+from service.api.http.paging import Cursor, Limit, page, read_seq, with_room
+from service.api.http.request_parsing import OnlyRoute, StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.openapi import examples
+from service.api.routes.accounts import AccountPath
+from service.api.routes.release_pricing import prepared
+from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
+from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
+from service.api.schemas.metadata import DescribeRelease, Metadata, patch_of
+from service.api.schemas.plan_models import Plan, StatedPartitions
+from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
+from service.api.schemas.settlement_responses import answer_renderer, answered, around_plan, body_of
+from service.errors import Fault, InvalidInput
+from service.ledger.accounts import accounts, descriptions
+from service.ledger.draws import partitions
+from service.ledger.releases import charges, releases, reservations
+from service.ledger.releases.charges import NewRelease, Prepared, Registered
+from service.ledger.releases.releases import ReleaseRecord
+from service.ledger.releases.reservation_rows import State
+from service.ledger.releases.settlement import without_due
+from service.ledger.storage import clock
+from service.privacy.plans import Plan as PlanValue
+
+router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
+
+
+class _Ready(NamedTuple):
+    """Releases to register in one request, with the guarantee of each; the answer is one release or a batch."""
+
+    new: list[Prepared]
+    costs: list[str]
+    is_batch: bool
+
+
+def _register(change: Change, ready: _Ready) -> Response:
+    if change.read_only:
+        raise HelperResult(ready)
+
+    def render(done: list[Registered]) -> str:
+        texts = [_registered_text(one, cost) for one, cost in zip(done, ready.costs, strict=True)]
+        return f'{{"releases": [{", ".join(texts)}]}}' if ready.is_batch else texts[0]
+
+    return respond(charges.register(change.database, change.request, ready.new, render))
+
+
+ReleasePath = Annotated[str, Path(description="The release's id.", examples=[examples.RELEASE_ID])]
+
+
+class RegisterRelease(Strict):
+    """A release to register."""
+
+    name: Label = Field(description="A label; it need not be unique.")
+    plan: BoundedPlan
+    tags: Tags = Field(default_factory=list)
+    partitions: StatedPartitions = Field(
+        None,
+        description="The partitions of each drawn mechanism that has none declared, on itself or on a node above;"
+        " they are stored as those of the plan's root. They must be disjoint sets of records: the ledger"
+        " counts one charge for all of them and relies on your promise.",
+    )
+    delta: CostDelta = None
+    reserve_for: Duration | None = Field(
+        None,
+        description="Only reserve the release, for this time (ISO 8601, at most 366 days); null: it commits at once.",
+    )
+
+
+class RegisterBatch(Strict):
+    """Releases to register, all or none."""
+
+    releases: Annotated[list[RegisterRelease], Field(min_length=1, max_length=10_000)]
+
+
+class PartitionsBody(BaseModel):
+    """The number of partitions that a mechanism was drawn for, in the repetition with the most of them."""
+
+    mechanism: str
+    declared: DeclaredPartitions
+    drawn: int
+
+
+class ReleaseBody(BaseModel):
+    """A release; id, created_at and expires_at are null in a dry run.
+
+    expires_at: the end of its reservation, in the future or the past; null where it has none, or no longer has one.
+    overdue: that time is over and the release is still held, since parts of it could be published without this service.
+    """
+
+    id: str | None
+    account: str
+    name: str
+    state: State
+    expires_at: str | None
+    overdue: bool
+    plan: Plan
+    tags: list[str]
+    partitions: list[PartitionsBody] = Field(description="For each mechanism that was drawn for partitions.")
+    metadata: Metadata
+    delta: str
+    cost: GuaranteeBody
+    remaining: Remaining
+    head: HeadBody
+    created_at: str | None
+
+
+class BatchBody(BaseModel):
+    """The releases of a batch, in its order."""
+
+    releases: list[ReleaseBody]
+
+
+class ReleasePage(BaseModel):
+    """A page of releases."""
+
+    items: list[ReleaseBody]
+    next_cursor: str | None
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=ReleaseBody,
+    responses={200: {"model": ReleaseBody, "description": "The release that would be registered (dry_run)."}},
+    openapi_extra=examples.body(examples.RELEASE),
+)
+@read_by_helpers(_register)
+@in_writers
+def register_release(
+    account: AccountPath,
+    body: RegisterRelease,
+    change: Changing,
+    dry_run: Annotated[bool, Query(description="Compute the answer and register nothing.")] = False,
+) -> Response:
+    """Register a release.
+
+    Its plan is priced under the account's neighbouring relation. The release is charged if it fits the budget of the
+    account and those of all accounts above, and refused with 409 otherwise; it is never charged in part. Register
+    before publishing: a publication cannot be undone.
+
+    With reserve_for the release is held, and can be voided until its first draw. Where an account requires approval and
+    the release is large enough, it is proposed, and held in the same way. With `?dry_run=true` the service computes the
+    answer and registers nothing.
+    """
+    require(change.principal, "pipeline", account)
+    if dry_run and change.elsewhere is not None:
+        raise AnswerInHelper
+    new, costs = prepared(change, account, [_new(body, "", {})])
+    if dry_run:
+        (rehearsed,) = charges.dry_run(change.database, new)
+        text = _registered_text(rehearsed, costs[0], id=None, created_at=None, expires_at=None)
+        return Response(text, media_type="application/json")
+    return _register(change, _Ready(new, costs, is_batch=False))
+
+
+batches = APIRouter(prefix=router.prefix, route_class=OnlyRoute)
+
+
+@batches.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
+@read_by_helpers(_register)
+@in_writers
+def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
+    """Register several releases, all or none.
+
+    They are charged in their order in one transaction; where one does not fit, none is registered. A batch that would
+    take more than two seconds to write is refused with 422, with the estimated time and its causes: a line of several
+    accounts, or an (epsilon, delta) account, admits fewer than 10,000 releases at once.
+    """
+    require(change.principal, "pipeline", account)
+    plans: dict[str, PlanValue] = {}
+    new_releases = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
+    return _register(change, _Ready(*prepared(change, account, new_releases), is_batch=True))
+
+
+router.routes.extend(batches.routes)  # before the routes of one release
+
+
+@router.get("", response_model=ReleasePage)
+@in_helpers
+def list_releases(
+    account: AccountPath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    take: Room,
+    tag: Annotated[
+        Label | None, Query(description="Only releases that carry this tag, on themselves or on a node.")
+    ] = None,
+    state: Annotated[State | None, Query(description="Only releases in this state.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List an account's releases.
+
+    They are in the order in which they were registered.
+    """
+    require(principal, "auditor", account)
+    now = clock.now()
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        records = releases.list_releases(
+            connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take)
+        )
+        costs = costs_of(connection, request, owner, records)
+        owner = without_due(connection, owner, now)
+        drawn = partitions.drawn_for(connection, [release.id for release in records])
+    shown = [
+        body_of(release, owner, now, drawn.get(release.id, [])) | {"plan": release.document, "cost": cost}
+        for release, cost in zip(records, costs, strict=True)
+    ]
+    return ok(page(shown, records[-1].head.seq if records.more else None))
+
+
+@router.get("/{release}", response_model=ReleaseBody)
+@in_helpers
+def read_release(
+    account: AccountPath,
+    release: ReleasePath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+) -> Response:
+    """Read a release.
+
+    The answer has its plan as it was stated, its cost, the account's remaining budget at present, and the journal entry
+    that charged it.
+    """
+    require(principal, "auditor", account)
+    now = clock.now()
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        record = releases.read_release(connection, owner.id, release).seen(now)
+        (cost,) = costs_of(connection, request, owner, [record])
+        owner = without_due(connection, owner, now)
+        drawn = partitions.drawn_for(connection, [release]).get(release, [])
+    return ok(body_of(record, owner, now, drawn) | {"plan": record.document, "cost": cost})
+
+
+@router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
+@in_writers
+def describe_release(account: AccountPath, release: ReleasePath, body: DescribeRelease, change: Changing) -> Response:
+    """Change a release's metadata.
+
+    The metadata are the facts for the deployments registry that only people know; they can be changed in every state of
+    the release. Where they are empty, the account's metadata apply. Each change is a journal entry. head is the
+    account's.
+    """
+    require(change.principal, "pipeline", account)
+    render, patch = answer_renderer(change, account, release), patch_of(body.metadata)
+    done = descriptions.describe_release(change.database, change.request, account, release, patch, render)
+    return answered(change, account, release, done)
+
+
+class VoidRelease(Short):
+    """The reason for voiding a release."""
+
+    reason: Reason = Field(description="Stored in the journal.")
+    attestation: Reason | None = Field(
+        None,
+        description="A statement that nothing was published; needed where the plan has mechanisms that this service"
+        " does not draw.",
+    )
+
+
+@router.post("/{release}/commit", response_model=ReleaseBody)
+@in_writers
+def commit_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
+    """Commit a reserved release.
+
+    Its reserved loss becomes spent. The first draw of a release commits it too. Repeating the request has no further
+    effect. head is the account's.
+    """
+    require(change.principal, "pipeline", account)
+    render = answer_renderer(change, account, release)
+    done = reservations.commit(change.database, change.request, account, release, render)
+    return answered(change, account, release, done)
+
+
+@router.post("/{release}/void", response_model=ReleaseBody, openapi_extra=examples.body(examples.VOID))
+@in_writers
+def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, change: Changing) -> Response:
+    """Void a proposed or reserved release.
+
+    Its reserved loss is released. A committed release cannot be voided, and the first draw commits. Repeating the
+    request has no further effect. head is the account's.
+    """
+    require(change.principal, "steward", account)
+    render = answer_renderer(change, account, release)
+    by = change.request, account, release, body.reason, body.attestation
+    return answered(change, account, release, reservations.void(change.database, *by, render))
+
+
+@router.post("/{release}/approve", response_model=ReleaseBody)
+@in_writers
+def approve_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
+    """Approve a proposed release.
+
+    The caller must be another steward than the proposer; principals are compared, not keys. The key must reach every
+    account of the line that requires approval. The release is then reserved until its expires_at, or committed where it
+    has none. Repeating the request has no further effect. head is the account's.
+    """
+    require(change.principal, "steward", account)
+    with change.database.read() as connection:
+        line = accounts.line_above(connection, account)
+    for asking in line:
+        if asking.approval_above is not None:
+            require(change.principal, "steward", asking.name)
+    render = answer_renderer(change, account, release)
+    done = reservations.approve(change.database, change.request, account, release, render)
+    return answered(change, account, release, done)
+
+
+def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> NewRelease:
+    """Read a release of a request; ``plans`` caches plans by their text, so that equal ones are one object."""
+    delta = read_delta(body.delta, f"{pointer}/delta")
+    document = document_of(body.plan)
+    by_default = body.partitions is not None and "partitions" not in document
+    if by_default:
+        document["partitions"] = body.partitions
+    text = json.dumps(document)
+    if text not in plans:
+        plans[text] = _plan(document, pointer, by_default=by_default)
+    reserve_for = None if body.reserve_for is None else duration_of(body.reserve_for)
+    return NewRelease(body.name, plans[text], document, tuple(body.tags), delta, f"{pointer}/plan", reserve_for)
+
+
+def _plan(document: dict[str, Any], pointer: str, *, by_default: bool) -> PlanValue:
+    """Read a plan; ``by_default``: its root has the release's partitions, and their faults are reported there."""
+    try:
+        return plan_of_document(document, f"{pointer}/plan")
+    except InvalidInput as refused:
+        if not by_default:
+            raise
+        raise InvalidInput(
+            [_relocated(fault, f"{pointer}/plan/partitions", pointer) for fault in refused.faults]
+        ) from None
+
+
+def _relocated(fault: Fault, below: str, pointer: str) -> Fault:
+    at = fault.pointer.removeprefix(below)
+    return fault if at == fault.pointer else Fault(f"{pointer}/partitions{at}", fault.detail)
+
+
+def _registered_text(registered: Registered, cost: str, **but: None) -> str:
+    """Return the answer to a charge; without the fields in ``but``."""
+    release = registered.release
+    record = ReleaseRecord(
+        id=registered.id,
+        name=release.name,
+        plan_text="",
+        tags=release.tags,
+        delta=release.delta,
+        state=registered.state,
+        created_at=registered.created_at,
+        head=registered.account.head,
+        expires_at=registered.expires_at,
+    )
+    shown = body_of(record, registered.account, registered.created_at, []) | but
+    return release.document.join(around_plan(shown, cost))

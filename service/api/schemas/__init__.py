@@ -1,0 +1,1 @@
+"""Models that several requests and answers share."""

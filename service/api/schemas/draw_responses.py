@@ -1,0 +1,153 @@
+"""Stored draws as answers, for the first answer and all later reads: JSON or Arrow streams."""
+
+import json
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from service.api.arrow import streams
+from service.api.schemas import tabulation_responses
+from service.api.schemas.granularity import json_counts, shown, unit_of
+from service.api.schemas.guarantees import HeadBody, head_body
+from service.api.schemas.plan_models import Mechanism
+from service.api.schemas.plans import DeclaredPartitions, declared_partitions, law_of
+from service.api.schemas.tabulation_responses import TabulationBody
+from service.ledger.draws.stored_draws import DrawOutline, DrawRecord
+from service.privacy.accuracy.tails import margin_of_error
+from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.numerics.numbers import exact_text
+from service.privacy.plans.notation import write_plan
+
+CONFIDENCE = Fraction(95, 100)
+_PART = 1 << 16  # counts that are written as JSON at a time
+
+
+class MarginOfError(BaseModel):
+    """Margin of error: at most a share 1 - confidence of the counts is further from the truth than moe."""
+
+    confidence: float
+    moe: int | str
+
+
+class DrawBody(BaseModel):
+    """Noisy counts, in the order of the true counts; with a granularity, texts of exact numbers."""
+
+    release: str
+    draw: str
+    mechanism: Mechanism
+    partition: str | None
+    declared_partitions: DeclaredPartitions
+    repetition: int
+    noisy: list[int | str]
+    margin_of_error: MarginOfError
+    head: HeadBody
+    created_at: str
+
+
+class DrawOutlineBody(BaseModel):
+    """A draw without its noisy counts; for a tabulation with its level, and with the margin of its step 2."""
+
+    release: str
+    draw: str
+    mechanism: Mechanism
+    level: str | None
+    partition: str | None
+    declared_partitions: DeclaredPartitions
+    repetition: int
+    size: int = Field(description="The number of noisy counts.")
+    margin_of_error: MarginOfError
+    head: HeadBody
+    created_at: str
+    noisy_removed_at: str | None = Field(
+        description="The time at which they were removed, where they are no longer kept."
+    )
+
+
+class DrawPage(BaseModel):
+    """A page of draws; it ends early at a million counts."""
+
+    items: list[DrawBody | TabulationBody | DrawOutlineBody]
+    next_cursor: str | None
+
+
+def outline_body(outline: DrawOutline) -> dict[str, Any]:
+    """Return a draw without its noisy counts, as JSON."""
+    if outline.layout is None:
+        margin = shown(_margin(outline.mechanism), unit_of(outline.mechanism))
+    else:
+        margin = outline.layout.terms["margin_of_error"]["step_2"]
+    return {
+        "release": outline.release_id,
+        "draw": outline.id,
+        "mechanism": write_plan(outline.mechanism),
+        "level": None if outline.layout is None else outline.layout.level,
+        "partition": outline.turn.partition or None,
+        "declared_partitions": declared_partitions(outline.mechanism),
+        "repetition": outline.turn.repetition,
+        "size": outline.size,
+        "margin_of_error": {"confidence": float(CONFIDENCE), "moe": margin},
+        "head": head_body(outline.head),
+        "created_at": outline.created_at,
+        "noisy_removed_at": outline.noisy_removed_at,
+    }
+
+
+def _margin(mechanism: MechanismValue) -> int:
+    return margin_of_error(law_of(mechanism, "/mechanism"), CONFIDENCE)
+
+
+def stream_of(record: DrawRecord) -> Iterator[bytes]:
+    """Yield a stored draw as an Arrow stream."""
+    if record.layout is not None:
+        return streams.of_table(tabulation_responses.table_of(record, record.layout))
+    return streams.only_noisy(record.noisy)
+
+
+def identity_of(record: DrawRecord) -> dict[str, str]:
+    """Return the headers that identify an Arrow stream; with a granularity, its counts are in units of it."""
+    unit = unit_of(record.mechanism)
+    return {
+        "X-Release": record.release_id,
+        "X-Draw": record.id,
+        "X-Ledger-Head": f"{record.head.seq}:{record.head.hash}",
+        **({} if unit == 1 else {"X-Granularity": exact_text(unit)}),
+    }
+
+
+def page_of(drawn: Sequence[DrawRecord | DrawOutline], cursor: str | None) -> Iterator[str]:
+    """Yield a page of draws as JSON text."""
+    yield '{"items": ['
+    for number, record in enumerate(drawn):
+        yield ", " if number else ""
+        yield from json_of(record) if isinstance(record, DrawRecord) else (json.dumps(outline_body(record)),)
+    yield f'], "next_cursor": {json.dumps(cursor)}}}'
+
+
+def json_of(record: DrawRecord) -> Iterator[str]:
+    """Yield a draw as JSON text, some counts at a time: as text and integers they take many times the memory."""
+    if record.layout is not None:
+        yield from tabulation_responses.json_of(record, record.layout)
+        return
+    unit = unit_of(record.mechanism)
+    around = {
+        "release": record.release_id,
+        "draw": record.id,
+        "mechanism": write_plan(record.mechanism),
+        "partition": record.turn.partition or None,
+        "declared_partitions": declared_partitions(record.mechanism),
+        "repetition": record.turn.repetition,
+        "margin_of_error": {
+            "confidence": float(CONFIDENCE),
+            "moe": shown(_margin(record.mechanism), unit),
+        },
+        "head": head_body(record.head),
+        "created_at": record.created_at,
+    }
+    yield json.dumps(around)[:-1] + ', "noisy": ['
+    for start in range(0, record.noisy.size, _PART):
+        yield (", " if start else "") + json.dumps(json_counts(record.noisy[start : start + _PART].tolist(), unit))[
+            1:-1
+        ]
+    yield "]}"

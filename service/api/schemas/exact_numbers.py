@@ -1,0 +1,134 @@
+"""Exact numbers and labels as they come in, guarantees as they go out."""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from service.privacy.grammar import LARGEST_WHOLE
+from service.privacy.numerics.numbers import double_down, double_up, exact_text, parse_exact
+
+LARGEST_SHORT = 1 << 20  # bytes
+LARGEST_INTEGER = LARGEST_WHOLE
+
+
+class Strict(BaseModel):
+    """A body or a part of one: unknown fields are refused, and no error shows what was sent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Short(Strict):
+    """A body that has no reason to be long: it is read in the serving process, which a long one would hold up."""
+
+
+def check_exact(value: Any) -> str:
+    """The text of an exact number as it was written; the body is parsed so that JSON numbers arrive like that."""
+    if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+        raise ValueError('expected a number, or a string such as "0.1" or "104/4099"')  # noqa: TRY004 - pydantic's way
+    if isinstance(value, int) and value.bit_length() > 1024:
+        raise ValueError("expected a number of at most 1024 bits")
+    return str(value)
+
+
+def _exact(value: Any) -> str:
+    return exact_text(parse_exact(check_exact(value)))
+
+
+_EXACT_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?[0-9]+/[0-9]+$"
+EXACT_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "number"},
+        {"type": "string", "pattern": _EXACT_PATTERN},
+    ],
+    "description": "An exact number: a JSON number (meaning its decimal text), a decimal string or a fraction string.",
+}
+
+Exact = Annotated[str, BeforeValidator(_exact), WithJsonSchema(EXACT_SCHEMA)]
+"""An exact number in its shortest usual text."""
+
+
+def _whole_or_exact(value: Any) -> int | str:
+    """An integer as it is, and any other number as its text: what a granularity allows."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_INTEGER:
+        return value
+    return _exact(value)
+
+
+_WHOLE_FIRST = {**EXACT_SCHEMA, "anyOf": [{"type": "integer"}, *EXACT_SCHEMA["anyOf"]]}  # else clients write 1.0
+WholeOrExact = Annotated[int | str, BeforeValidator(_whole_or_exact), WithJsonSchema(_WHOLE_FIRST)]
+"""An integer, or where a granularity is stated an exact number."""
+
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Text = Annotated[str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]
+Reason = Annotated[Text, StringConstraints(min_length=1)]
+Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
+Tags = Annotated[list[Label], Field(max_length=64)]
+
+
+_DURATION = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+)S)?)?")
+_LONGEST = timedelta(days=366)
+
+
+def _duration(text: str) -> str:
+    found = _DURATION.fullmatch(text)
+    if found is None or text.endswith(("P", "T")) or len(text) > 40:
+        raise ValueError("expected an ISO 8601 duration of days, hours, minutes and seconds, such as P7D or PT24H")
+    if not timedelta(0) < duration_of(text) <= _LONGEST:
+        raise ValueError("expected a duration above 0 and of at most 366 days")
+    return text
+
+
+def duration_of(text: str) -> timedelta:
+    """The time that a duration stands for; ``timedelta.max`` where it is longer than any."""
+    found = _DURATION.fullmatch(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0,) * 4
+    try:
+        return timedelta(days, seconds, minutes=minutes, hours=hours)
+    except OverflowError:
+        return timedelta.max
+
+
+Duration = Annotated[
+    str,
+    AfterValidator(_duration),
+    WithJsonSchema({"type": "string", "pattern": "^P([0-9]+D)?(T([0-9]+H)?([0-9]+M)?([0-9]+S)?)?$", "maxLength": 40}),
+]
+"""An ISO 8601 duration of days, hours, minutes and seconds."""
+
+
+def number_up(value: Fraction) -> float | None:
+    """The double to show for an upper bound: neither it nor its decimal text is below; None is infinity."""
+    return _shown(double_up(value), math.inf, lambda text: text >= value)
+
+
+def number_down(value: Fraction) -> float:
+    """The double to show for what is left: neither it nor its decimal text is above."""
+    shown = _shown(double_down(value), -math.inf, lambda text: text <= value)
+    return 0.0 if shown is None else shown
+
+
+def _shown(double: float, away: float, safe: Callable[[Fraction], bool]) -> float | None:
+    # A reader with decimals takes the number for its text, which is not always on the double's side.
+    while math.isfinite(double) and not safe(Fraction(repr(double))):
+        double = math.nextafter(double, away)
+    return double if math.isfinite(double) else None
+
+
+def stated(value: Fraction, otherwise: Callable[[Fraction], float | None]) -> float | None:
+    """The double to show for a number that a client stated: of the same decimal text, or else rounded as told."""
+    for double in (double_down(value), double_up(value)):
+        if math.isfinite(double) and Fraction(repr(double)) == value:
+            return double
+    return otherwise(value)
+
+
+def short_exact(value: Fraction) -> str | None:
+    """The exact text where it is short enough to read."""
+    text = exact_text(value)
+    return text if len(text) <= 80 else None

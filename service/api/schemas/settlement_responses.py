@@ -1,0 +1,102 @@
+"""Answers to committing, approving, voiding or describing a release; they contain its plan, which may be megabytes.
+
+Only the parts that may change are stored for a replay: state, budget, price, time. The rest is read from the ledger,
+where it never changes, or as it was up to a journal entry. The first answer is made from the same parts, so a replay
+is identical to the byte. A long plan is read and sent in pieces.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Response
+
+from service.api.http.dependencies import Change, Streamed, replay_header, respond
+from service.api.routes.release_pricing import cost_of_stored
+from service.api.schemas.guarantees import head_body, remaining_body
+from service.ledger.accounts import accounts
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.draws.partitions import DrawnFor
+from service.ledger.releases import past_releases, releases
+from service.ledger.releases.releases import ReleaseRecord
+from service.ledger.releases.reservations import Settled
+from service.ledger.storage import clock
+from service.ledger.storage.idempotent_write import Answer
+from service.privacy.numerics.numbers import exact_text
+
+_BEGIN = '{"answer": "release", '
+"""The start of a stored answer that is to be rendered; those of older versions are whole, and start with an id."""
+_PIECE = 1 << 18  # characters of a plan that are read and sent at a time
+
+
+def body_of(
+    record: ReleaseRecord, account: AccountRecord, now: str, drawn: Iterator[DrawnFor] | list[DrawnFor]
+) -> dict[str, Any]:
+    """Return a release without its plan and its cost, which take longest to read and to write."""
+    return {
+        "id": record.id,
+        "account": account.name,
+        "name": record.name,
+        "state": record.state,
+        "expires_at": record.expires_at if record.state in (*releases.HELD, "expired") else None,
+        "overdue": record.is_over(now),
+        "tags": list(record.tags),
+        "partitions": [one._asdict() for one in drawn],
+        "metadata": record.metadata,
+        "delta": exact_text(record.delta),
+        "remaining": remaining_body(account),
+        "head": head_body(record.head),
+        "created_at": record.created_at,
+    }
+
+
+def around_plan(body: dict[str, Any], cost: str) -> tuple[str, str]:
+    """Return the text before and after a release's plan; its cost is text already."""
+    return f'{json.dumps(body)[:-1]}, "plan": ', f', "cost": {cost}}}'
+
+
+def answer_renderer(change: Change, account: str, release: str) -> Callable[[Settled], str]:
+    """Return a function that renders an answer for storage.
+
+    The cost, which may take seconds, is computed at once, before any lock.
+
+    Raises:
+        NotFound: the account does not exist, or has no such release.
+        TooManyRequests, Unavailable: no helper can compute the cost now.
+    """
+    cost = cost_of_stored(change, account, release)
+
+    def render(settled: Settled) -> str:
+        record = replace(settled.release, tags=(), metadata={}, head=settled.account.head)
+        shown = body_of(record, settled.account, clock.now(), [])
+        return f'{_BEGIN}"shown": {json.dumps(shown)}, "cost": {cost}}}'
+
+    return render
+
+
+def answered(change: Change, account: str, release: str, answer: Answer) -> Response:
+    """Return an answer that is rendered from its stored parts; a long plan is streamed in pieces."""
+    if not answer.body.startswith(_BEGIN):
+        return respond(answer)
+    stored, database = json.loads(answer.body), change.database
+    with database.read() as connection:
+        account_id = accounts.read_account(connection, account).id
+        past = past_releases.past_of(connection, account_id, release, stored["shown"]["head"]["seq"])
+        size = releases.plan_size(connection, release, account_id)
+        first = releases.plan_part(connection, release, 0, _PIECE)
+    partitions = [one._asdict() for one in past.drawn]
+    body = stored["shown"] | {"tags": past.tags, "partitions": partitions, "metadata": past.metadata}
+    before, after = around_plan(body, json.dumps(stored["cost"]))
+    if size <= _PIECE:
+        return respond(replace(answer, body=before + first + after))
+
+    def pieces() -> Iterator[str]:
+        yield before
+        for start in range(0, size, _PIECE):
+            with database.read() as connection:
+                piece = releases.plan_part(connection, release, start, _PIECE)
+            yield piece
+        yield after
+
+    return Streamed(pieces(), answer.status, replay_header(answer), "application/json")

@@ -1,0 +1,69 @@
+"""Spending history of an account as JSON."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api.schemas.exact_numbers import number_down, number_up, stated
+from service.api.schemas.guarantees import BudgetModel, HeadBody, budget_body, head_body
+from service.ledger.accounts import spending_history
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.spending_history import Step
+
+USUAL_POINTS = 100
+
+
+class HistoryPoint(BaseModel):
+    """An account right after one of its journal's entries; losses are nats of the budget's definition."""
+
+    seq: int
+    kind: str = Field(description="The kind of the entry.", examples=["committed"])
+    at: str
+    cap: float = Field(description="The cap of the budget at that time.")
+    spent: float | None = Field(
+        description="The loss of committed releases by admission's count, rounded up; null: infinite."
+    )
+    counted: float | None = Field(
+        description="spent with the reservations of that time: the figure that is compared with the cap. Rounded up."
+    )
+    remaining: float = Field(description="What was left of the cap; rounded down, never below 0.")
+    delta: float = Field(description="The sum of the deltas that mechanisms of counted releases declare; rounded up.")
+    releases: int = Field(description="The number of counted releases, of the account and of those under it.")
+
+
+class HistoryBody(BaseModel):
+    """The spending history of an account; every: one point stands for so many entries that change the counted loss."""
+
+    account: str
+    budget: BudgetModel
+    every: int
+    points: list[HistoryPoint]
+    head: HeadBody
+    picture: str | None = Field(None, description="The points as an SVG picture, where with_picture is true.")
+
+
+def history_body(connection: Connection, account: AccountRecord, points: int = USUAL_POINTS) -> dict[str, Any]:
+    """Return the spending history of an account up to its head, as JSON."""
+    went = spending_history.course_of(connection, account, points)
+    return {
+        "account": account.name,
+        "budget": budget_body(account),
+        "every": went.every,
+        "points": [_point(step) for step in went.steps],
+        "head": head_body(account.head),
+    }
+
+
+def _point(step: Step) -> dict[str, Any]:
+    return {
+        "seq": step.seq,
+        "kind": step.kind,
+        "at": step.at,
+        "cap": stated(step.cap, number_down),
+        "spent": None if step.committed is None else number_up(step.committed),
+        "counted": None if step.counted is None else number_up(step.counted),
+        "remaining": number_down(step.remaining),
+        "delta": number_up(step.delta),
+        "releases": step.releases,
+    }

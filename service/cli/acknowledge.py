@@ -1,0 +1,98 @@
+"""The command by which an operator accepts a ledger that its high-water mark refuses."""
+
+from typing import Annotated
+
+import typer
+from sqlalchemy import Connection
+
+from service.errors import Conflict
+from service.installation import high_water_file, open_installation, settings_of_command
+from service.ledger.access.keys import unsound
+from service.ledger.installation import installation_journal
+from service.ledger.installation.binding import note_nothing_to_adopt, waits_for_adoption
+from service.ledger.installation.high_water import (
+    BrokenMark,
+    Mark,
+    Missing,
+    last_entries,
+    missing_entries,
+    present_heads,
+)
+from service.ledger.journal.journal import Broken
+from service.ledger.storage import clock
+
+_NAMED = 1000  # journals that the entry lists
+_LONGEST = 2000  # characters of a reason
+_ADOPTION = (
+    "the ledger has rows without seals, as an older version left them. Add --adopt if this is a copy that an older"
+    " version wrote: the next server seals these rows as they are. Otherwise add --no-adopt: they stay refused"
+)
+
+
+def acknowledge(
+    reason: Annotated[str, typer.Option(help="What happened, for later readers of the journal.")],
+    adopt: Annotated[
+        bool | None,
+        typer.Option(
+            help="Seal, or refuse for ever, the rows without seals of a restored copy that an older version wrote.",
+        ),
+    ] = None,
+) -> None:
+    """Accept a ledger that is older than its high-water mark, or a clock that is behind it, and record the reason.
+
+    The installation's journal stores the reason with the missing entries, and the mark starts anew. From then on no row
+    without a seal is sealed, unless --adopt says so for a copy that an older version wrote.
+    """
+    if not reason.strip() or len(reason) > _LONGEST:
+        raise typer.BadParameter(f"expected a reason of 1 to {_LONGEST} characters", param_hint="--reason")
+    settings = settings_of_command()
+    database, secret = open_installation(settings, require_mark=False)
+    file, now = high_water_file(settings, secret), clock.now()
+    try:
+        mark, fault = file.read(), None
+    except BrokenMark as broken:
+        mark, fault = None, str(broken)
+    with database.read() as connection:
+        missing = [] if mark is None else missing_entries(connection, mark.heads, last_entries(connection))
+        try:
+            waits = waits_for_adoption(connection, secret)
+        except Broken as broken:
+            raise unsound(broken) from None
+    behind = mark is not None and now < mark.written_at
+    if not (missing or behind or fault):
+        database.close()
+        raise Conflict("nothing to acknowledge: the ledger has all entries of its high-water mark")
+    if waits != (adopt is not None):
+        database.close()
+        raise Conflict(_ADOPTION if waits else "an older version left no rows without seals that could be adopted")
+
+    content = _content(reason, mark, missing, fault) | ({"adopt": True} if adopt else {})
+
+    def work(connection: Connection) -> None:
+        if not adopt:
+            note_nothing_to_adopt(connection, secret, now)
+        installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
+
+    database.write(work, landed=lambda *_: False)
+    with database.read() as connection:
+        file.replace(present_heads(connection, secret, last_entries(connection)).sound, clock.now())
+    database.close()
+    for one in missing:
+        typer.echo(str(one))
+    if missing:
+        typer.echo("Requests that these journals lack may be repeated; they are then drawn and charged again.")
+    typer.echo("acknowledged; the high-water mark starts anew")
+
+
+def _content(reason: str, mark: Mark | None, missing: list[Missing], fault: str | None) -> dict[str, object]:
+    """Return the content of the journal entry; names of accounts stay within the ledger."""
+    return {
+        "reason": reason,
+        "mark": None if mark is None else {"written_at": mark.written_at, "entries": mark.entries},
+        "fault": fault,
+        "missing": len(missing),
+        "journals": [
+            {"account": one.journal or None, "seq": one.marked.seq, "hash": one.marked.hash, "last": one.last}
+            for one in missing[:_NAMED]
+        ],
+    }

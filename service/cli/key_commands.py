@@ -1,0 +1,175 @@
+"""Commands for API keys: ``python -m service keys``."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+import typer
+from sqlalchemy import Connection
+
+from service.installation import open_installation, settings_of_command, writing
+from service.ledger.access import keys
+from service.ledger.access.key_events import Known, keys_of
+from service.ledger.access.key_records import KeyRecord
+from service.ledger.installation import installation_journal
+from service.ledger.journal.journal import Broken
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+
+app = typer.Typer(no_args_is_help=True, help="API keys.")
+
+_PAGE = 500
+_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"]
+_MOST_DAYS, _MOST_HOURS = 36_500, 366 * 24
+
+KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]
+
+
+@app.command("create")
+def create(
+    role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
+    name: Annotated[str, typer.Option(help="The principal that acts with the key.")],
+    account: Annotated[
+        list[str] | None, typer.Option(help="Limit the key to this account, which need not exist yet; repeatable.")
+    ] = None,
+    expires_at: Annotated[
+        datetime | None, typer.Option(formats=_FORMATS, help="The time at which it expires, in UTC.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=_MOST_DAYS, help="The number of days after which it expires.")
+    ] = None,
+) -> None:
+    """Create a key, and print its id and, only this once, the key."""
+    if expires_at is not None and days is not None:
+        raise typer.BadParameter("expected --expires-at or --days, not both")
+    now = clock.now()
+    end = None if days is None else clock.later(now, timedelta(days))
+    if expires_at is not None:
+        end = clock.stamp(expires_at.replace(tzinfo=UTC))
+
+    with writing(settings_of_command(), begin=True) as (database, secret):
+
+        def work(connection: Connection) -> tuple[KeyRecord, str]:
+            return keys.create_key(
+                connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
+            )
+
+        _show(*database.write(work, landed=_is_committed))
+
+
+@app.command("rotate")
+def rotate(
+    key_id: KeyArgument,
+    overlap_hours: Annotated[
+        int,
+        typer.Option(min=0, max=_MOST_HOURS, help="The hours for which the old key stays valid beside the new one."),
+    ] = 24,
+) -> None:
+    """Replace a key with a new one of the same principal, and print its id and, only this once, the new key."""
+    with writing(settings_of_command()) as (database, secret):
+        now, overlap = clock.now(), timedelta(hours=overlap_hours)
+        _show(
+            *database.write(
+                lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
+                landed=_is_committed,
+            )
+        )
+
+
+@app.command("revoke")
+def revoke(key_id: KeyArgument) -> None:
+    """Revoke a key by its id; it is refused from then on."""
+    with writing(settings_of_command()) as (database, secret):
+        record = database.write(
+            lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
+            landed=lambda *_: False,
+        )
+        fault = _journal_fault(database, secret)
+    if not record.sealed:
+        typer.echo("warning: the key's row was not as the service wrote it; run verify", err=True)
+    if fault is not None:
+        typer.echo(
+            f"warning: the installation's journal is not sound ({fault}): running servers refuse every key, and may"
+            " not learn of this revocation. Stop them, repair the journal or restore the newest sound copy, and"
+            " revoke the key again",
+            err=True,
+        )
+    typer.echo(f"revoked {key_id}")
+
+
+def _journal_fault(database: Database, secret: Secret) -> str | None:
+    """Return what is wrong with the installation's journal, in words; None where it is sound."""
+    try:
+        with database.read() as connection:
+            keys_of(connection, secret)
+    except Broken as broken:
+        return str(broken)
+    return None
+
+
+@app.command("list")
+def list_all() -> None:
+    """List the keys: id, role, principal, state, accounts, creator, last use."""
+    database, secret = _open()
+    now = clock.now()
+    for record in _all_keys(database, secret):
+        state = _state(record, now) + ("" if record.accounts is None else f", for {' '.join(record.accounts)}")
+        creator = f"made by {record.created_by or 'the operator'}"
+        used = f"last used {record.last_used_at or 'never'}"
+        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {creator}, {used}")
+    database.close()
+
+
+@app.command("history")
+def history() -> None:
+    """Print the history of keys, oldest first: time, principal and key of each change."""
+    database, secret = _open()
+    try:
+        with database.read() as connection:
+            for entry in installation_journal.read(connection, secret):
+                if entry["kind"].startswith("key_"):
+                    by = "the operator" if entry["actor"] is None else " ".join([entry["actor"], entry.get("key", "")])
+                    what = entry["kind"].replace("_", " ")
+                    typer.echo(
+                        f"{entry['seq']}  {entry['time']}  {what} by {by.strip()}: {json.dumps(entry['content'])}"
+                    )
+    except Broken as broken:
+        typer.echo(f"error: the installation's journal: {broken}", err=True)
+        raise typer.Exit(1) from None
+    database.close()
+
+
+def _state(record: KeyRecord, now: str) -> str:
+    if not record.sealed:
+        return "refused: the key is older than seals and was not adopted"
+    if record.revoked_at:
+        return f"revoked {record.revoked_at}"
+    if record.expires_at is None:
+        return "valid"
+    return f"{'expires' if record.expires_at > now else 'expired'} {record.expires_at}"
+
+
+def _show(record: KeyRecord, token: str) -> None:
+    typer.echo(f"{record.id}\n{token}")
+
+
+def _is_committed(connection: Connection, created: tuple[KeyRecord, str]) -> bool:
+    return keys.has_key(connection, created[0].id)
+
+
+def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
+    records: list[KeyRecord] = []
+    with database.read() as connection:
+        try:
+            known: Known = keys_of(connection, secret)
+        except Broken as broken:
+            known = {}
+            typer.echo(f"error: the installation's journal: {broken}; the list is from the table of keys", err=True)
+        while page := keys.list_keys(connection, records[-1].id if records else None, _PAGE, known=known):
+            records.extend(page)
+    return records
+
+
+def _open() -> tuple[Database, Secret]:
+    return open_installation(settings_of_command())

@@ -1,0 +1,1 @@
+"""The durable ledger: plain SQLAlchemy, one function a transaction."""

@@ -1,0 +1,1 @@
+"""API keys: their rows, their use, and their life in the installation's journal."""

@@ -1,0 +1,162 @@
+"""Keys as the installation's journal has them: what became of each, and who has had its token in hand."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from service.errors import Forbidden, Unauthenticated
+from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, includes
+from service.ledger.installation import installation_journal
+from service.ledger.journal.journal import Actor, Broken
+from service.ledger.storage.secret import Secret
+
+_log = structlog.get_logger("service.keys")
+
+Known = Mapping[str, KeyRecord]
+"""Keys by their ids, as the entries made them: without their last use, and what took their place."""
+
+
+def keys_of(connection: Connection, secret: Secret) -> Known:
+    """All keys that the journal tells of.
+
+    Raises:
+        Broken: the journal is not sound.
+    """
+    return keys_in(installation_journal.read(connection, secret))
+
+
+def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
+    """The same, of what checked entries say.
+
+    Raises:
+        Broken: one does not say what one of its kind says.
+    """
+    return _course(entries)[0]
+
+
+def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, list[str]]:
+    """All keys that the journal tells of, and what was done with keys that were revoked or expired by then, in words.
+
+    Raises:
+        Broken: the journal is not sound.
+    """
+    return _course(installation_journal.read(connection, secret))
+
+
+def _course(entries: Iterable[dict[str, Any]]) -> tuple[Known, list[str]]:
+    known: dict[str, KeyRecord] = {}
+    misuses: list[str] = []
+    for said in entries:
+        try:
+            acting = known.get(said.get("key", ""))  # none of another installation, or older than the journal, is known
+            if acting is not None and (ended := _ended(acting, said["time"])) is not None:
+                misuses.append(
+                    f"entry {said['seq']}: {said['kind']} by the key {acting.id} of {acting.name!r}, which {ended} by"
+                    " then"
+                )
+            _take(known, said["kind"], said["content"])
+        except (KeyError, TypeError):
+            raise Broken(f"entry {said['seq']}: it does not say what one of its kind says") from None
+    return known, misuses
+
+
+def _ended(record: KeyRecord, at: str) -> str | None:
+    """What ended a key by a moment, in words; None where it is valid. What is revoked is so whatever clocks say."""
+    if record.revoked_at is not None:
+        return "was revoked"
+    return "had expired" if record.expires_at is not None and record.expires_at <= at else None
+
+
+def require_valid(connection: Connection, secret: Secret, actor: Actor | None, at: str) -> None:
+    """Refuse a steward whose key the journal does not know as a valid steward's, whatever the key's row says.
+
+    Whoever writes the database can put a key's row back as it was before the key was revoked, with its seal. Call it in
+    the transaction of what the steward does. The operator is not asked, nor are persons of an issuer.
+
+    Raises:
+        Unauthenticated: the key is unknown, expired or revoked.
+        Forbidden: it is no steward's.
+        Unavailable: the journal is not sound.
+    """
+    if actor is not None and actor.key is not None:
+        require_known(sound_keys(connection, secret), actor, at)
+
+
+def require_known(known: Known, actor: Actor, at: str) -> None:
+    """Refuse a steward likewise, where the keys have been read.
+
+    Raises:
+        Unauthenticated, Forbidden: as ``require_valid``.
+    """
+    if actor.key is None:
+        return
+    record = known.get(actor.key)
+    if record is None or not record.sealed or record.name != actor.name or _ended(record, at) is not None:
+        _log.warning("the installation's journal knows no such valid key", key=actor.key, principal=actor.name)
+        raise Unauthenticated("the key is unknown, expired or revoked")
+    if not includes(record.role, "steward"):
+        raise Forbidden(f"expected a key with the role steward, got {record.role}")
+
+
+def sound_keys(connection: Connection, secret: Secret) -> Known:
+    """All keys that the journal tells of, for what cannot be done where nobody can tell.
+
+    Raises:
+        Unavailable: the journal is not sound.
+    """
+    try:
+        return keys_of(connection, secret)
+    except Broken as broken:
+        raise installation_journal.unsound_for_now(str(broken)) from None
+
+
+def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any]) -> None:
+    match kind:
+        case "key_made" | "key_adopted" | "key_left":
+            reach = None if content["accounts"] is None else tuple(content["accounts"])
+            record = KeyRecord(**{**content, "accounts": reach}, sealed=kind != "key_left")
+            known[record.id] = record
+        case "key_rotated" | "key_revoked":
+            column = "expires_at" if kind == "key_rotated" else "revoked_at"
+            value = content[column]
+            old = known.get(content["id"])  # somebody may revoke a row that the service did not write
+            if old is not None and (kind == "key_rotated" or old.revoked_at is None):
+                known[old.id] = replace(old, **{column: value})
+
+
+def people_behind(known: Known, actor: Actor) -> frozenset[str]:
+    """Everybody who could act as this one: whoever had the key's token in hand, or could act as one of those.
+
+    Whoever makes or rotates a key is shown its token, and so is whoever repeats that request as the same principal.
+    What the operator makes, by a command or with the first key, is shown to nobody else. Where an entry names no key,
+    or one of another installation, all of its principal count.
+    """
+    people, seen, operator = {actor.name}, set[str](), _operator(known)
+    waiting = [actor.key] if actor.key is not None and actor.key in known else list(_named(known, actor.name))
+    while waiting:
+        record = known[waiting.pop()]
+        if record.id in seen or record.created_by is None or record.created_by == operator:
+            continue
+        seen.add(record.id)
+        people.add(record.created_by)
+        waiting += _named(known, record.created_by)
+        if record.rotated_from is not None and record.rotated_from in known:
+            waiting.append(record.rotated_from)
+    return frozenset(people)
+
+
+def _operator(known: Known) -> str | None:
+    """The principal as which the operator makes keys over HTTP, with the first key; None where somebody else knows one.
+
+    Whoever has made or rotated a key of that principal could act as it.
+    """
+    made_by = {known[key_id].created_by for key_id in _named(known, FIRST_PRINCIPAL)}
+    return FIRST_PRINCIPAL if made_by <= {None, FIRST_PRINCIPAL} else None
+
+
+def _named(known: Known, name: str) -> Iterable[str]:
+    """The keys of a principal; a person of an issuer has none."""
+    return (key_id for key_id, record in known.items() if record.name == name)

@@ -1,0 +1,512 @@
+"""API keys: who may call, as what, and for which accounts.
+
+A token is derived from the installation's secret and the key's id, so that the answer to a repeated request can show
+it again. The database holds a code of it that takes the secret to make, and each row is sealed with the secret: whoever
+writes the database can neither add a key nor change what one may do. What happens to keys is told by the
+installation's journal.
+"""
+
+import base64
+import json
+import unicodedata
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, cast
+
+import structlog
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, tuple_, update
+from sqlalchemy.orm import aliased
+
+from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
+from service.ledger.access.key_events import Known, keys_of, require_valid, sound_keys
+from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role, includes
+from service.ledger.installation import installation_journal
+from service.ledger.installation.binding import check_secret
+from service.ledger.installation.installation_journal import lock_installation
+from service.ledger.journal.journal import Actor, Broken
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import ApiKey, InstallationEntry
+
+SHORTEST_BOOTSTRAP_KEY = 32  # characters
+ISSUED = "oidc:"  # begins the names of principals that an identity provider vouches for, and those of no keys
+_PURPOSE = "api-key-row"
+_PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
+_log = structlog.get_logger("service.keys")
+_Successor = aliased(ApiKey)
+_ORDER = (ApiKey.created_at, ApiKey.id)
+_SEALED = (
+    ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts, ApiKey.created_at, ApiKey.expires_at, ApiKey.revoked_at,
+    ApiKey.created_by, ApiKey.rotated_from, ApiKey.token_hash,
+)  # fmt: skip
+_COLUMNS = (
+    ApiKey.id, ApiKey.name, ApiKey.role, ApiKey.accounts, ApiKey.created_at, ApiKey.expires_at, ApiKey.revoked_at,
+    ApiKey.created_by, ApiKey.rotated_from, ApiKey.last_used_at,
+    select(_Successor.id).where(_Successor.rotated_from == ApiKey.id).scalar_subquery(), ApiKey.seal.is_not(None),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who is calling, and what they may do."""
+
+    key_id: str | None  # None: an identity provider vouches for them
+    name: str
+    role: Role
+    accounts: frozenset[str] | None  # None: all
+
+    def may_act_as(self, role: Role) -> bool:
+        """Whether this principal's role includes another."""
+        return includes(self.role, role)
+
+    def may_use(self, account: str) -> bool:
+        """Whether this principal's key reaches an account."""
+        return self.accounts is None or account in self.accounts
+
+
+def is_clear(name: str) -> bool:
+    """Whether a principal's name can be told from others where it is read: approvals rest on who is who.
+
+    Nothing in it is unseen, and characters and spaces are written in one way.
+    """
+    return name.isprintable() and name == " ".join(name.split()) and unicodedata.is_normalized("NFKC", name)
+
+
+def token_of(secret: Secret, key_id: str) -> str:
+    """The bearer token of a key that ``create_key`` made."""
+    code = secret.hmac("api-key", key_id.encode())
+    return _PREFIX + base64.urlsafe_b64encode(code).rstrip(b"=").decode()
+
+
+def create_key(
+    connection: Connection,
+    secret: Secret,
+    *,
+    name: str,
+    role: Role,
+    accounts: list[str] | None,
+    expires_at: str | None,
+    at: str,
+    by: Actor | None = None,
+    rotated_from: str | None = None,
+) -> tuple[KeyRecord, str]:
+    """Add a key for a principal and return it with its token, which is not stored; without ``by`` it is the operator's.
+
+    Raises:
+        InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
+            key would end before it begins.
+        Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
+        ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
+    """
+    if expires_at is not None and not clock.is_stamp(expires_at):
+        raise ValueError("expected a moment in UTC with six decimals and a Z")
+    if expires_at is not None and expires_at <= at:
+        raise InvalidInput.at("/expires_at", "expected a moment in the future")
+    if name.startswith(ISSUED):
+        raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
+    if rotated_from is None and not is_clear(name):  # a key that is older than this rule can be rotated
+        raise InvalidInput.at(
+            "/name", "expected printable text (NFKC) without blanks around it or more than one within"
+        )
+    _require_steward(connection, secret, by, at)
+    key_id = str(uuid.uuid4())
+    token = token_of(secret, key_id)
+    reach = None if accounts is None else tuple(accounts)
+    maker = None if by is None else by.name
+    record = KeyRecord(key_id, name, role, reach, at, expires_at, created_by=maker, rotated_from=rotated_from)
+    _insert(connection, secret, record, token, by)
+    return record, token
+
+
+def rotate_key(
+    connection: Connection, secret: Secret, key_id: str, *, overlap: timedelta, at: str, by: Actor | None
+) -> tuple[KeyRecord, str]:
+    """Give a key's principal a new one with the same role, reach and lifetime; the old one ends after the overlap.
+
+    Raises:
+        NotFound: there is no such key.
+        Conflict: it is revoked, expired, or rotated already, as the installation's journal has it, or its row is not as
+            the service wrote it.
+        Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
+    """
+    # Locked, so that a key which somebody revokes at this moment has no successor afterwards.
+    stored = _locked(connection, key_id)
+    _require_steward(connection, secret, by, at)
+    known = sound_keys(connection, secret)
+    if key_id not in known or not _is_sealed(secret, stored):
+        raise Conflict("the key's row is not as this service wrote it: make a new key")
+    old = _as_known(read_key(connection, key_id), known)
+    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= at):
+        raise Conflict("expected a valid key; it is revoked or expired")
+    if any(record.rotated_from == key_id for record in known.values()):
+        raise Conflict("the key was rotated before; rotate the one that took its place")
+    lifetime = None if old.expires_at is None else clock.between(old.created_at, old.expires_at)
+    new = create_key(
+        connection,
+        secret,
+        name=old.name,
+        role=old.role,
+        accounts=None if old.accounts is None else list(old.accounts),
+        expires_at=None if lifetime is None else clock.later(at, lifetime),
+        at=at,
+        by=by,
+        rotated_from=key_id,
+    )
+    end = clock.later(at, overlap)
+    end = end if old.expires_at is None else min(end, old.expires_at)
+    _change(connection, secret, stored, expires_at=end)
+    said: dict[str, object] = {"id": key_id, "to": new[0].id, "expires_at": end}
+    installation_journal.append(connection, secret, "key_rotated", said, actor=by, at=at)
+    return new
+
+
+def add_bootstrap_key(connection: Connection, secret: Secret, token: str, at: str) -> KeyRecord | None:
+    """Make the operator's own token the first steward key; None, and nothing done, where there is a key already."""
+    if _any_key(connection):
+        return None
+    record = KeyRecord(str(uuid.uuid4()), FIRST_PRINCIPAL, "steward", None, created_at=at, expires_at=None)
+    _insert(connection, secret, record, token, None)
+    return record
+
+
+# Built once: every request runs it, and building it costs more than running it.
+_LAST_ENTRY = select(func.max(InstallationEntry.seq)).scalar_subquery()
+_VALID = select(*_SEALED, ApiKey.seal, _LAST_ENTRY.label("last_entry")).where(
+    ApiKey.token_hash == bindparam("token_hash"),
+    ApiKey.revoked_at.is_(None),
+    or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > bindparam("at")),
+)
+
+
+def authenticate(database: Database, secret: Secret, token: str, at: str) -> Principal | None:
+    """Who holds this token; None where it is unknown, expired or revoked at that moment, or its row was changed.
+
+    The token is looked up by its code, so the time that it takes says nothing about other tokens. The
+    database is asked every time: a revocation holds at once, whichever server it was made on. A row that somebody puts
+    back as it was revives no key whose end the installation's journal has: the statement that asks for the row tells
+    whether that journal went on since this process read it. No key is valid while what follows there cannot be
+    believed: it may hide that the key was revoked.
+
+    Raises:
+        Unavailable: the database does not answer, or the installation's journal went back, or is not sound.
+    """
+    followed = database.followed  # before the row is read
+    row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
+    if row is None:
+        return None
+    if not _is_sealed(secret, row[:-1]):
+        _log.warning("the row of a key is not as this service wrote it", key=str(row.id))
+        return None
+    if followed is not None:
+        _follow(database, secret, followed.seq, row.last_entry or 0)
+    if database.has_ended(row.id, at):
+        _log.warning("the row of a key says that it is valid; the installation's journal has ended it", key=row.id)
+        return None
+    accounts = _accounts(row.accounts)
+    return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
+
+
+def _follow(database: Database, secret: Secret, followed: int, last: int) -> None:
+    """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
+
+    Args:
+        followed: the number of the journal's last entry that was known before somebody looked.
+        last: the one that it has.
+
+    Raises:
+        Unavailable: the journal went back, or is not sound, or the database does not answer.
+    """
+    if last < followed:
+        raise database.went_back(installation_journal.NO_ACCOUNT, last)
+    if last == followed:
+        return
+    if last <= database.followed_to:
+        raise installation_journal.unsound_for_now("see the log for its first entry that is not")
+    reached, fault = followed, f"entry {followed + 1}: an entry is missing"
+    try:
+        reached = installation_journal.follow(database, secret)
+    except Broken as broken:
+        fault = str(broken)
+    if reached < last:
+        database.followed_to = last
+        _log.error("the installation's journal is not as the service wrote it", broken=fault)
+        raise installation_journal.unsound_for_now(fault)
+
+
+def read_key(connection: Connection, key_id: str) -> KeyRecord:
+    """One key.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    row = connection.execute(select(*_COLUMNS).where(ApiKey.id == key_id)).one_or_none()
+    if row is None:
+        raise NotFound("key", key_id)
+    return _record(row)
+
+
+def has_key(connection: Connection, key_id: str) -> bool:
+    """Whether there is a key with this id."""
+    return connection.execute(select(ApiKey.id).where(ApiKey.id == key_id)).first() is not None
+
+
+def is_made_by(connection: Connection, secret: Secret, key_id: str, principal: str) -> bool:
+    """Whether a principal made this key, as its row says, which is as the service wrote it."""
+    row = connection.execute(select(*_SEALED, ApiKey.seal).where(ApiKey.id == key_id)).one_or_none()
+    return row is not None and _is_sealed(secret, row) and row.created_by == principal
+
+
+def list_keys(
+    connection: Connection,
+    after: str | None,
+    limit: int,
+    before_reading: BeforeReading | None = None,
+    *,
+    known: Known | None = None,
+) -> Page[KeyRecord]:
+    """A page of keys, oldest first, revoked ones too; ``after`` is the id of the last key of the page before.
+
+    Args:
+        known: the keys as the installation's journal has them, which says when each ends; without it the rows do.
+
+    Raises:
+        InvalidInput: no key has the id ``after``.
+    """
+    query = select(*_COLUMNS).order_by(*_ORDER)
+    if after is not None:
+        last = connection.execute(select(ApiKey.created_at).where(ApiKey.id == after)).scalar_one_or_none()
+        if last is None:
+            raise InvalidInput.at("/query/cursor", "expected a cursor that an earlier page gave")
+        query = query.where(tuple_(*_ORDER) > tuple_(last, after))
+    size = func.coalesce(func.length(ApiKey.accounts), 0)
+    rows = rows_of(connection, query, size, limit, before_reading=before_reading)
+    return page_of(rows, lambda row: _as_known(_record(row), known or {}))
+
+
+def _as_known(record: KeyRecord, known: Known) -> KeyRecord:
+    """A key that ends as the installation's journal says, whatever its row does."""
+    entered = known.get(record.id, record)
+    return replace(record, expires_at=entered.expires_at, revoked_at=entered.revoked_at)
+
+
+def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, by: Actor | None) -> KeyRecord:
+    """Make a key useless from now on. A key that is revoked already keeps its first moment.
+
+    The installation's journal says whether it is: its row may say so for as long as somebody wants it to. The operator
+    revokes a key also while the journal is not sound: in its row alone where the last entry is not the service's.
+
+    Returns:
+        The key; not ``sealed`` where its row was not as the service wrote it.
+
+    Raises:
+        NotFound: there is no such key.
+        Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
+        Unavailable: the journal is not sound, and this is not the operator.
+    """
+    stored = _locked(connection, key_id)
+    _require_steward(connection, secret, by, at)
+    sealed = _is_sealed(secret, stored)
+    if not sealed:
+        _log.error("the row of a key that is revoked is not as this service wrote it", key=key_id)
+    try:
+        entered = keys_of(connection, secret).get(key_id)
+        told = stored if entered is None and not sealed else entered
+        revoked_at: str | None = None if told is None else told.revoked_at
+    except Broken as broken:
+        _log.error("a key is revoked while the installation's journal is not sound", key=key_id, broken=str(broken))
+        revoked_at = None
+    if revoked_at is None:
+        revoked_at = at
+        said: dict[str, object] = {"id": key_id, "revoked_at": at}
+        if by is not None or installation_journal.sealed_head(connection, secret) is not None:
+            installation_journal.append(connection, secret, "key_revoked", said, actor=by, at=at)
+    if stored.revoked_at != revoked_at:
+        _change(connection, secret, stored, revoked_at=revoked_at)
+    return replace(read_key(connection, key_id), sealed=sealed)
+
+
+def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str) -> None:
+    """Refuse whoever makes or ends a key with one that is no valid steward's any more, as the journal has it.
+
+    The lock keeps a revocation that commits at this moment from coming between this and the entry that follows. Key
+    rows are locked before it.
+    """
+    lock_installation(connection)
+    require_valid(connection, secret, by, at)
+
+
+def ensure_first_key(
+    database: Database, secret: Secret, bootstrap: str | None, lifetime: timedelta | None = None
+) -> str | None:
+    """At start: where there is no key at all, add the operator's or make one, which ends after ``lifetime``.
+
+    Returns the token that was made, to be shown once; None where nothing has to be shown.
+
+    Raises:
+        StartupRefused: the bootstrap key is too short, the secret is not this database's, or the installation's journal
+            is not sound.
+        Unavailable: the database does not answer.
+    """
+    if bootstrap is not None and len(bootstrap) < SHORTEST_BOOTSTRAP_KEY:
+        raise StartupRefused(f"the bootstrap key must have at least {SHORTEST_BOOTSTRAP_KEY} characters")
+    check_secret(database, secret)
+
+    def add_first(connection: Connection) -> str | None:
+        lock_installation(connection)  # replicas that start together add one key between them
+        # Whoever takes the rows away gets the operator's token no second life.
+        if _any_key(connection) or _had_key(connection, secret):
+            return None
+        at = clock.now()
+        if bootstrap is not None:
+            add_bootstrap_key(connection, secret, bootstrap, at)
+            return None
+        end = None if lifetime is None else clock.later(at, lifetime)
+        _, token = create_key(
+            connection, secret, name=FIRST_PRINCIPAL, role="steward", accounts=None, expires_at=end, at=at
+        )
+        return token
+
+    def has_landed(connection: Connection, token: str | None) -> bool:
+        if token is None:
+            return _any_key(connection)
+        made = select(ApiKey.id).where(ApiKey.token_hash == token_code(secret, token))
+        return connection.execute(made).first() is not None
+
+    return database.write(add_first, landed=has_landed)
+
+
+def _insert(connection: Connection, secret: Secret, record: KeyRecord, token: str, by: Actor | None) -> None:
+    row = {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "accounts": None if record.accounts is None else json.dumps(record.accounts),
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "revoked_at": record.revoked_at,
+        "created_by": record.created_by,
+        "rotated_from": record.rotated_from,
+        "token_hash": token_code(secret, token),
+    }
+    connection.execute(insert(ApiKey).values(row | {"seal": _seal(secret, row)}))
+    installation_journal.append(connection, secret, "key_made", fixed(record), actor=by, at=record.created_at)
+
+
+def fixed(record: KeyRecord) -> dict[str, object]:
+    """What the installation's journal says of a key when it is made, or found at an upgrade."""
+    accounts = None if record.accounts is None else list(record.accounts)
+    return {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "accounts": accounts,
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "revoked_at": record.revoked_at,
+        "created_by": record.created_by,
+        "rotated_from": record.rotated_from,
+    }
+
+
+def stored_keys(connection: Connection, secret: Secret) -> Iterator[tuple[KeyRecord, bool]]:
+    """All keys, oldest first, each with whether its row is as the service wrote it; it is not where it has no seal."""
+    for row in connection.execute(select(*_COLUMNS, ApiKey.token_hash, ApiKey.seal.label("given")).order_by(*_ORDER)):
+        yield _record(row[:-2]), secret.is_seal(row.given, _PURPOSE, *(row._mapping[column.key] for column in _SEALED))
+
+
+def unsealed_keys(connection: Connection) -> list[tuple[KeyRecord, str]]:
+    """Keys without a seal, oldest first, each with what is stored of its token."""
+    query = select(*_COLUMNS, ApiKey.token_hash).where(ApiKey.seal.is_(None)).order_by(*_ORDER)
+    return [(_record(row[:-1]), row.token_hash) for row in connection.execute(query)]
+
+
+def seal_key(connection: Connection, secret: Secret, key_id: str, token: str) -> None:
+    """Take a key's row as it is for one that the service wrote."""
+    row = _locked(connection, key_id)._asdict() | {"token_hash": token_code(secret, token)}
+    values = {"token_hash": row["token_hash"], "seal": _seal(secret, row)}
+    connection.execute(update(ApiKey).where(ApiKey.id == key_id).values(values))
+
+
+def _locked(connection: Connection, key_id: str) -> Row[*tuple[Any, ...]]:
+    """A key's row with its seal, held until the transaction ends.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    row = connection.execute(select(*_SEALED, ApiKey.seal).where(ApiKey.id == key_id).with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound("key", key_id)
+    return row
+
+
+def _change(connection: Connection, secret: Secret, row: Row[*tuple[Any, ...]], **values: str) -> None:
+    """Change a key's row. One that somebody else wrote gets no seal by that."""
+    changed: dict[str, Any] = row._asdict() | values
+    if _is_sealed(secret, row):
+        values["seal"] = _seal(secret, changed)
+    connection.execute(update(ApiKey).where(ApiKey.id == row.id).values(values))
+
+
+def _seal(secret: Secret, row: Mapping[str, Any]) -> str:
+    return secret.seal(_PURPOSE, *(row[column.key] for column in _SEALED))
+
+
+def _is_sealed(secret: Secret, row: Sequence[Any]) -> bool:
+    """Whether a row, whose last column is its seal, is as the service wrote it."""
+    *values, seal = row
+    return secret.is_seal(seal, _PURPOSE, *values)
+
+
+def unsound(broken: Broken) -> StartupRefused:
+    """The refusal to start where the installation's journal was changed."""
+    return StartupRefused(
+        f"the installation's journal is not as this service wrote it: {broken}. Somebody else writes the database, or"
+        " it is damaged: find out what happened (python -m service verify tells more), and restore the newest sound"
+        " copy"
+    )
+
+
+def _had_key(connection: Connection, secret: Secret) -> bool:
+    """Whether the installation's journal tells of any key; each entry is checked.
+
+    Raises:
+        StartupRefused: it is not sound.
+    """
+    try:
+        kinds = {said["kind"] for said in installation_journal.read(connection, secret)}
+    except Broken as broken:
+        raise unsound(broken) from None
+    return not kinds.isdisjoint(("key_made", "key_adopted", "key_left"))
+
+
+def _any_key(connection: Connection) -> bool:
+    return connection.execute(select(ApiKey.id).limit(1)).first() is not None
+
+
+def token_code(secret: Secret, token: str) -> str:
+    """What is stored of a token."""
+    return secret.hmac("api-key-token", token.encode()).hex()
+
+
+def _accounts(stored: str | None) -> tuple[str, ...] | None:
+    if stored is None:
+        return None
+    try:
+        names = tuple(json.loads(stored))
+        "".join(names).encode()
+    except (RecursionError, TypeError, ValueError):  # nothing that the service wrote: it reaches nothing
+        return ()
+    return names
+
+
+def _role(stored: str) -> Role:
+    return cast("Role", stored)  # the table's check admits no other
+
+
+def _record(row: Sequence[Any]) -> KeyRecord:
+    key_id, name, role, accounts, created_at, *rest = row
+    return KeyRecord(key_id, name, _role(role), _accounts(accounts), created_at, *rest)

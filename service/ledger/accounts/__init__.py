@@ -1,0 +1,1 @@
+"""Accounts: their budgets, what they have spent, and how they are opened, changed and described."""

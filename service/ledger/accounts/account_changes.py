@@ -1,0 +1,257 @@
+"""Opening accounts, changing their caps, closing them: what stewards do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
+from service.ledger.access.key_events import require_valid
+from service.ledger.accounts import accounts, budgets
+from service.ledger.accounts.accounts import MAX_DEPTH, AccountRecord
+from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.journal.account_state import ProposedChange
+from service.ledger.journal.entries import (
+    AccountClosure,
+    AccountOpened,
+    AccountReopened,
+    BudgetChanged,
+    ChangeProposed,
+    Decided,
+    MetadataChanged,
+    OfAccount,
+    read_text,
+)
+from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_before, last_chained
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.tables import Account
+from service.privacy.accounting.filter import Budget, Definition, Totals, open_weights, spent
+from service.privacy.numerics.numbers import exact_text
+from service.privacy.plans.walking import Neighbouring
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccount:
+    """What a steward states at opening."""
+
+    name: str
+    unit: str
+    neighbouring: Neighbouring
+    description: str
+    budget: Budget
+    parent: str | None = None
+    approval_above: Fraction | None = None
+
+
+Render = Callable[[AccountRecord], str]
+
+
+def open_account(database: Database, request: Request, new: NewAccount, render: Render) -> Answer:
+    """Open an account. The RDP orders and weights of its admission rule are fixed now and for ever.
+
+    Raises:
+        Conflict: the name is taken.
+        InvalidInput: the parent is not one that this account can be under.
+        AccountClosed: the parent is.
+        Unauthenticated: the installation's journal does not know the steward's key as a valid one.
+    """
+    weights = open_weights(new.budget)
+    admission = budgets.write_weights(weights)
+
+    def work(connection: Connection, at: str) -> AccountRecord:
+        require_valid(connection, request.secret, request.actor, at)
+        parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
+        if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
+            raise Conflict(f"there is an account {new.name!r} already")
+        account = AccountRecord(
+            id=0,
+            name=new.name,
+            unit=new.unit,
+            neighbouring=new.neighbouring,
+            description=new.description,
+            budget=new.budget,
+            admission=admission,
+            weights=weights,
+            totals=Totals(),
+            state="open",
+            created_at=at,
+            head=BEFORE_FIRST,
+            parent=new.parent,
+            approval_above=new.approval_above,
+        )
+        account = replace(account, id=accounts.insert_row(connection, account, parent_id))
+        opened = AccountOpened(
+            unit=new.unit,
+            neighbouring=new.neighbouring,
+            description=new.description,
+            budget=new.budget,
+            admission=weights,
+            parent=new.parent,
+            approval_above=None if new.approval_above is None else exact_text(new.approval_above),
+        )
+        head = opened.append(connection, account.chain, actor=request.actor, at=at)
+        accounts.save(connection, [replace(account, head=head)])
+        return accounts.read_account(connection, new.name)
+
+    return once(database, request, work, status=201, render=render, landed=_landed)
+
+
+def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
+    """The account that a new one can be under; a trigger refuses any other."""
+    try:
+        line = accounts.line_above(connection, name)
+    except NotFound:
+        raise InvalidInput.at("/parent", "expected the name of an account") from None
+    parent = line[-1]
+    if parent.unit != new.unit:
+        raise InvalidInput.at("/parent", "expected a parent with the same unit")
+    if parent.neighbouring is not new.neighbouring:
+        raise InvalidInput.at("/parent", "expected a parent with the same neighbouring relation")
+    if len(line) >= MAX_DEPTH:
+        raise InvalidInput.at("/parent", f"expected a line of at most {MAX_DEPTH} accounts from the root down")
+    for account in reversed(line):
+        if account.state == "closed":
+            raise AccountClosed(account.name)
+    return parent.id
+
+
+def change_account(
+    database: Database, request: Request, name: str, change: Budget | str | Fraction, render: Render, pointer: str
+) -> Answer:
+    """Change an account's budget, its state to ``open`` or ``closed``, or the price that needs approval.
+
+    Each is a journal entry. Closing an account leaves those under it as they are; they cannot be charged
+    while it is closed.
+
+    Raises:
+        BudgetExceeded: the new cap is below what is spent.
+        InvalidInput: the change is not of figures only.
+        Conflict: more would pass without approval than before.
+        Forbidden: it needs a second steward, and the one who proposed it, or made one of the keys, is this one.
+        Unauthenticated: the installation's journal does not know the steward's key as a valid one.
+
+    Where the account, or one that it is under, asks for approval, a change after which more can be spent is only
+    proposed until another steward says the same: the answer's status is then 202.
+    """
+    line = accounts.line_of(database, name)
+    stated: dict[str, Any] = {}  # what is proposed, where it is
+    with database.read() as connection:  # the journal since then may be long, and is not followed under the lock
+        seen = accounts.read_account(connection, name)
+        vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
+
+    def work(connection: Connection, at: str) -> AccountRecord:
+        account = accounts.lock_account(connection, line)
+        require_valid(connection, request.secret, request.actor, at)
+        stated.clear()
+        waits: ProposedChange | None = None
+        if isinstance(change, Budget):
+            accounts.refuse_few_due(connection, [account], at)
+            try:
+                _check_change(account, change, pointer)
+            except BudgetExceeded:
+                accounts.refuse_due([account], at)
+                raise
+            entry: OfAccount = BudgetChanged(budget=change)
+            after = replace(account, budget=change)
+        elif isinstance(change, Fraction):
+            if account.approval_above == change:
+                return account
+            if account.approval_above is not None and account.approval_above < change:
+                raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
+            entry = MetadataChanged(exact_text(change))
+            after = replace(account, approval_above=change)
+        elif account.state == change:
+            return account  # said twice, as a retry does: nothing changed and nothing to write
+        else:
+            entry = AccountClosure() if change == "closed" else AccountReopened()
+            after = replace(account, state=change)
+        if isinstance(entry, Decided) and _frees(account, change) and _asks_approval(connection, name):
+            stated.update(entry.proposed().change())
+            proposed = _waiting(connection, account, seen.head, vouched)
+            if proposed is None or proposed.change != stated:
+                entry, after = entry.proposed(), account
+                waits = ProposedChange(account.head.seq + 1, dict(stated), request.actor, at)
+            elif proposed.by.name == request.principal:  # said twice: it waits still
+                return replace(accounts.read_account(connection, name), proposed=proposed)
+            else:
+                require_other_person(connection, request, proposed.by, "the change")
+                entry = replace(entry, proposal=proposed.seq)
+        head = entry.append(connection, account.chain, actor=request.actor, at=at)
+        accounts.save(connection, [replace(after, head=head)])
+        answered = accounts.read_account(connection, name)
+        return replace(answered, proposed=waits) if stated else answered
+
+    def status(account: AccountRecord) -> int:
+        return 202 if account.proposed is not None and account.proposed.change == stated else 200
+
+    return once(database, request, work, status=status, render=render, landed=_landed)
+
+
+def _before_proposal(connection: Connection, account: AccountRecord) -> Head:
+    """Return the head from which an account's journal has to be followed to meet the change that waits, if one does."""
+    if account.proposed is None:
+        return account.head
+    return Head(account.proposed.seq - 1, hash_before(connection, account.id, account.proposed.seq))
+
+
+def _waiting(
+    connection: Connection, account: AccountRecord, since: Head, proposed: ProposedChange | None
+) -> ProposedChange | None:
+    """Return the change of an account that waits, where ``proposed`` did at an earlier head.
+
+    Nothing is believed but the texts that the chain meets from there to the account's sealed head.
+
+    Raises:
+        Altered: the journal between the two is not as the service wrote it.
+    """
+    last = last_chained(connection, account.id, since, account.head, _OF_CHANGES, None)
+    if last is None:
+        return proposed
+    entry = read_text(last.body)
+    return entry.content.waiting(entry) if isinstance(entry.content, ChangeProposed) else None
+
+
+_OF_CHANGES = frozenset(kind.KIND for kind in (ChangeProposed, BudgetChanged, AccountClosure, AccountReopened))
+
+
+def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
+    """Whether more can be spent after the change than before it."""
+    if isinstance(change, Budget):
+        old = account.budget
+        return change.cap > old.cap or change.delta > old.delta or change.declared_delta > old.declared_delta
+    return change == "open"
+
+
+def _asks_approval(connection: Connection, name: str) -> bool:
+    """Whether releases of the account may need approval, its own or that of an account above; that never ends."""
+    return any(account.approval_above is not None for account in accounts.line_above(connection, name))
+
+
+def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
+    """Only figures may change: the admission weights were fixed for this definition, order and reserve.
+
+    Changing ``declared_delta`` by what was spent would make the filter depend on its path.
+    """
+    old = account.budget
+    if new.definition is not old.definition:
+        raise InvalidInput.at(f"{pointer}/definition", f"expected the account's definition, {old.definition.value}")
+    if new.alpha != old.alpha:
+        raise InvalidInput.at(f"{pointer}/alpha", "expected the account's order")
+    if old.definition is Definition.APPROXIMATE and new.declared_delta != old.declared_delta:
+        raise InvalidInput.at(f"{pointer}/declared_delta", "expected the account's declared_delta")
+    failures: list[Overrun] = []
+    used = spent(new, account.weights, account.totals)
+    if used is None or used > new.cap:
+        failures.append(accounts.overrun(account, old.cap_on, used, new.cap))
+    if account.totals.delta > new.declared_delta:
+        failures.append(accounts.overrun(account, "delta", account.totals.delta, new.declared_delta))
+    if failures:
+        raise BudgetExceeded(failures)
+
+
+def _landed(connection: Connection, account: AccountRecord) -> bool:
+    return has_entry(connection, account.id, account.head)

@@ -1,0 +1,161 @@
+"""The rows of accounts as they are stored, each sealed with the installation's secret.
+
+A row holds the head of the journal, whose hash stands for every entry before it, so that whoever writes the database
+can neither change an account nor add an entry: a row without its seal is not read.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy.orm import aliased
+
+from service.errors import Altered
+from service.ledger.accounts.spending_rows import read_rows, stored_sum, sum_of
+from service.ledger.storage.database import batch, require_present, require_written, secret_of
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Account
+
+_parents = aliased(Account)
+COLUMNS = (
+    Account.id,
+    Account.name,
+    Account.unit,
+    Account.neighbouring,
+    Account.description,
+    Account.budget,
+    Account.admission,
+    Account.totals,
+    Account.state,
+    Account.created_at,
+    Account.head_seq,
+    Account.head_hash,
+    select(_parents.name).where(_parents.id == Account.parent_id).scalar_subquery().label("parent"),
+    Account.approval_above,
+    Account.next_expiry,
+    Account.releases,
+    Account.partitions_drawn,
+    Account.partitions_undeclared,
+    Account.spending_sum,
+    Account.seal,
+)
+_SEALED = tuple(column.key for column in COLUMNS if column.key != "seal")
+_WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # what 0.4.0 sealed
+_PURPOSE = "account"
+_AT_ONCE = 500
+_UPDATE = update(Account).where(Account.id == bindparam("account"))
+
+
+def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
+    """Return an account's row as it is, whoever wrote it; None where there is none."""
+    return connection.execute(select(*COLUMNS).where(Account.name == name)).one_or_none()
+
+
+def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], dict[str, object]]]) -> None:
+    """Write what changed of rows, with their seals; of each, what never changes and what may.
+
+    Raises:
+        RuntimeError: the database dropped some.
+    """
+    secret = secret_of(connection)
+    sealed = [
+        {"account": fixed["id"], **changing, "seal": _seal(secret, {**fixed, **changing})} for fixed, changing in rows
+    ]
+    require_written(connection.execute(_UPDATE, batch(sealed)), len(sealed))
+
+
+def _seal(secret: Secret, row: Mapping[Any, object]) -> str:
+    """Return the seal of an account's row: of all its columns, with the parent by its name."""
+    return secret.seal(_PURPOSE, *(row[column] for column in _SEALED))
+
+
+def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
+    """Whether the service wrote a row as it is."""
+    return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
+
+
+def unsealed(row: Row[*tuple[Any, ...]]) -> str:
+    """Return what is wrong with a row that has not its seal, in words."""
+    if row.seal is None:
+        return "its row has no seal; a server that starts seals what an older version wrote, once"
+    if row.spending_sum is None:
+        return "its row has no sum of its spending; a server that starts adds up what an older version wrote, once"
+    return "its row, or the last entry of its journal, was not written by the service"
+
+
+def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
+    """Make sure that accounts are as the service wrote them.
+
+    Raises:
+        Unavailable: the row of one is not as the service wrote it, or is an older one.
+    """
+    for _ in sealed_rows(connection, account_ids):
+        pass
+
+
+def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yield the rows of accounts, each as the service wrote it.
+
+    Raises:
+        Unavailable: the row of one is not as the service wrote it, or is an older one.
+    """
+    for row in _rows(connection, account_ids):
+        require_seal(connection, row)
+        yield row
+
+
+def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:
+    """Return which of these accounts have rows that the service did not write."""
+    secret = secret_of(connection)
+    return {row.id for row in _rows(connection, list(account_ids)) if not is_sealed(secret, row._mapping)}
+
+
+def _rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
+    for first in range(0, len(account_ids), _AT_ONCE):
+        yield from connection.execute(select(*COLUMNS).where(Account.id.in_(account_ids[first : first + _AT_ONCE])))
+
+
+def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> None:
+    """Refuse a row that the service did not write, and one that it wrote before an entry that is known.
+
+    Args:
+        locked: whether the transaction locked the row when it read it.
+
+    Raises:
+        Altered: the service did not write it.
+        Unavailable: it is an older one; from now on nothing is written any more.
+    """
+    if not is_sealed(secret_of(connection), row._mapping):
+        raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row))
+    require_present(connection, row.id, row.head_seq, row.head_hash, locked=locked)
+
+
+def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, without_seal: bool = True) -> list[int]:
+    """Add up the spending of some accounts that are older than its sums, and seal them; which they are.
+
+    One that 0.4.0 sealed must have that seal; one without a seal is older still, and sealed as it is where
+    ``without_seal`` says that there can be such. What the rows of spending say is not checked.
+    """
+    old = Account.spending_sum.is_(None) | Account.seal.is_(None)
+    query = select(*COLUMNS).where(old).order_by(Account.id).limit(limit).with_for_update()
+    while rows := connection.execute(query.where(Account.id > after)).all():
+        sealed = [given for row in rows if (given := _sealed_old(connection, secret, row, without_seal=without_seal))]
+        if sealed:
+            connection.execute(_UPDATE, batch(sealed))
+            return [row["account"] for row in sealed]
+        after = rows[-1].id
+    return []
+
+
+def _sealed_old(
+    connection: Connection, secret: Secret, row: Row[*tuple[Any, ...]], *, without_seal: bool
+) -> dict[str, Any] | None:
+    if row.seal is None:
+        known = without_seal
+    else:
+        known = secret.is_seal(row.seal, _PURPOSE, *(row._mapping[column] for column in _WITHOUT_SUM))
+    found = read_rows(connection, row.id) if known else None
+    if found is None:
+        return None  # it stays without, and is refused
+    added = {"spending_sum": stored_sum(secret, row.id, sum_of(secret, *found))}
+    return {"account": row.id, **added, "seal": _seal(secret, {**row._mapping, **added})}

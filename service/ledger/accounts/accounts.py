@@ -1,0 +1,410 @@
+"""Accounts as they are read, and the lock on an account's line that every charge takes."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cache, lru_cache, partial
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, insert, select, text
+from sqlalchemy.orm import aliased
+
+from service.errors import Altered, Conflict, NotFound, Overrun
+from service.ledger.accounts import account_rows, budgets, spending_rows
+from service.ledger.accounts.account_rows import COLUMNS
+from service.ledger.accounts.description_rows import last_description, read_metadata
+from service.ledger.accounts.metadata import Metadata
+from service.ledger.accounts.spending_rows import NOTHING, Change
+from service.ledger.journal import entries
+from service.ledger.journal.account_state import ProposedChange
+from service.ledger.journal.entries import ChangeProposed
+from service.ledger.journal.journal import AccountHead, Head, entry_hash, hash_before, up_to
+from service.ledger.storage.database import Database, leave_holds, secret_of
+from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.tables import Account, Entry, Hold, Release
+from service.privacy.accounting.filter import Budget, Definition, Totals, Weights
+from service.privacy.numerics.numbers import double_down, double_up, exact_text
+from service.privacy.plans.walking import Neighbouring
+
+MAX_DEPTH = 8
+"""How many accounts a line may have, from the root down."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRecord:
+    """An account as it stands at its head.
+
+    Attributes:
+        admission: the orders and weights as they are stored.
+        totals: of what is committed or held, in it and in the accounts under it.
+        parent: the name of the account that it is under.
+        approval_above: the price of a release above which a second steward must approve.
+        next_expiry: when the first of its holds expires.
+        releases: how many are committed or held.
+        partitions_drawn: how many partitions the mechanisms of its own releases were drawn for, those of each
+            mechanism and repetition by themselves.
+        partitions_undeclared: those of them whose plans declare none.
+        spending_sum: of its rows of spending, as it is stored; of an account that is not saved yet, none.
+        metadata: what people say of it, as it was read; not looked up where an account is locked, as no charge asks.
+        proposed: the change that waits for a second steward; likewise.
+    """
+
+    id: int
+    name: str
+    unit: str
+    neighbouring: Neighbouring
+    description: str
+    budget: Budget
+    admission: str
+    weights: Weights
+    totals: Totals
+    state: str
+    created_at: str
+    head: Head
+    parent: str | None = None
+    approval_above: Fraction | None = None
+    next_expiry: str | None = None
+    releases: int = 0
+    partitions_drawn: int = 0
+    partitions_undeclared: int = 0
+    spending_sum: str | None = None
+    metadata: Metadata = field(default_factory=dict)
+    proposed: ProposedChange | None = None
+
+    @property
+    def chain(self) -> AccountHead:
+        """What the next journal entry follows."""
+        return AccountHead(self.id, self.name, self.head)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An account with those that it is under, root first, and what of them never changes.
+
+    Attributes:
+        name: the account's own, which is the last of the line.
+        definition: of its budget.
+        orders: the RDP orders of each.
+    """
+
+    name: str
+    ids: tuple[int, ...]
+    neighbouring: Neighbouring
+    definition: Definition
+    orders: tuple[tuple[Fraction, ...], ...]
+
+    @property
+    def account_id(self) -> int:
+        """The id of the account itself."""
+        return self.ids[-1]
+
+
+class HoldsDue(Exception):
+    """An account to be changed has holds whose time is over."""
+
+    def __init__(self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False) -> None:
+        super().__init__("holds are due")
+        self.account_id = account_id
+        self.release_id = release_id  # the one that has to expire; None: any
+        self.all_of_them = all_of_them
+
+
+def read_account(connection: Connection, name: str) -> AccountRecord:
+    """An account by its name.
+
+    Raises:
+        NotFound: there is none.
+        Unavailable: its row is not as the service wrote it.
+    """
+    row = connection.execute(_BY_NAME, {"name": name}).one_or_none()
+    if row is None:
+        raise NotFound("account", name)
+    return _record(connection, row)
+
+
+def list_accounts(
+    connection: Connection,
+    after: str,
+    limit: int,
+    only: frozenset[str] | None,
+    parent: str | None = None,
+    before_reading: BeforeReading | None = None,
+) -> Page[AccountRecord]:
+    """A page of accounts by name, those named in ``only`` and directly under ``parent`` where these are given."""
+    query = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
+    if only is not None:
+        query = query.where(Account.name.in_(only))
+    if parent is not None:
+        above = aliased(Account)
+        query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
+    rows = rows_of(connection, query, _SIZE, limit, before_reading=before_reading)
+    return page_of(rows, partial(_record, connection))
+
+
+def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:
+    """Return the names of some accounts that follow a name, in order, whatever else their rows hold."""
+    query = select(Account.name).where(Account.name > after).order_by(Account.name).limit(limit)
+    return connection.execute(query).scalars().all()
+
+
+def line_above(connection: Connection, name: str) -> list[AccountRecord]:
+    """An account with those that it is under, root first.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    line = [read_account(connection, name)]
+    while line[-1].parent is not None:
+        if len(line) == MAX_DEPTH:  # none is deeper, so that somebody has made a cycle
+            raise Conflict(f"the account {name!r} is under more accounts than there can be: its line has no root")
+        line.append(read_account(connection, line[-1].parent))
+    return line[::-1]
+
+
+@lru_cache(maxsize=4096)
+def line_of(database: Database, name: str) -> Line:
+    """The line of an account; fixed at opening, so that a charge reads its rows once, when it locks them.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    with database.read() as connection:
+        line = line_above(connection, name)
+    ids, orders = tuple(account.id for account in line), tuple(account.weights.orders for account in line)
+    return Line(name, ids, line[-1].neighbouring, line[-1].budget.definition, orders)
+
+
+def budget_of(database: Database, line: Line) -> Budget:
+    """The budget of a line's account as it is now.
+
+    Raises:
+        NotFound: the database was replaced by one without it.
+    """
+    with database.read() as connection:
+        text = connection.execute(_BUDGET, {"account": line.account_id}).scalar_one_or_none()
+    if text is None:
+        line_of.cache_clear()
+        raise NotFound("account", line.name)
+    return budgets.stored_budget(text)
+
+
+def lock_line(connection: Connection, line: Line, at: str | None) -> list[AccountRecord]:
+    """The accounts of a line, root first, held until the transaction ends.
+
+    SQLite's writers are alone. PostgreSQL locks the rows in the order of their ids, in which every
+    line has its root first, so that no two transactions wait for each other.
+
+    Raises:
+        NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
+        HoldsDue: a little of what they hold has expired at ``at``, where that is given. More is counted as held, for
+            as long as it takes the server's own thread to let it expire: nobody is to wait for another's reservations.
+    """
+    found = read_line(connection, line, lock=True)
+    if at is not None:
+        refuse_few_due(connection, found, at)
+    return found
+
+
+def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list[AccountRecord]:
+    """The same as they are now, not held.
+
+    Raises:
+        NotFound: as ``lock_line``.
+    """
+    found = _read(connection, line.name, line.ids, lock=lock)
+    above = (None, *(account.name for account in found))
+    stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
+    if not stands or tuple(account.weights.orders for account in found) != line.orders:
+        line_of.cache_clear()  # else a charge would pass the caps of those that it is under now
+        raise NotFound("account", line.name)
+    return found
+
+
+def lock_account(connection: Connection, line: Line) -> AccountRecord:
+    """The account of a line alone, likewise held, for what changes none above it."""
+    return _read(connection, line.name, line.ids[-1:], lock=True)[0]
+
+
+def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: str) -> None:
+    """Refuse to go on with accounts of which a little has expired; more is left to the server's own thread.
+
+    Raises:
+        HoldsDue: it has.
+    """
+    for account in line:
+        if account.next_expiry is not None and account.next_expiry <= at:
+            due = connection.execute(_DUE, {"account": account.id, "at": at}).scalars().all()
+            if len(due) <= _FEW and sum(due) <= _SHORT:
+                raise HoldsDue(account.id)
+            leave_holds(connection)
+
+
+def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
+    """Refuse to go on with accounts that hold what has expired.
+
+    Raises:
+        HoldsDue: one of them does, and all of it is to expire, or as much as a request waits for.
+    """
+    for account in line:
+        if account.next_expiry is not None and account.next_expiry <= at:
+            raise HoldsDue(account.id, all_of_them=True)
+
+
+def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
+    """Write the row of a new account, and return its id; ``save`` seals it, in the same transaction."""
+    row = {**_fixed(account), **_changing(account), "parent_id": parent_id}
+    del row["id"], row["parent"]
+    found: int = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
+    return found
+
+
+def save(connection: Connection, line: Sequence[AccountRecord], change: Change = NOTHING) -> list[AccountRecord]:
+    """Write the rows of locked accounts after new entries, sealed: one statement whatever was charged before.
+
+    A change of what each of them has spent is written here and nowhere else, so that their sums move with it. Whoever
+    goes on in the same transaction does so with the accounts that are returned.
+    """
+    added, secret = change.write(connection, [account.id for account in line]), secret_of(connection)
+    after = [
+        replace(account, spending_sum=spending_rows.moved(secret, account.id, account.spending_sum, added))
+        if added or account.spending_sum is None
+        else account
+        for account in line
+    ]
+    account_rows.update_rows(connection, [(_fixed(account), _changing(account)) for account in after])
+    return after
+
+
+def _fixed(account: AccountRecord) -> dict[str, object]:
+    return {
+        "id": account.id,
+        "name": account.name,
+        "unit": account.unit,
+        "neighbouring": account.neighbouring.value,
+        "description": account.description,
+        "admission": account.admission,
+        "created_at": account.created_at,
+        "parent": account.parent,
+    }
+
+
+def _changing(account: AccountRecord) -> dict[str, object]:
+    return {
+        "budget": json.dumps(budgets.write_budget(account.budget)),
+        "totals": budgets.write_totals(account.totals),
+        "state": account.state,
+        "head_seq": account.head.seq,
+        "head_hash": account.head.hash,
+        "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
+        "next_expiry": account.next_expiry,
+        "releases": account.releases,
+        "partitions_drawn": account.partitions_drawn,
+        "partitions_undeclared": account.partitions_undeclared,
+        "spending_sum": account.spending_sum,
+    }
+
+
+def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
+    """What was asked of a cap and what is left of it, for the refusal."""
+    return Overrun(
+        account=account.name,
+        definition=account.budget.definition.value,
+        cap=cap,
+        requested=None if requested is None else double_up(requested),
+        remaining=double_down(remaining),
+        requested_exact=None if requested is None else str(requested),
+        remaining_exact=str(remaining),
+    )
+
+
+_METADATA = last_description(Account.id, None)
+_SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
+_OF_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
+_PROPOSED = (  # or the entry that ended the last proposal, in the words of the index of these few
+    select(Entry.body)
+    .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), _OF_CHANGES)
+    .order_by(Entry.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+    .label("proposed")
+)
+
+
+# Statements are built once: building one costs more than running it.
+_BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
+_LAST_CHANGE = (
+    select(Entry.seq, Entry.hash)
+    .where(Entry.account_id == bindparam("account"), up_to(Entry.seq, bindparam("head")), _OF_CHANGES)
+    .order_by(Entry.seq.desc())
+    .limit(1)
+)
+_FEW, _SHORT = 10, 1 << 14  # holds that whoever meets them lets expire, and characters of their plans
+_DUE = (
+    select(func.length(Release.plan))
+    .join(Hold, Hold.release_id == Release.id)
+    .where(Hold.account_id == bindparam("account"), Hold.expires_at <= bindparam("at"))
+    .order_by(Hold.expires_at)
+    .limit(_FEW + 1)
+)
+_BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
+
+
+@cache
+def _reading(depth: int, *, lock: bool) -> Select[Any]:
+    ids: list[BindParameter[int]] = [bindparam(f"id_{number}") for number in range(depth)]
+    query = select(*COLUMNS).where(Account.id.in_(ids)).order_by(Account.id)
+    return query.with_for_update() if lock else query
+
+
+def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool) -> list[AccountRecord]:
+    given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
+    rows = connection.execute(_reading(len(ids), lock=lock), given).all()
+    if len(rows) != len(ids) or rows[-1].name != name:  # another database was put in this one's place
+        line_of.cache_clear()
+        raise NotFound("account", name)
+    return [_record(connection, row, locked=lock) for row in rows]
+
+
+def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> ProposedChange | None:
+    """The change that waits, as its entry says, whose text must have the hash that the journal has of it.
+
+    Raises:
+        Altered: it has not.
+    """
+    body = account._mapping.get("proposed")
+    entry = None if body is None else entries.read_text(body)
+    if entry is None or not isinstance(entry.content, ChangeProposed):
+        return None
+    found = connection.execute(_LAST_CHANGE, {"account": account.id, "head": account.head_seq}).one()
+    linked = entry_hash(hash_before(connection, account.id, found.seq), str(body)) == found.hash
+    if not linked or entry.seq != found.seq or (found.seq == account.head_seq and found.hash != account.head_hash):
+        raise Altered("an account's proposed change", f"entry {found.seq} of account {account.name!r}")
+    return entry.content.waiting(entry)
+
+
+def _record(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> AccountRecord:
+    account_rows.require_seal(connection, row, locked=locked)
+    return AccountRecord(
+        id=row.id,
+        name=row.name,
+        unit=row.unit,
+        neighbouring=Neighbouring(row.neighbouring),
+        description=row.description,
+        budget=budgets.stored_budget(row.budget),
+        admission=row.admission,
+        weights=budgets.read_weights(row.admission),
+        totals=budgets.read_totals(row.totals),
+        state=row.state,
+        created_at=row.created_at,
+        head=Head(row.head_seq, row.head_hash),
+        parent=row.parent,
+        approval_above=None if row.approval_above is None else Fraction(row.approval_above),
+        next_expiry=row.next_expiry,
+        releases=row.releases,
+        partitions_drawn=row.partitions_drawn,
+        partitions_undeclared=row.partitions_undeclared,
+        spending_sum=row.spending_sum,
+        metadata=read_metadata(row._mapping.get("metadata"), f"account {row.name!r}"),
+        proposed=_proposed(connection, row),
+    )

@@ -1,0 +1,163 @@
+"""Budgets, totals and prices as JSON: what the accounts' rows and the journal's entries hold.
+
+A price's and a total's rationals are unbounded, so they are plain ``p/q``; a budget's are what a
+client stated.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from service.errors import InvalidInput
+from service.privacy.accounting.filter import Budget, Definition, Sum, Totals, Weights
+from service.privacy.accounting.guarantee import USUAL_DELTA
+from service.privacy.accounting.pricing import Price
+from service.privacy.numerics.numbers import exact_text, parse_exact
+
+
+def read_budget(document: dict[str, Any], pointer: str = "") -> Budget:
+    """The budget that a document (exact numbers as strings) states.
+
+    Raises:
+        InvalidInput: a cap that is not above 0, an order not above 1, or deltas out of their range.
+    """
+    definition = Definition(document["definition"])
+    given = {k: parse_exact(v) for k, v in document.items() if k != "definition" and v is not None}
+    cap_on = "rho" if definition is Definition.ZCDP else "epsilon"
+    if given[cap_on] <= 0:
+        raise InvalidInput.at(f"{pointer}/{cap_on}", "expected a number above 0")
+    delta = given.get("delta", Fraction(0))
+    if definition is Definition.APPROXIMATE:
+        if not 0 < delta < 1:
+            raise InvalidInput.at(f"{pointer}/delta", "expected a number above 0 and below 1")
+        declared = given.get("declared_delta", Fraction(0))
+        if not 0 <= declared < delta:
+            raise InvalidInput.at(f"{pointer}/declared_delta", "expected a number of at least 0 and below delta")
+        return Budget(definition=definition, cap=given[cap_on], delta=delta, declared_delta=declared)
+    if not 0 <= delta < 1:
+        raise InvalidInput.at(f"{pointer}/delta", "expected a number of at least 0 and below 1")
+    if definition is Definition.RDP and given["alpha"] <= 1:
+        raise InvalidInput.at(f"{pointer}/alpha", "expected an order above 1")
+    return Budget(definition=definition, cap=given[cap_on], declared_delta=delta, alpha=given.get("alpha"))
+
+
+@lru_cache(maxsize=4096)
+def stored_budget(text: str) -> Budget:
+    """The budget in an account's row; memoised, because every charge reads it."""
+    return read_budget(json.loads(text))
+
+
+def usual_delta(budget: Budget | None) -> Fraction:
+    """At which losses are shown as (epsilon, delta) where nobody says: at the budget's own, if there is one and it has.
+
+    In other definitions than (epsilon, delta) a budget's delta is what mechanisms may declare, and none to convert at.
+    """
+    if budget is None or budget.definition is not Definition.APPROXIMATE:
+        return USUAL_DELTA
+    return budget.delta
+
+
+def write_budget(budget: Budget) -> dict[str, str]:
+    """The document of a budget; deltas that are 0 by default are left out."""
+    document = {"definition": budget.definition.value}
+    if budget.alpha is not None:
+        document["alpha"] = exact_text(budget.alpha)
+    document[budget.cap_on] = exact_text(budget.cap)
+    if budget.definition is Definition.APPROXIMATE:
+        document["delta"] = exact_text(budget.delta)
+        if budget.declared_delta:
+            document["declared_delta"] = exact_text(budget.declared_delta)
+    elif budget.declared_delta:
+        document["delta"] = exact_text(budget.declared_delta)
+    return document
+
+
+def write_weights(weights: Weights) -> str:
+    """Orders and weights of an admission rule, fixed at opening."""
+    return json.dumps({"orders": [str(o) for o in weights.orders], "weights": [str(s) for s in weights.shares]})
+
+
+@lru_cache(maxsize=1024)
+def read_weights(text: str) -> Weights:
+    """Memoised, because an (epsilon, delta) account's 250 orders are read for every charge."""
+    document = json.loads(text)
+    return Weights(tuple(map(Fraction, document["orders"])), tuple(map(Fraction, document["weights"])))
+
+
+def write_price(price: Price) -> dict[str, Any]:
+    """The amount charged, for the journal: rationals and quanta as strings, infinity as null."""
+    return {
+        "epsilon": None if price.epsilon is None else str(price.epsilon),
+        "rho": None if price.rho is None else str(price.rho),
+        "delta": str(price.delta),
+        "linear": str(price.linear),
+        "quanta": [None if quanta is None else str(quanta) for quanta in price.quanta],
+    }
+
+
+def read_price(document: Mapping[str, Any]) -> Price:
+    """A price from its journal entry.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not one that ``write_price`` can have written.
+    """
+    return Price(
+        epsilon=None if document["epsilon"] is None else _read_rational(document["epsilon"]),
+        rho=None if document["rho"] is None else _read_rational(document["rho"]),
+        delta=_read_rational(document["delta"]),
+        linear=_read_rational(document["linear"]),
+        quanta=tuple(None if quanta is None else _read_whole(quanta) for quanta in document["quanta"]),
+    )
+
+
+_RATIONAL = re.compile(r"(0|[1-9][0-9]*)(?:/([1-9][0-9]*))?")
+
+
+def _read_rational(text: str) -> Fraction:
+    """A rational of at least 0, in lowest terms; Python would read exponents too, however large."""
+    found = _RATIONAL.fullmatch(text)
+    if found is None:
+        raise ValueError("expected a fraction of at least 0")
+    value = Fraction(int(found[1]), int(found[2] or 1))
+    if str(value) != text:
+        raise ValueError("expected a fraction in lowest terms")
+    return value
+
+
+def _read_whole(text: str) -> int:
+    value = _read_rational(text)
+    if value.denominator != 1:
+        raise ValueError("expected whole quanta")
+    return value.numerator
+
+
+def write_totals(totals: Totals) -> str:
+    """Totals for the account's row; equal totals have equal texts."""
+    return json.dumps(
+        {
+            "epsilon": [str(totals.epsilon.finite), totals.epsilon.infinite],
+            "rho": [str(totals.rho.finite), totals.rho.infinite],
+            "delta": str(totals.delta),
+            "linear": str(totals.linear),
+            "quanta": totals.quanta,
+            "infinite": totals.infinite,
+        },
+        separators=(",", ":"),
+    )
+
+
+def read_totals(text: str) -> Totals:
+    """Totals from the account's row."""
+    document = json.loads(text)
+    (epsilon, epsilons), (rho, rhos) = document["epsilon"], document["rho"]
+    return Totals(
+        epsilon=Sum(Fraction(epsilon), epsilons),
+        rho=Sum(Fraction(rho), rhos),
+        delta=Fraction(document["delta"]),
+        linear=Fraction(document["linear"]),
+        quanta=tuple(document["quanta"]),
+        infinite=tuple(document["infinite"]),
+    )

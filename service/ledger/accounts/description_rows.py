@@ -1,0 +1,87 @@
+"""The rows of descriptions: they find the last entry that describes something, which alone says how."""
+
+from typing import Any
+
+from sqlalchemy import Connection, ScalarSelect, select
+from sqlalchemy.orm import aliased
+
+from service.errors import Altered
+from service.ledger.accounts.metadata import Metadata
+from service.ledger.journal.entries import Described, read_text
+from service.ledger.journal.journal import AccountHead, Head, entry_hash, last_chained, up_to
+from service.ledger.storage.tables import Account, Description, Entry
+
+_described, _previous, _owner = aliased(Entry), aliased(Entry), aliased(Account)
+_DIGITS = 64  # of a hash
+
+
+def last_description(account_id: Any, release_id: Any, until: int | None = None) -> ScalarSelect[str]:
+    """Return the hash before the last entry that described something, its own and its text, one after the other.
+
+    Rows of descriptions only find it: one that is of no such entry up to the account's head, or up to an earlier entry
+    ``until``, counts for nothing.
+    """
+    return (
+        select(_previous.hash + _described.hash + _described.body)
+        .select_from(Description)
+        .join(_described, (_described.account_id == Description.account_id) & (_described.seq == Description.seq))
+        .join(_previous, (_previous.account_id == Description.account_id) & (_previous.seq == Description.seq - 1))
+        .join(_owner, _owner.id == Description.account_id)
+        .where(
+            Description.account_id == account_id,
+            Description.release_id.is_(None) if release_id is None else Description.release_id == release_id,
+            _described.kind == "described",
+            _described.release_id.is_not_distinct_from(Description.release_id),
+            up_to(Description.seq, _owner.head_seq if until is None else until),
+        )
+        .order_by(Description.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+def read_metadata(text: str | None, of: str) -> Metadata:
+    """What the last description says, as ``last_description`` finds it; nothing where there is none.
+
+    Raises:
+        Altered: its text is not that of its hash; ``of`` is what it is of, for the operator.
+    """
+    if text is None:
+        return {}
+    previous, stored, body = text[:_DIGITS], text[_DIGITS : 2 * _DIGITS], text[2 * _DIGITS :]
+    try:
+        if entry_hash(previous, body) == stored and isinstance(said := read_text(body).content, Described):
+            return said.metadata
+    except ValueError:
+        pass
+    raise Altered("what is said of it", f"the last entry that describes {of}")
+
+
+def before_description(connection: Connection, account: AccountHead, release_id: str | None) -> Head | None:
+    """Return the head that the last description follows, as its row finds it; None where there is none.
+
+    The journal from there up to the account's head must be followed before the description is believed.
+
+    Raises:
+        Altered: its text is not that of its hash.
+    """
+    text: str | None = connection.execute(select(last_description(account.id, release_id))).scalar_one()
+    if text is None:
+        return None
+    read_metadata(text, f"account {account.name!r}")
+    return Head(read_text(text[2 * _DIGITS :]).seq - 1, text[:_DIGITS])
+
+
+def metadata_since(
+    connection: Connection, account: AccountHead, release_id: str | None, since: Head, said: Metadata
+) -> Metadata:
+    """Return what is said of an account, or of a release of it, where ``said`` was at an earlier head.
+
+    Nothing is believed but the texts that the chain meets from there to the account's sealed head.
+
+    Raises:
+        Altered: the journal between the two is not as the service wrote it.
+    """
+    last = last_chained(connection, account.id, since, account.head, (Described.KIND,), release_id)
+    content = None if last is None else read_text(last.body).content
+    return content.metadata if isinstance(content, Described) else said

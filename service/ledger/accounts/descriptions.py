@@ -1,0 +1,112 @@
+"""Describing accounts and releases: edits of their metadata, each a journal entry of the account.
+
+An entry holds the metadata as they are after it, so that the last one alone says what holds, and a row of
+``descriptions`` repeats it to be found. Rows are only added, like entries.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sqlalchemy import Connection, insert
+
+from service.errors import InvalidInput
+from service.ledger.accounts import accounts
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.description_rows import before_description, metadata_since
+from service.ledger.accounts.metadata import LARGEST, Metadata, merged, write_metadata
+from service.ledger.journal.entries import Described, Filing
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, has_entry
+from service.ledger.releases.releases import read_release, state_at
+from service.ledger.releases.reservations import Settled
+from service.ledger.releases.settlement import without_due
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.tables import Description
+
+Patch = dict[str, str | list[str] | None]
+
+
+def describe_account(
+    database: Database, request: Request, name: str, patch: Patch, render: Callable[[AccountRecord], str]
+) -> Answer:
+    """Merge a patch into an account's metadata; where it changes nothing, nothing is written.
+
+    Raises:
+        NotFound: there is no such account.
+        InvalidInput: all of it would be too long.
+    """
+    line = accounts.line_of(database, name)
+    seen, vouched = _vouched(database, name, None, BEFORE_FIRST)
+
+    def work(connection: Connection, at: str) -> AccountRecord:
+        locked = accounts.lock_account(connection, line)
+        old = metadata_since(connection, locked.chain, None, seen, vouched)
+        new = _write(connection, locked, None, old, patch, request.actor, at)
+        return replace(accounts.read_account(connection, name), metadata=new)
+
+    def landed(connection: Connection, account: AccountRecord) -> bool:
+        return has_entry(connection, account.id, account.head)
+
+    return once(database, request, work, status=200, render=render, landed=landed)
+
+
+def describe_release(
+    database: Database, request: Request, name: str, release_id: str, patch: Patch, render: Callable[[Settled], str]
+) -> Answer:
+    """The same of a release, whatever its state: an account that is closed or spent can still say what it published.
+
+    Raises:
+        NotFound: there is no such account, or it has no such release.
+        InvalidInput: all of it would be too long.
+    """
+    line = accounts.line_of(database, name)
+    with database.read() as connection:  # its plan may be long, and is not read under the lock
+        found = read_release(connection, line.account_id, release_id)
+    seen, vouched = _vouched(database, name, release_id, found.head)
+
+    def work(connection: Connection, at: str) -> Settled:
+        locked = accounts.lock_account(connection, line)
+        old = metadata_since(connection, locked.chain, release_id, seen, vouched)
+        new = _write(connection, locked, release_id, old, patch, request.actor, at)
+        account = without_due(connection, accounts.read_account(connection, name), at)
+        state = state_at(connection, locked.id, found, at)
+        return Settled(replace(found, state=state, metadata=new), account)
+
+    def landed(connection: Connection, settled: Settled) -> bool:
+        return has_entry(connection, settled.account.id, settled.account.head)
+
+    return once(database, request, work, status=200, render=render, landed=landed)
+
+
+def _vouched(database: Database, name: str, release_id: str | None, first: Head) -> tuple[Head, Metadata]:
+    """Return an account's head, and what its journal said up to it; the journal may be long to follow under a lock.
+
+    Where no row finds a description, the journal is followed from ``first`` on, before which there can be none.
+    """
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+        since = before_description(connection, account.chain, release_id) or first
+        return account.head, metadata_since(connection, account.chain, release_id, since, {})
+
+
+def _write(
+    connection: Connection,
+    account: AccountRecord,
+    release_id: str | None,
+    old: Metadata,
+    patch: Patch,
+    actor: Actor,
+    at: str,
+) -> Metadata:
+    new = merged(old, patch)
+    if new == old:
+        return new  # said twice, as a retry does
+    if len(write_metadata(new)) > LARGEST:
+        raise InvalidInput.at("/metadata", f"expected at most {LARGEST} characters in all, as JSON")
+    described = Described(new)
+    head = described.append(connection, account.chain, actor=actor, release_id=release_id, at=at)
+    rows = described.rows(Filing(account.id, head.seq, release_id, at)).added[Description]
+    connection.execute(insert(Description), rows)
+    accounts.save(connection, [replace(account, head=head)])
+    return new

@@ -1,0 +1,61 @@
+"""Figures of large plans, kept as they were found: lists and balances would take seconds to find them anew.
+
+Nothing rests on them. Charges and verification price plans themselves, and what does not match its seal is not taken.
+But for one kind: how many partitions a tabulation took (``drawn.taken_by``), without which some requests are not
+answered again.
+"""
+
+import hmac
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select, text
+
+from service import __version__
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import KnownCost
+from service.privacy.accounting.pricing import ACCOUNTANT
+
+FOUND_BY = f"{__version__} {ACCOUNTANT}"
+"""The versions on which every figure depends."""
+
+_PURPOSE = "known cost"
+_KEEP = text(
+    "INSERT INTO known_costs (subject, state, cost, seal) VALUES (:subject, :state, :cost, :seal)"
+    " ON CONFLICT (subject) DO UPDATE SET state = excluded.state, cost = excluded.cost, seal = excluded.seal"
+)
+
+
+class Known(NamedTuple):
+    """Figures as JSON text: of what, and in which state of it."""
+
+    subject: str
+    state: str
+    cost: str
+
+
+def look(connection: Connection, secret: Secret, state: str, subjects: Collection[str]) -> dict[str, str]:
+    """The figures that are known of some subjects in this state."""
+    query = select(KnownCost.subject, KnownCost.cost, KnownCost.seal)
+    rows = connection.execute(query.where(KnownCost.subject.in_(subjects), KnownCost.state == state)).all()
+    return {row.subject: row.cost for row in rows if is_kept(secret, Known(row.subject, state, row.cost), row.seal)}
+
+
+def is_kept(secret: Secret, known: Known, seal: str) -> bool:
+    """Whether the service kept figures with this seal."""
+    return hmac.compare_digest(seal, _seal(secret, known))
+
+
+def keep(database: Database, secret: Secret, found: Iterable[Known]) -> None:
+    """Keep figures, in place of older ones of the same subjects."""
+    database.write(lambda connection: write(connection, secret, found), landed=lambda _, __: False)
+
+
+def write(connection: Connection, secret: Secret, found: Iterable[Known]) -> None:
+    """Keep figures, with what else a transaction writes."""
+    connection.execute(_KEEP, [one._asdict() | {"seal": _seal(secret, one)} for one in sorted(found)])
+
+
+def _seal(secret: Secret, known: Known) -> str:
+    return secret.hmac(_PURPOSE, *(part.encode() for part in known)).hex()

@@ -1,0 +1,39 @@
+"""Descriptive metadata: what people say of an account or a release, by name, as text or lists of text.
+
+Which names there are is the interface's to say; to the ledger they are words, which cost nothing and change
+nothing that is counted.
+"""
+
+from collections.abc import Mapping
+
+from service.ledger.journal.journal import canonical
+
+Metadata = dict[str, str | list[str]]
+
+LARGEST = 1 << 16
+"""Characters of canonical JSON: each edit keeps the whole in the journal."""
+
+
+def merged(old: Metadata, patch: Mapping[str, str | list[str] | None]) -> Metadata:
+    """The metadata after a merge patch (RFC 7396): what is null goes, lists are replaced as a whole."""
+    both = {**old, **patch}
+    return {name: value for name, value in both.items() if value is not None}
+
+
+def write_metadata(metadata: Metadata) -> str:
+    """The one text of it, in the journal and in its row."""
+    return canonical(metadata)
+
+
+def check_metadata(value: object) -> Metadata:
+    """Metadata that somebody else wrote.
+
+    Raises:
+        ValueError: it is no object of text and lists of text, or too long.
+    """
+    if not isinstance(value, dict) or len(canonical(value)) > LARGEST:
+        raise ValueError("expected an object of limited length")
+    for said in value.values():
+        if not isinstance(said, str) and not (isinstance(said, list) and all(isinstance(item, str) for item in said)):
+            raise ValueError("expected text, or lists of text")
+    return value

@@ -1,0 +1,48 @@
+"""What a registry entry asks of the ledger beside accounts, releases and balances."""
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, func, select
+
+from service.errors import Conflict
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.journal.entries import AccountOpened, BudgetChanged, read_text
+from service.ledger.journal.journal import BEFORE_FIRST, chained
+from service.ledger.storage.tables import Account, Draw
+from service.privacy.accounting.filter import Budget, Totals, shortfalls
+
+
+def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
+    """The largest budget that an account has had, which bounds what all its answers tell together.
+
+    One that was lowered after answers were seen bounds only what follows. The journal is followed from its first entry,
+    as an entry that raised the budget could be left out.
+
+    Raises:
+        Altered: the journal is not as the service wrote it.
+        Conflict: more is counted than any budget allowed, since releases were priced again.
+    """
+    met = chained(connection, account.id, BEFORE_FIRST, account.head)
+    bodies = [entry.body for entry in met if entry.kind in (AccountOpened.KIND, BudgetChanged.KIND)]
+    said = [read_text(body).content for body in bodies]
+    stated = [content.budget for content in said if isinstance(content, AccountOpened | BudgetChanged)]
+    caps = [account.budget, *stated]
+    largest = replace(
+        account.budget,
+        cap=max(budget.cap for budget in caps),
+        delta=max(budget.delta for budget in caps),
+        declared_delta=max(budget.declared_delta for budget in caps),
+    )
+    if shortfalls(largest, account.weights, Totals(), account.totals):
+        raise Conflict("the account is over its budget since releases were priced again: no budget bounds its releases")
+    return largest
+
+
+def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
+    """How many draws there are of a release, or of an account and those under it."""
+    query = select(func.count()).select_from(Draw)
+    if release_id is not None:
+        return connection.execute(query.where(Draw.release_id == release_id)).scalar_one()
+    below = select(Account.id).where(Account.id == account_id).cte(recursive=True)
+    below = below.union(select(Account.id).where(Account.parent_id == below.c.id))
+    return connection.execute(query.where(Draw.account_id.in_(select(below.c.id)))).scalar_one()

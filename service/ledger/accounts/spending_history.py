@@ -1,0 +1,93 @@
+"""What an account had spent after each of its journal's entries: the course of its budget.
+
+The journal is the only source: its entries carry the prices and the budgets as they were, and so what is shown of the
+past cannot differ from what was admitted then.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from sqlalchemy import Connection, func, select
+
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entries import KINDS, read_text
+from service.ledger.journal.journal import up_to
+from service.ledger.journal.replay import followed
+from service.ledger.storage.tables import Entry
+from service.privacy.accounting.filter import left, spent
+
+_CHANGING = tuple(kind for kind, options in KINDS.items() if any(option.changes_balance() for option in options))
+"""The kinds of entries that can change what is committed or held, or the budget; an approval may commit at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An account right after one entry, in nats of its budget's definition.
+
+    Attributes:
+        seq: the entry.
+        kind: of the entry.
+        at: when it was written.
+        cap: of the budget as it was then.
+        committed: what admission counts of committed releases; None is infinite.
+        counted: with what was held; this is what the cap is compared with.
+        remaining: of the cap.
+        delta: the declared deltas of what is counted.
+        releases: how many are counted, with those of the accounts under it.
+    """
+
+    seq: int
+    kind: str
+    at: str
+    cap: Fraction
+    committed: Fraction | None
+    counted: Fraction | None
+    remaining: Fraction
+    delta: Fraction
+    releases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Steps in order, after every ``every``-th entry that can change what is counted, and after the first and last."""
+
+    every: int
+    steps: tuple[Step, ...]
+
+
+def course_of(connection: Connection, account: AccountRecord, points: int) -> Course:
+    """An account's course up to its head, by at most ``points`` steps; ``points`` is at least 2.
+
+    Reads the whole journal, once.
+    """
+    counting = select(func.count()).where(
+        Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), Entry.kind.in_(_CHANGING)
+    )
+    number = connection.execute(counting).scalar_one()
+    every = max(1, -(-(number - 1) // (points - 1)))
+    return Course(every, tuple(_steps(connection, account, number, every)))
+
+
+def _steps(connection: Connection, account: AccountRecord, number: int, every: int) -> Iterator[Step]:
+    chain = Chain(account.name, subplans=False)
+    for place, entry in enumerate(followed(connection, account, chain, account.head.seq, _CHANGING)):
+        if place % every == 0 or place == number - 1:
+            yield _step(chain, entry.kind, read_text(entry.body).time)
+
+
+def _step(chain: Chain, kind: str, at: str) -> Step:
+    budget, weights, totals = chain.stands, chain.weights, chain.totals
+    counted = spent(budget, weights, totals)
+    return Step(
+        seq=chain.head.seq,
+        kind=kind,
+        at=at,
+        cap=budget.cap,
+        committed=spent(budget, weights, chain.committed_totals) if chain.held else counted,
+        counted=counted,
+        remaining=left(budget, counted),
+        delta=totals.delta,
+        releases=chain.releases,
+    )

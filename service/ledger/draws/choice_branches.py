@@ -1,0 +1,241 @@
+"""Which branch of a choice was drawn from, for each partition and turn: the first draw fixes it.
+
+A tabulation takes, for each of its groups, all that is below a level's choice: it draws both steps at once.
+"""
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from sqlalchemy import Connection, TextClause, insert, select, text
+
+from service.errors import AlreadyDrawn
+from service.ledger.storage.tables import BranchTaken, Tabulation
+from service.privacy.mechanisms import Mechanism
+from service.privacy.partitions import Partitions
+from service.privacy.plans import Node, Plan
+from service.privacy.plans.walking import mechanisms_of, runs_of
+
+WHOLE = ""
+"""The partition of a draw of the whole input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A ``choice`` above a mechanism: where it is, which branch leads to the mechanism, and which turn it is."""
+
+    pointer: str
+    branch: int
+    turn: int
+
+
+def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
+    """The nodes from the root down to a mechanism, each with the number of the child that is taken."""
+    if isinstance(plan, Mechanism):
+        return []
+    for number, part in enumerate(plan.children):
+        if part is mechanism or part == mechanism:
+            return [(plan, number)]
+        below = way_to(part, mechanism)
+        if below:
+            return [(plan, number), *below]
+    return []
+
+
+def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
+    """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
+    way, forks, pointer = way_to(plan, mechanism), [], ""
+    for depth, (node, number) in enumerate(way):
+        if node.CHOOSES:
+            below = math.prod(inner.times for inner, _ in way[depth:])
+            forks.append(Fork(pointer, number, repetition // below))
+        pointer += node.pointer_to(number)
+    return forks
+
+
+@dataclass(frozen=True, slots=True)
+class Declaring:
+    """The mechanisms below a choice that declare one number of partitions, to be found by name.
+
+    All choices below that one share it: lists of texts and numbers are sent between processes in milliseconds.
+
+    Attributes:
+        names: sorted.
+        numbers: of each, how many come before it in the plan.
+        times: how often each runs in a turn of the choice.
+    """
+
+    names: list[str]
+    numbers: list[int]
+    times: list[int]
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """The number of a mechanism, and how often it runs; None of any other."""
+        place = bisect_left(self.names, name)
+        if place == len(self.names) or self.names[place] != name:
+            return None
+        return self.numbers[place], self.times[place]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceBound:
+    """A declared number of partitions that the branches of a ``choice`` share, in one turn of it.
+
+    Attributes:
+        pointer: where the choice is in the plan.
+        turn: which turn of it.
+        most: the number.
+        declaring: the mechanisms that declare it below this choice, or below the topmost one above it.
+        turns: how many turns of this choice there are in one of the topmost one.
+        starts: of each branch, the number of the first of these mechanisms; and that of the first after them.
+    """
+
+    pointer: str
+    turn: int
+    most: int
+    declaring: Declaring
+    turns: int
+    starts: list[int]
+
+    def find(self, mechanism: str) -> tuple[int, range] | None:
+        """The branch that leads to a mechanism, and its repetitions in the turn; None of those without the number."""
+        found = self.declaring.find(mechanism)
+        if found is None or not self.starts[0] <= found[0] < self.starts[-1]:
+            return None
+        number, times = found[0], found[1] // self.turns
+        return bisect_right(self.starts, number) - 1, range(self.turn * times, (self.turn + 1) * times)
+
+
+def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoiceBound]:
+    """Bound the choices above a mechanism by the number of partitions that it declares; none where it declares none.
+
+    Each partition takes one branch of a choice, which is charged for one. Were each mechanism bounded by itself, a
+    caller could invent as many partitions for every branch. A list of names needs no such bound.
+    """
+    declared, bounds = mechanism.partitions, list[ChoiceBound]()
+    if declared is None or declared.names is not None:
+        return bounds
+    way, pointer, first, turns = way_to(plan, mechanism), "", 0, 1
+    declaring: Declaring | None = None
+    sizes = _sizes(way, declared) if any(node.CHOOSES for node, _ in way) else []
+    for depth, (node, child) in enumerate(way):
+        if declaring is None and node.CHOOSES:
+            declaring = _declaring(node, declared)
+        if declaring is not None:
+            starts = list(accumulate(sizes[depth], initial=first))
+            if node.CHOOSES:
+                turn = repetition // math.prod(inner.times for inner, _ in way[depth:])
+                bounds.append(ChoiceBound(pointer, turn, declared.most, declaring, turns, starts))
+            first, turns = starts[child], turns * node.times
+        pointer += node.pointer_to(child)
+    return bounds
+
+
+def _sizes(way: Sequence[tuple[Node, int]], declared: Partitions) -> list[list[int]]:
+    """Of each node of the way to a mechanism, how many mechanisms below each child declare what that one does."""
+    sizes, size = list[list[int]](), 1
+    for node, child in reversed(way):
+        parts = enumerate(node.children)
+        sizes.append([size if number == child else _number(part, declared) for number, part in parts])
+        size = sum(sizes[-1])
+    return sizes[::-1]
+
+
+def _number(plan: Plan, declared: Partitions) -> int:
+    return sum(below.partitions == declared for below in mechanisms_of(plan))
+
+
+def _declaring(choice: Node, declared: Partitions) -> Declaring:
+    found = ((below.name or "", times) for below, times in runs_of(choice) if below.partitions == declared)
+    rows = sorted((name, number, times) for number, (name, times) in enumerate(found))
+    return Declaring([name for name, _, _ in rows], [number for _, number, _ in rows], [times for *_, times in rows])
+
+
+def refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:
+    """Refuse a draw under choices of which another branch was taken, or all of whose branches a tabulation drew.
+
+    Raises:
+        AlreadyDrawn: it names the draw.
+    """
+    for fork in forks:
+        query = select(BranchTaken.draw_id).where(
+            BranchTaken.release_id == release_id,
+            BranchTaken.node == fork.pointer,
+            BranchTaken.turn == fork.turn,
+            BranchTaken.branch != fork.branch,
+        )
+        if partition != WHOLE:
+            query = query.where(BranchTaken.partition.in_((partition, WHOLE)))
+        taken = connection.execute(query.limit(1)).scalar_one_or_none()
+        if taken is not None:
+            raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
+        _refuse_tabulated(connection, release_id, fork, partition)
+
+
+def _refuse_tabulated(connection: Connection, release_id: str, fork: Fork, partition: str) -> None:
+    query = (
+        select(Tabulation.draw_id)
+        .join(BranchTaken, BranchTaken.draw_id == Tabulation.draw_id)
+        .where(BranchTaken.release_id == release_id, BranchTaken.node == fork.pointer)
+    )
+    if partition != WHOLE:
+        query = query.where(BranchTaken.partition.in_((partition, WHOLE)))
+    tabulated = connection.execute(query.limit(1)).scalar_one_or_none()
+    if tabulated is not None:
+        raise AlreadyDrawn(tabulated, "this partition has been tabulated")
+
+
+def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:
+    """Write down which branches a draw took, where no earlier one of the same partition and turn did."""
+    for fork in forks:
+        at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
+        held = select(BranchTaken.branch).where(
+            *(getattr(BranchTaken, column) == value for column, value in at.items())
+        )
+        if connection.execute(held).first() is None:
+            connection.execute(insert(BranchTaken).values(**at, branch=fork.branch, draw_id=draw_id))
+
+
+def refuse_drawn_groups(connection: Connection, release_id: str, node: str, groups: Sequence[str]) -> None:
+    """Refuse a tabulation of groups of which one was drawn; a draw of the whole input drew all of them.
+
+    Raises:
+        AlreadyDrawn: it names the draw.
+    """
+    given = {"release": release_id, "node": node, "groups": json.dumps([*groups, WHOLE])}
+    drawn = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
+    if drawn is not None:
+        raise AlreadyDrawn(drawn, "one of these groups has been drawn at this level")
+
+
+def take_groups(
+    connection: Connection, release_id: str, node: str, branch: int, groups: Sequence[str], draw_id: str
+) -> None:
+    """Write down that groups were drawn, in one statement: the primary key lets each in once, ever."""
+    given = {"release": release_id, "node": node, "branch": branch, "draw": draw_id, "groups": json.dumps(groups)}
+    connection.execute(_given(connection, _TAKE), given)
+
+
+# A hundred thousand names are one parameter, a JSON array: neither a statement for each nor as many parameters.
+_EACH = {
+    "sqlite": "json_each(:groups) AS given",
+    "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
+}
+# A subquery for each name, which neither database joins: PostgreSQL's statistics do not know the rows of a moment ago,
+# and by them it would compare each name with all groups that the level has.
+_DRAWN = (
+    "SELECT found.draw_id FROM (SELECT (SELECT taken.draw_id FROM branches_taken AS taken WHERE taken.release_id ="
+    " :release AND taken.node = :node AND taken.partition = given.value LIMIT 1) AS draw_id FROM {each}) AS found"
+    " WHERE found.draw_id IS NOT NULL LIMIT 1"
+)
+_TAKE = (
+    "INSERT INTO branches_taken (release_id, node, partition, turn, branch, draw_id)"
+    " SELECT :release, :node, given.value, 0, CAST(:branch AS bigint), :draw FROM {each}"
+)
+
+
+def _given(connection: Connection, statement: str) -> TextClause:
+    return text(statement.format(each=_EACH[connection.dialect.name]))

@@ -1,0 +1,266 @@
+"""Draws: noise leaves the process only after the commit of its charge, and each draw happens once.
+
+True counts come in as an argument and go nowhere: what is stored is the noisy result.
+"""
+
+import math
+import uuid
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, insert, select
+
+from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
+from service.ledger.accounts import accounts
+from service.ledger.accounts.accounts import AccountRecord, Line
+from service.ledger.draws import count_codec, draw_rows, partitions
+from service.ledger.draws.choice_branches import (
+    WHOLE,
+    ChoiceBound,
+    Fork,
+    bounds_above,
+    forks_above,
+    refuse_other_branch,
+    take_branches,
+    way_to,
+)
+from service.ledger.draws.partitions import Taken
+from service.ledger.draws.stored_draws import DrawRecord, Turn, landed, reload_of
+from service.ledger.draws.tabulation_layout import Layout
+from service.ledger.journal.entries import Drawn, Filing
+from service.ledger.journal.journal import Actor
+from service.ledger.releases.budget_refusals import noted
+from service.ledger.releases.charges import Prepared, charge
+from service.ledger.releases.releases import state_of
+from service.ledger.releases.reservations import commit_for_draw, held_for_draw
+from service.ledger.releases.settlement import Held
+from service.ledger.storage.database import Database, secret_of, tally
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotent_write import Outcome, once_reloaded
+from service.ledger.storage.tables import Draw
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plans import Plan
+from service.privacy.plans.walking import mechanisms_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A mechanism in its plan, and what a draw of it in some turn has to heed there.
+
+    Attributes:
+        repetitions: how often the plan repeats it.
+        forks, bounds: the choices above it.
+    """
+
+    mechanism: Mechanism
+    turn: Turn
+    repetitions: int
+    forks: list[Fork]
+    bounds: list[ChoiceBound]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A result with all of it that needs no lock: where it is in its plan, and its bytes."""
+
+    place: Place
+    noisy: NDArray[np.int64]
+    packed: bytes
+    digest: str
+    taken: Taken
+
+
+def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
+    """The mechanism of a plan by its name.
+
+    Raises:
+        InvalidInput: there is none; the fault is at ``pointer``.
+    """
+    for mechanism in mechanisms_of(plan):
+        if mechanism.name == name:
+            return mechanism
+    raise no_mechanism(pointer)
+
+
+def no_mechanism(pointer: str) -> InvalidInput:
+    """A name that is that of none."""
+    return InvalidInput.at(pointer, "expected the name, or else the path, of a mechanism of the release's plan")
+
+
+def place_of(plan: Plan, mechanism: Mechanism, turn: Turn) -> Place:
+    """Where a mechanism is in its plan."""
+    return Place(
+        mechanism,
+        turn,
+        repetitions=math.prod(node.times for node, _ in way_to(plan, mechanism)),
+        forks=forks_above(plan, mechanism, turn.repetition),
+        bounds=[] if turn.partition == WHOLE else bounds_above(plan, mechanism, turn.repetition),
+    )
+
+
+def check_turn(place: Place, pointer: str) -> None:
+    """Refuse a repetition that the plan does not have."""
+    if place.turn.repetition >= place.repetitions:
+        detail = f"expected a repetition below {place.repetitions}, the product of the repeats above"
+        raise InvalidInput.at(pointer, detail)
+
+
+def draw(
+    database: Database,
+    request: Request,
+    account_name: str,
+    release_id: str,
+    sealed: Sealed,
+    refusal: ServiceError | None = None,
+) -> Outcome[DrawRecord]:
+    """Store the noisy counts of one mechanism of a release's plan, once. The first draw commits a reservation.
+
+    ``sealed`` was sampled before and without a lock; it is thrown away where the draw is refused. ``refusal``: why it
+    is, unless the same request was answered before.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: the release is proposed, voided or expired, or all partitions that it declares are drawn.
+        AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
+            ``choice`` above it.
+    """
+
+    line = accounts.line_of(database, account_name)
+    held = None if refusal is not None else held_for_draw(database, line, release_id)
+
+    def work(connection: Connection, at: str) -> DrawRecord:
+        if refusal is not None:
+            raise refusal
+        account = lock_for_draw(connection, line, release_id, held, request.actor, at)
+        return store(connection, account, release_id, sealed, request.actor, at)
+
+    reload = reload_of(sealed.place.mechanism)
+    return once_reloaded(database, request, work, status=201, landed=landed, reload=reload)
+
+
+def lock_for_draw(
+    connection: Connection, line: Line, release_id: str, held: Held | None, actor: Actor, at: str
+) -> AccountRecord:
+    """The account of a release that is to be drawn, locked; a reservation is committed.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: the release is proposed, voided or expired.
+    """
+    if state_of(connection, line.account_id, release_id) == "committed":
+        return accounts.lock_account(connection, line)  # for ever, so that the accounts above need no lock
+    return commit_for_draw(connection, line, release_id, held, actor, at)
+
+
+def register_and_draw(
+    database: Database,
+    request: Request,
+    prepared: Prepared,
+    noisy: NDArray[np.int64],
+) -> Outcome[DrawRecord]:
+    """Charge a release of a single mechanism and store its draw, in one transaction.
+
+    Raises:
+        AccountClosed, BudgetExceeded, TooLarge: nothing is charged, and the noise is thrown away.
+        Conflict: so is it where a second steward must approve the release.
+    """
+
+    plan, line = prepared.plan(), prepared.line
+    (mechanism,) = mechanisms_of(plan)
+    sealed = seal(place_of(plan, mechanism, Turn()), noisy)
+
+    def work(connection: Connection, at: str) -> DrawRecord:
+        locked = accounts.lock_line(connection, line, at)
+        (registered,) = charge(connection, locked, [prepared], request.actor, at)
+        if registered.state == "proposed":
+            raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
+        return store(connection, registered.account, registered.id, sealed, request.actor, at)
+
+    return noted(
+        database,
+        request,
+        line,
+        lambda: once_reloaded(database, request, work, status=201, landed=landed, reload=reload_of(mechanism)),
+    )
+
+
+def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
+    """A result as it is stored.
+
+    Raises:
+        TooLarge: it is more than the database holds in one value.
+    """
+    return Sealed(
+        place=place,
+        noisy=noisy,
+        packed=count_codec.pack(noisy),
+        digest=count_codec.digest(noisy),
+        taken=((place.mechanism, 0 if place.turn.partition == WHOLE else 1),),
+    )
+
+
+def bounds_of(plan: Plan, taken: Taken, repetition: int) -> list[ChoiceBound]:
+    """The bounds of the choices above all mechanisms that are drawn for partitions, each once."""
+    found = [bound for mechanism, number in taken if number for bound in bounds_above(plan, mechanism, repetition)]
+    return list({(bound.pointer, bound.turn, bound.most): bound for bound in found}.values())
+
+
+def store(
+    connection: Connection,
+    account: AccountRecord,
+    release_id: str,
+    sealed: Sealed,
+    actor: Actor,
+    at: str,
+    layout: Layout | None = None,
+    layout_hash: str | None = None,
+) -> DrawRecord:
+    """Write a draw into the ledger of a locked account; of a tabulation its journal entry also says the groups."""
+    place, turn = sealed.place, sealed.place.turn
+    name = place.mechanism.name or ""
+    _refuse_second_draw(connection, release_id, name, turn)
+    refuse_other_branch(connection, release_id, place.forks, turn.partition)
+    account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
+    partitions.refuse_beyond(connection, release_id, place.bounds)
+    draw_id = str(uuid.uuid4())
+    entry = Drawn(
+        draw=draw_id,
+        mechanism=name,
+        partition=turn.partition,
+        repetition=turn.repetition,
+        size=len(sealed.noisy),
+        noisy_hash=sealed.digest,
+        level=None if layout is None else layout.level,
+        groups=None if layout is None else len(layout.groups),
+        layout_hash=layout_hash,
+    )
+    head = entry.append(connection, account.chain, actor=actor, release_id=release_id, at=at)
+    (row,) = entry.rows(Filing(account.id, head.seq, release_id, at)).added[Draw]
+    code = draw_rows.seal_of(secret_of(connection), row, head.hash, entry.layout_hash)
+    connection.execute(_INSERT, row | {"noisy": sealed.packed, "seal": code})
+    tally(connection, "draws")
+    tally(connection, "values", number=len(sealed.noisy))
+    take_branches(connection, release_id, place.forks, turn.partition, draw_id)
+    accounts.save(connection, [replace(account, head=head)])
+    return DrawRecord(draw_id, account.id, release_id, place.mechanism, turn, sealed.noisy, head, at)
+
+
+_INSERT = insert(Draw)
+
+
+def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:
+    """The whole input overlaps every partition, so a draw of it excludes all others, and they it."""
+    query = select(Draw.id).where(
+        Draw.release_id == release_id, Draw.mechanism == name, Draw.repetition == turn.repetition
+    )
+    if turn.partition != WHOLE:
+        query = query.where(Draw.partition.in_((turn.partition, WHOLE)))
+    drawn = connection.execute(query.limit(1)).scalar_one_or_none()
+    if drawn is not None:
+        raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
+
+
+def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
+    """The choices above the mechanism of this name, with the branches that a draw of it takes."""
+    return forks_above(plan, find_mechanism(plan, name, ""), repetition)

@@ -1,0 +1,36 @@
+"""Retention: noisy counts go when their time is over, and nothing else of a draw does.
+
+What was drawn, and the hash of it, stays in the journal and in the draw's row, so that nothing can be drawn twice.
+"""
+
+from itertools import accumulate
+
+from sqlalchemy import Connection, Select, func, select, update
+
+from service.ledger.storage.database import Database
+from service.ledger.storage.tables import Draw
+
+_AT_ONCE = 100  # draws
+_BYTES_AT_ONCE = 1 << 26  # of them together, but for one that is larger: a writer waits as long as they take
+
+
+def remove_noisy(database: Database, before: str, at: str) -> int:
+    """Remove the noisy counts of draws made before a time; how many draws, at most so many as one transaction takes."""
+
+    def work(connection: Connection) -> int:
+        due = connection.execute(_due(before).with_for_update(skip_locked=True)).all()
+        bytes_before = accumulate((row.bytes for row in due), initial=0)
+        ids = [row.id for row, summed in zip(due, bytes_before, strict=False) if summed < _BYTES_AT_ONCE]
+        connection.execute(update(Draw).where(Draw.id.in_(ids)).values(noisy=b"", noisy_removed_at=at))
+        return len(ids)
+
+    with database.read() as connection:  # without a write transaction, which would wait in the queue of the charges
+        if connection.execute(_due(before)).first() is None:
+            return 0
+    return database.write(work, landed=lambda *_: False)
+
+
+def _due(before: str) -> Select[str, int]:
+    kept = Draw.noisy_removed_at.is_(None)
+    size = func.length(Draw.noisy).label("bytes")
+    return select(Draw.id, size).where(kept, Draw.created_at < before).order_by(Draw.created_at).limit(_AT_ONCE)

@@ -1,0 +1,275 @@
+"""Draws as they are stored: read again, and not drawn again.
+
+Of a draw whose noisy counts are no longer kept there is the outline.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, Select, case, func, literal, select
+
+from service.errors import AlreadyDrawn, Altered, Gone, NotFound
+from service.ledger.accounts.kept_figures import Known, is_kept
+from service.ledger.draws import count_codec, draw_rows
+from service.ledger.draws.choice_branches import WHOLE
+from service.ledger.draws.partitions import Taken
+from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
+from service.ledger.journal.journal import Head, has_entry
+from service.ledger.storage.database import secret_of
+from service.ledger.storage.idempotency import StoredAnswer
+from service.ledger.storage.idempotent_write import Reload, Source
+from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Release, Tabulation
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import mechanisms_of
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which draw of a mechanism: for which partition of the input and which turn of its ``repeat`` nodes."""
+
+    partition: str = WHOLE
+    repetition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRecord:
+    """A stored draw; ``head`` is its journal entry. ``mechanism`` states the law of the noise."""
+
+    id: str
+    account_id: int
+    release_id: str
+    mechanism: Mechanism
+    turn: Turn
+    noisy: NDArray[np.int64] = field(compare=False)  # each draw has its own id
+    head: Head
+    created_at: str
+    layout: Layout | None = None  # of a tabulation
+
+
+@dataclass(frozen=True, slots=True)
+class DrawOutline:
+    """A stored draw without its noisy counts, which may be millions, or removed; ``size`` is how many."""
+
+    id: str
+    release_id: str
+    mechanism: Mechanism
+    turn: Turn
+    size: int
+    head: Head
+    created_at: str
+    layout: Layout | None
+    noisy_removed_at: str | None
+
+
+Mechanisms = Mapping[str | None, Mechanism]
+"""A release's mechanisms by name: of a long plan they take long to read, so that is done outside of transactions."""
+
+
+def mechanisms_by_name(plan_text: str) -> Mechanisms:
+    """Read a release's mechanisms, once for all of its draws."""
+    return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan_text)))}
+
+
+def plan_text(connection: Connection, release_id: str) -> str:
+    """A release's plan as the ledger stores it."""
+    return connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
+
+
+def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms: Mechanisms) -> DrawRecord:
+    """A draw of an account.
+
+    Raises:
+        NotFound: the account has none with this id.
+        Gone: its noisy counts are no longer kept.
+        Altered: its row is not as the service wrote it.
+    """
+    row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
+    if row is None:
+        raise NotFound("draw", draw_id)
+    if row.noisy_removed_at is not None:
+        raise Gone(draw_id, row.noisy_removed_at)
+    return _record(connection, row, mechanisms)
+
+
+def release_and_size(connection: Connection, account_id: int, draw_id: str) -> tuple[str, int]:
+    """Of a draw of an account, its release and how many noisy counts it holds.
+
+    Raises:
+        NotFound: the account has none with this id.
+    """
+    query = select(Draw.release_id, Draw.size).where(Draw.account_id == account_id, Draw.id == draw_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound("draw", draw_id)
+    return row.release_id, row.size
+
+
+def taken_by(draw_id: str, layout_hash: str, taken: Taken) -> Known:
+    """Return how many partitions a tabulation took of each mechanism, as it is kept beside the tabulation's layout.
+
+    The layout says it too, but may be megabytes, and the plan, which says the mechanisms, as many.
+    """
+    numbers = [(mechanism.name or "", number) for mechanism, number in taken if number]
+    return Known(_TAKEN_BY + draw_id, layout_hash, json.dumps(numbers))
+
+
+def taken_after(connection: Connection, release_id: str, seq: int) -> Counter[tuple[str, int]]:
+    """Return for how many partitions each mechanism and repetition of a release was drawn after a journal entry.
+
+    No layout and no plan is read.
+
+    Raises:
+        Altered: the row of a draw, or the numbers of a tabulation, are not as the service wrote them.
+    """
+    secret, later = secret_of(connection), Counter[tuple[str, int]]()
+    query = _TAKEN.where(Draw.release_id == release_id, Draw.seq > seq).execution_options(yield_per=_AT_ONCE)
+    with connection.execute(query) as rows:
+        for row in rows:
+            kept = row.subject is None or is_kept(secret, Known(row.subject, row.state, row.cost), row.known_seal)
+            sealed = draw_rows.is_sealed(secret, row, row.hash, row.state)  # the state is the layout's hash
+            if not (kept and sealed and 1 <= row.seq <= row.head_seq):
+                raise Altered("the draw", f"the row of draw {row.id!r}, or that of known_costs of this tabulation,")
+            if row.subject is not None:
+                for mechanism, number in json.loads(row.cost):
+                    later[mechanism, row.repetition] += number
+            elif row.partition != WHOLE:
+                later[row.mechanism, row.repetition] += 1
+    return later
+
+
+def list_draws(
+    connection: Connection,
+    release_id: str,
+    after: int,
+    limit: int,
+    counts: int,
+    mechanisms: Mechanisms,
+    before_reading: BeforeReading | None = None,
+) -> Page[DrawRecord | DrawOutline]:
+    """A page of a release's draws in order; it ends early once it holds ``counts`` noisy counts.
+
+    Outlines are of those whose noisy counts are no longer kept.
+    """
+    query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
+    rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
+    return page_of(
+        rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(connection, row, mechanisms)
+    )
+
+
+def list_outlines(
+    connection: Connection,
+    release_id: str,
+    after: int,
+    limit: int,
+    counts: int,
+    mechanisms: Mechanisms,
+    before_reading: BeforeReading | None = None,
+) -> Page[DrawOutline]:
+    """A page of a release's draws in order, without reading their noisy counts; those with a layout count."""
+    query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
+    rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
+    return page_of(rows, lambda row: _outline(connection, row, mechanisms))
+
+
+def landed(connection: Connection, record: DrawRecord) -> bool:
+    """Whether an earlier attempt at this draw is in the ledger."""
+    return has_entry(connection, record.account_id, record.head)
+
+
+def reload_of(mechanism: Mechanism) -> Reload[DrawRecord]:
+    """How a draw of a mechanism, which the same request asks for again, is loaded: without its plan."""
+
+    def load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
+        row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
+        if row.noisy_removed_at is not None:
+            raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
+        return _record(connection, row, {row.mechanism: mechanism})
+
+    return Reload(lambda record: Source(draw_id=record.id), load)
+
+
+_AT_ONCE = 1000
+_OUTLINE = select(*draw_rows.FIXED, Draw.noisy_removed_at, Draw.seal, Entry.hash, Tabulation.layout, Account.head_seq)
+
+
+def _joined(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    return (
+        query.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
+        .join(Account, Account.id == Draw.account_id)
+        .outerjoin(Tabulation, Tabulation.draw_id == Draw.id)
+    )
+
+
+_DRAWS = _joined(_OUTLINE.add_columns(Draw.noisy))
+_TAKEN_BY = "tabulation "
+_TAKEN = (
+    select(*draw_rows.FIXED, Draw.seal, Entry.hash, Account.head_seq)
+    .add_columns(KnownCost.subject, KnownCost.state, KnownCost.cost, KnownCost.seal.label("known_seal"))
+    .join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
+    .join(Account, Account.id == Draw.account_id)
+    .outerjoin(KnownCost, KnownCost.subject == literal(_TAKEN_BY) + Draw.id)
+)
+_OF_LAYOUT = func.coalesce(func.length(Tabulation.layout), 0)
+_SIZE_OF_OUTLINE = case((Tabulation.layout.is_(None), 0), else_=Draw.size + _OF_LAYOUT)
+_SIZE = case((Draw.noisy_removed_at.is_(None), Draw.size + _OF_LAYOUT), else_=_SIZE_OF_OUTLINE)
+
+
+def _record(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawRecord:
+    layout = _checked(connection, row)
+    try:
+        noisy = count_codec.unpack(row.noisy, row.size)
+    except (MemoryError, ValueError):
+        raise draw_rows.altered(row.id) from None
+    if count_codec.digest(noisy) != row.noisy_hash:
+        raise draw_rows.altered(row.id)
+    return DrawRecord(
+        id=row.id,
+        account_id=row.account_id,
+        release_id=row.release_id,
+        mechanism=mechanisms[row.mechanism],
+        turn=Turn(row.partition, row.repetition),
+        noisy=noisy,
+        head=Head(row.seq, row.hash),
+        created_at=row.created_at,
+        layout=layout,
+    )
+
+
+def _outline(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawOutline:
+    layout = _checked(connection, row)
+    return DrawOutline(
+        id=row.id,
+        release_id=row.release_id,
+        mechanism=mechanisms[row.mechanism],
+        turn=Turn(row.partition, row.repetition),
+        size=row.size,
+        head=Head(row.seq, row.hash),
+        created_at=row.created_at,
+        layout=layout,
+        noisy_removed_at=row.noisy_removed_at,
+    )
+
+
+def _checked(connection: Connection, row: Row[*tuple[Any, ...]]) -> Layout | None:
+    """Make sure that the service wrote a row of draws, and return its layout if it is of a tabulation.
+
+    Raises:
+        Altered: it did not, or the row is of an entry beyond the account's head.
+    """
+    try:
+        written = None if row.layout is None else inflated(row.layout)
+        layout_hash = None if written is None else digest_of(written)
+        sealed = draw_rows.is_sealed(secret_of(connection), row, row.hash, layout_hash)
+        if sealed and 1 <= row.seq <= row.head_seq:
+            return None if written is None else read_layout(written)
+    except ValueError:
+        pass
+    raise draw_rows.altered(row.id)

@@ -1,0 +1,86 @@
+"""Tabulations: many groups of one level, drawn in one transaction, each group once ever.
+
+To the ledger a tabulation is a draw of the level's second step, for a partition of its own: the groups in it. Each of
+them takes what is below the level's choice for itself, so that no later draw or tabulation can have it again.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, insert
+
+from service.errors import ServiceError
+from service.ledger.accounts import accounts, kept_figures
+from service.ledger.draws import choice_branches, draws, stored_draws
+from service.ledger.draws.stored_draws import DrawRecord, Turn
+from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
+from service.ledger.releases.reservations import held_for_draw
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotent_write import Outcome, once_reloaded
+from service.ledger.storage.tables import Tabulation
+from service.privacy.mechanisms import Mechanism
+from service.privacy.planning.levels import Level
+from service.privacy.plans import Plan
+
+
+def tabulate(
+    database: Database,
+    request: Request,
+    account_name: str,
+    release_id: str,
+    plan: Plan,
+    level: Level,
+    layout: Layout,
+    noisy: NDArray[np.int64],
+    refusal: ServiceError | None = None,
+) -> Outcome[DrawRecord]:
+    """Store the noisy counts of groups of a level, once. The first draw commits a reservation.
+
+    ``noisy`` was sampled before and without a lock; it is thrown away where the tabulation is refused. ``refusal``:
+    why it is, unless the same request was answered before.
+
+    Raises:
+        TooLarge: more than the database holds in one value.
+        NotFound: the account has no such release.
+        Conflict: the release is proposed, voided or expired, or the groups are more than it declares.
+        AlreadyDrawn: one of the groups has been drawn at this level, or the whole input has.
+    """
+    turn = Turn(f"tabulation {uuid.uuid4()}")
+    sealed, sealed_layout = draws.seal(draws.place_of(plan, level.step_2, turn), noisy), seal_layout(layout)
+    taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
+    place = replace(sealed.place, bounds=draws.bounds_of(plan, taken, turn.repetition))
+    sealed = replace(sealed, taken=taken, place=place)
+    line = accounts.line_of(database, account_name)
+    held = None if refusal is not None else held_for_draw(database, line, release_id)
+
+    def work(connection: Connection, at: str) -> DrawRecord:
+        if refusal is not None:
+            raise refusal
+        account = draws.lock_for_draw(connection, line, release_id, held, request.actor, at)
+        choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
+        record = draws.store(connection, account, release_id, sealed, request.actor, at, layout, sealed_layout.digest)
+        write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
+        kept_figures.write(connection, request.secret, [stored_draws.taken_by(record.id, sealed_layout.digest, taken)])
+        return replace(record, layout=layout)
+
+    reload = stored_draws.reload_of(level.step_2)
+    return once_reloaded(database, request, work, status=201, landed=stored_draws.landed, reload=reload)
+
+
+def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:
+    """The groups as partitions: one that is total only of the total, any other one of both steps."""
+    marked, others = by_branch(layout)
+    return (level.total, marked), (level.step_1, others), (level.step_2, others)
+
+
+def write_layout(
+    connection: Connection, release_id: str, level: Level, layout: Layout, packed: bytes, draw_id: str
+) -> None:
+    """The rows of a tabulation beside that of its draw: what its values are, and that its groups are taken."""
+    connection.execute(insert(Tabulation).values(draw_id=draw_id, layout=packed))
+    for branch, groups in zip(level.branches, by_branch(layout), strict=True):
+        choice_branches.take_groups(connection, release_id, level.pointer, branch, groups, draw_id)

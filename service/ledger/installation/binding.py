@@ -1,0 +1,102 @@
+"""Which secret a database belongs to: the fingerprint that it keeps, and what is checked against it.
+
+Tokens, request digests and seals hang on the secret. A database that met two of them would hold tokens
+that nobody can derive again and would take replays for new requests, so a second one is refused.
+"""
+
+import re
+
+from sqlalchemy import Connection, insert, select
+
+from service.errors import StartupRefused
+from service.ledger.installation import installation_journal
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Installation, OlderRows
+
+SEALED_ROWS = ("answers", "jobs", "accounts", "releases", "holds", "spending", "draws", "partitions")
+"""Rows that an older version wrote without seals."""
+_ONLY_ROW = 1
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+
+def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -> None:
+    """Bind a new database to this secret, and the open one in every case; refuse one that is bound to another.
+
+    Args:
+        bind_new: False leaves a new database as it is.
+
+    Raises:
+        StartupRefused: the database belongs to another secret.
+        Unavailable: the database does not answer.
+    """
+    mine = secret.fingerprint()
+
+    def bind(connection: Connection) -> str:
+        known = _known_fingerprint(connection)
+        if known is None:
+            at = clock.now()
+            row = {"id": _ONLY_ROW, "secret_fingerprint": mine, "created_at": at}
+            connection.execute(insert(Installation).values(row))
+            note_nothing_to_adopt(connection, secret, at)
+        return mine if known is None else known
+
+    if bind_new:
+        bound = database.write(bind, landed=lambda connection, _: _known_fingerprint(connection) == mine)
+    else:
+        with database.read() as connection:
+            known = _known_fingerprint(connection)
+            bound = mine if known is None else known
+    if bound != mine:  # in constant time or not: the fingerprint is no secret
+        expected = bound[:8] if _FINGERPRINT.fullmatch(str(bound)) else "what is no fingerprint"
+        raise StartupRefused(
+            "the secret file is not the one that this database was set up with"
+            f" (its fingerprint begins {mine[:8]}, the database expects {expected})"
+        )
+    database.secret = secret
+
+
+def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> None:
+    """Write down, once, that no older version was here: what has no seal is nobody's from this moment on.
+
+    Raises:
+        Broken: the installation's journal is not sound.
+    """
+    said = installation_journal.read(connection, secret)
+    sealed = {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
+    rest: dict[str, object] = {of: 0 for of in SEALED_ROWS if of not in sealed}
+    if rest:
+        installation_journal.append(connection, secret, "rows_sealed", rest, actor=None, at=at)
+
+
+def waits_for_adoption(connection: Connection, secret: Secret) -> bool:
+    """Whether an older version left rows without seals which no server has sealed yet.
+
+    Raises:
+        Broken: the installation's journal is not sound.
+    """
+    said = installation_journal.read(connection, secret)
+    sealed = {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
+    return bool(older_tables(connection)) and not sealed.issuperset(SEALED_ROWS)
+
+
+def older_tables(connection: Connection) -> frozenset[str]:
+    """Return the tables that had rows without seals when a migration looked: those rows are an older version's."""
+    return frozenset(connection.execute(select(OlderRows.table_name)).scalars())
+
+
+def is_bound(database: Database) -> bool:
+    """Whether the database was set up with a secret.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
+    with database.read() as connection:
+        return _known_fingerprint(connection) is not None
+
+
+def _known_fingerprint(connection: Connection) -> str | None:
+    return connection.execute(
+        select(Installation.secret_fingerprint).where(Installation.id == _ONLY_ROW)
+    ).scalar_one_or_none()

@@ -1,0 +1,383 @@
+"""The high-water mark: how far every journal had come, kept in a file outside the database.
+
+An older copy of a database, or one whose last entries were deleted, is sound in itself. Only a record that is kept
+elsewhere shows that entries are missing. The mark is that record: the head of every account's journal and of the
+installation's. The installation's secret authenticates it, so that nobody else can write or edit one.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, Row, select, text
+
+from service.errors import StartupRefused
+from service.ledger.accounts import account_rows
+from service.ledger.installation import installation_journal
+from service.ledger.journal.journal import LARGEST_INTEGER, Head
+from service.ledger.storage.group_commit import Made
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Account, Entry, InstallationEntry
+
+T = TypeVar("T")
+LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
+
+INSTALLATION = ""
+"""The name of the installation's journal among those of the accounts, none of which has an empty name."""
+
+_AT_ONCE = 500  # entries or accounts that one statement looks up
+_FEW = 5000  # accounts that are looked up by name; of more, all are read
+_WAIT = 10.0  # seconds that a process waits for another one that writes the same file
+_RING = 2**256
+_TABLES = """\
+CREATE TABLE IF NOT EXISTS heads (journal TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS mark (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    journals INTEGER NOT NULL,
+    entries INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    written_at TEXT NOT NULL,
+    in_use INTEGER NOT NULL,
+    seal TEXT NOT NULL
+);
+"""
+
+
+class BrokenMark(StartupRefused):
+    """The file of the mark cannot be read, or was not written with the installation's secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A high-water mark that was read and checked.
+
+    Attributes:
+        heads: the last known entry of each journal, by the account's name.
+        entries: how many entries those journals had in all.
+        written_at: when the mark was last written.
+        in_use: whether a server that wrote it has not ended in good order since.
+    """
+
+    heads: Mapping[str, Head]
+    entries: int
+    written_at: str
+    in_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A journal that lacks an entry of the mark.
+
+    Attributes:
+        journal: the account's name.
+        marked: the entry.
+        last: the number of the last entry that the journal has; 0 where it has none.
+    """
+
+    journal: str
+    marked: Head
+    last: int
+
+    def __str__(self) -> str:
+        name = "the installation's journal" if self.journal == INSTALLATION else f"the journal of {self.journal!r}"
+        if self.last < self.marked.seq:
+            return f"{name} ends with entry {self.last} and had {self.marked.seq}"
+        return f"{name} has another entry {self.marked.seq} than it had"
+
+
+@dataclass(frozen=True)
+class HighWaterFile:
+    """The file that holds the mark. Several processes may write it; journals only ever advance in it."""
+
+    path: Path
+    secret: Secret = field(repr=False)
+
+    def read(self) -> Mark | None:
+        """Read and check the whole mark.
+
+        Returns:
+            None where there is no mark yet.
+
+        Raises:
+            BrokenMark: the file cannot be read, or is not as the service wrote it.
+        """
+        if not self._exists():
+            return None
+        with self._opened() as file:
+            file.execute("BEGIN")
+            total = self._total(file)
+            if total is None:
+                return None
+            heads = {name: Head(seq, digest) for name, seq, digest in file.execute("SELECT * FROM heads")}
+            written = _Total(len(heads), sum(head.seq for head in heads.values()), self._digest(heads.items()))
+        if written != total[0]:
+            raise self._broken("its heads are not those that the service wrote")
+        return Mark(heads, total[0].entries, total[1], total[2])
+
+    def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool | None = True) -> None:
+        """Write heads that are later than those of the mark, durably, before this returns; others are left out.
+
+        Args:
+            in_use: whether the server goes on; None: it is a command that writes, and what servers do is left as it is.
+
+        Raises:
+            BrokenMark: the file cannot be written, or is not as the service wrote it.
+        """
+        self._make()
+        with self._opened() as file:
+            file.execute("BEGIN IMMEDIATE")
+            for statement in _TABLES.split(";\n"):
+                file.execute(statement)
+            total, before, was_in_use = self._total(file) or (_Total(0, 0, 0), at, False)
+            journals, entries, digest = total.journals, total.entries, total.digest
+            for name, head in heads.items():
+                row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
+                marked = None if row is None else Head(*row)
+                if marked is not None and marked.seq >= head.seq:
+                    continue
+                file.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", (name, head.seq, head.hash))
+                journals += marked is None
+                entries += head.seq - (0 if marked is None else marked.seq)
+                digest += self._code(name, head) - (0 if marked is None else self._code(name, marked))
+            in_use = was_in_use if in_use is None else in_use
+            row = (journals, entries, f"{digest % _RING:064x}", max(at, before), int(in_use))
+            seal = self.secret.seal("high-water-mark", *row)
+            file.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?, ?, ?, ?, ?)", (*row, seal))
+            file.execute("COMMIT")
+
+    def marked(self, journals: Iterable[str]) -> dict[str, Head]:
+        """Read the marked heads of some journals, those that have one.
+
+        Raises:
+            BrokenMark: the file cannot be read.
+        """
+        if not self._exists():
+            return {}
+        found: dict[str, Head] = {}
+        with self._opened() as file:
+            for name in journals:
+                row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
+                if row is not None:
+                    found[name] = Head(*row)
+        return found
+
+    def replace(self, heads: Mapping[str, Head], at: str) -> None:
+        """Forget the mark, whatever is in the file, and begin another one with these heads.
+
+        Raises:
+            BrokenMark: the file cannot be written.
+        """
+        try:
+            for path in (self.path, Path(f"{self.path}-journal")):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self.advance(heads, at, in_use=False)
+
+    def _total(self, file: sqlite3.Connection) -> "tuple[_Total, str, bool] | None":
+        """What the mark says of all heads together, when it was written, and whether it is in use."""
+        if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'mark'").fetchone() is None:
+            return None
+        row = file.execute("SELECT journals, entries, digest, written_at, in_use, seal FROM mark").fetchone()
+        if row is None:
+            return None
+        *values, seal = row
+        if not self.secret.is_seal(seal, "high-water-mark", *values):
+            raise self._broken("it was not written with this installation's secret")
+        return _Total(row[0], row[1], int(row[2], 16)), row[3], bool(row[4])
+
+    def _digest(self, heads: Iterable[tuple[str, Head]]) -> int:
+        """The sum of the heads' codes, which one changed head changes without a look at the others.
+
+        Without the secret nobody knows the codes, so that nobody finds other heads with the same sum.
+        """
+        return sum(self._code(name, head) for name, head in heads) % _RING
+
+    def _code(self, name: str, head: Head) -> int:
+        return int(self.secret.seal("high-water-head", name, head.seq, head.hash), 16)
+
+    def _exists(self) -> bool:
+        try:
+            return self.path.exists()
+        except OSError as error:
+            raise self._broken(error.strerror) from None
+
+    def _make(self) -> None:
+        """Make the file, for its owner alone: it names the accounts."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            address = self.path.resolve().as_uri() + "?mode=rw"
+            with closing(sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)) as file:
+                file.execute("PRAGMA synchronous = FULL")
+                yield file
+        except sqlite3.Error as error:
+            raise self._broken(str(error)) from None
+        except (TypeError, ValueError):  # SQLite takes any type in any column
+            raise self._broken("it holds what cannot stand there") from None
+
+    def _unwritable(self, error: OSError) -> BrokenMark:
+        return BrokenMark(
+            f"the high-water mark {self.path} cannot be written: {error.strerror};"
+            " SERVICE_HIGH_WATER_FILE may name another place"
+        )
+
+    def _broken(self, reason: str | None) -> BrokenMark:
+        return BrokenMark(f"the high-water mark {self.path} cannot be used: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """What is authenticated of all heads together."""
+
+    journals: int
+    entries: int
+    digest: int
+
+
+class Heads(NamedTuple):
+    """The heads of journals as they are now.
+
+    Attributes:
+        sound: those whose entry is in the journal; that of the installation's, if it has its seal.
+        altered: the names of the others. No journal has such a head that the service wrote.
+    """
+
+    sound: dict[str, Head]
+    altered: list[str]
+
+
+def present_heads(connection: Connection, secret: Secret, accounts: Iterable[LastEntry]) -> Heads:
+    """Find the heads of accounts' journals among their last entries, and read that of the installation's journal."""
+    sound: dict[str, Head] = {}
+    altered: list[str] = []
+    for _, name, seq, head, stored in accounts:
+        if isinstance(seq, int) and 0 < seq <= LARGEST_INTEGER and isinstance(head, str) and head == stored:
+            sound[name] = Head(seq, head)
+        else:
+            altered.append(name)
+    own = installation_journal.sealed_head(connection, secret)
+    if own is None:
+        altered.append(INSTALLATION)
+    else:
+        sound[INSTALLATION] = own
+    return Heads(sound, altered)
+
+
+def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]) -> list[Missing]:
+    """Find the journals that lack the entry which a mark has of them, given the last entries of at least these.
+
+    An entry is missing too where the account's row, sealed, ends before it: then that is an older row.
+    """
+    last: dict[str, int] = {}  # the number of the last entry
+    older: dict[int, str] = {}  # accounts whose rows end before the marked entry, by id
+    stored: dict[str, str] = {}  # the hash of the marked entry
+    earlier: dict[tuple[int, int], str] = {}  # journals that went on, by the account's id and the marked entry's number
+    for account_id, name, seq, _, digest in accounts:
+        last[name] = seq if isinstance(seq, int) else 0
+        marked = heads.get(name)
+        if marked is not None and marked.seq == seq:
+            stored[name] = digest
+        elif marked is not None:  # an account's row may say anything: the entry itself is looked for
+            earlier[account_id, marked.seq] = name
+            if last[name] < marked.seq:
+                older[account_id] = name
+    stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in _entries_at(connection, list(earlier))}
+    for account_id in account_rows.unsealed_among(connection, older):
+        del older[account_id]
+    behind = set(older.values())
+    missing = [
+        Missing(name, head, last.get(name, 0))
+        for name, head in heads.items()
+        if name != INSTALLATION and (stored.get(name) != head.hash or name in behind)
+    ]
+    own = heads.get(INSTALLATION)
+    if own is not None:
+        seq = installation_journal.head(connection).seq
+        if seq < own.seq or not installation_journal.has_entry(connection, own):
+            missing.append(Missing(INSTALLATION, own, seq))
+    return missing
+
+
+def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
+    """Find the entries that are not in the journals any more, or are behind what a sealed row says is the last."""
+    present = set(_entries_at(connection, [entry[:2] for entry in made]))
+    last: dict[int, tuple[str, int]] = {
+        installation_journal.NO_ACCOUNT: (INSTALLATION, installation_journal.head(connection).seq)
+    }
+    for ids in _batches(list({entry.account_id for entry in made})):
+        accounts = connection.execute(select(Account.id, Account.name, Account.head_seq).where(Account.id.in_(ids)))
+        last |= {row.id: (row.name, row.head_seq if isinstance(row.head_seq, int) else 0) for row in accounts}
+    # An account that is gone has no name any more; nor has another one a name with such a character.
+    last |= {entry.account_id: (f"#{entry.account_id}", 0) for entry in made if entry.account_id not in last}
+    behind = {entry.account_id for entry in made if last[entry.account_id][1] < entry.seq}
+    older = behind - account_rows.unsealed_among(connection, behind)
+    return [
+        Missing(name, Head(entry.seq, entry.hash), seq)
+        for entry in made
+        for name, seq in (last[entry.account_id],)
+        if entry not in present or (entry.account_id in older and seq < entry.seq)
+    ]
+
+
+def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
+    """Read the entries that journals have at these places, by the account's id and the entry's number."""
+    query = _AT_SQLITE if connection.dialect.name == "sqlite" else _AT_POSTGRESQL
+    for some in _batches([place for place in places if place[0] != installation_journal.NO_ACCOUNT]):
+        yield from map(tuple, connection.execute(query, {"places": json.dumps(some)}))
+    own = (InstallationEntry.seq, InstallationEntry.hash)
+    for numbers in _batches([seq for account_id, seq in places if account_id == installation_journal.NO_ACCOUNT]):
+        for row in connection.execute(select(*own).where(InstallationEntry.seq.in_(numbers))):
+            yield installation_journal.NO_ACCOUNT, row.seq, row.hash
+
+
+def names_of(connection: Connection, account_ids: Collection[int]) -> dict[int, str]:
+    """Read the names of accounts, which never change, by id."""
+    return {
+        account_id: name
+        for ids in _batches(list(account_ids))
+        for account_id, name in connection.execute(select(Account.id, Account.name).where(Account.id.in_(ids)))
+    }
+
+
+def last_entries(connection: Connection, journals: Collection[str] | None = None) -> list[LastEntry]:
+    """Read the accounts of these names, or all: id, name, head, and the hash of the journal's entry of that number."""
+    if journals is None or len(journals) > _FEW:
+        return list(connection.execute(_LAST_ENTRIES))
+    batches = (_LAST_ENTRIES.where(Account.name.in_(names)) for names in _batches(list(journals)))
+    return [row for query in batches for row in connection.execute(query)]
+
+
+def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (values[begin : begin + _AT_ONCE] for begin in range(0, len(values), _AT_ONCE))
+
+
+# One parameter, so that the statement stays the same, and each place by the primary key: SQLite reads the whole journal
+# for (a, b) IN (VALUES ...), and PostgreSQL may for a join.
+_AT_SQLITE = text("""\
+SELECT journal.account_id, journal.seq, journal.hash FROM json_each(:places) AS place CROSS JOIN journal
+ON journal.account_id = json_extract(place.value, '$[0]') AND journal.seq = json_extract(place.value, '$[1]')""")
+_AT_POSTGRESQL = text("""\
+SELECT found.* FROM json_array_elements(CAST(:places AS json)) AS place CROSS JOIN LATERAL (
+    SELECT account_id, seq, hash FROM journal
+    WHERE account_id = CAST(place ->> 0 AS bigint) AND seq = CAST(place ->> 1 AS bigint) LIMIT 1
+) AS found""")
+# The journal's own hash: an account's row can say that there is an entry which is gone.
+_LAST_ENTRIES = select(
+    Account.id,
+    Account.name,
+    Account.head_seq,
+    Account.head_hash,
+    select(Entry.hash).where(Entry.account_id == Account.id, Entry.seq == Account.head_seq).scalar_subquery(),
+)

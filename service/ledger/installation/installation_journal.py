@@ -1,0 +1,187 @@
+"""The installation's journal: what happened to it that belongs to no account, such as keys made and revoked.
+
+Entries are chained as those of accounts are. Each is sealed with the installation's secret besides, so that whoever
+writes the database can neither add one nor change one: all that is left to them is to take the last ones away, or to
+restore an older state of everything, which only somebody who kept a head can tell.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, bindparam, insert, select
+
+from service.errors import Unavailable
+from service.ledger.journal.journal import (
+    BEFORE_FIRST,
+    MISFILED,
+    Actor,
+    Broken,
+    Head,
+    JournalEntry,
+    acted,
+    canonical,
+    check_link,
+    entry_hash,
+    read_body,
+)
+from service.ledger.storage.database import Database, note_ends, note_entries, require_present, require_written
+from service.ledger.storage.group_commit import Made
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Installation, InstallationEntry
+
+Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "mark_acknowledged", "rows_sealed"]
+
+_ENTRY = select(
+    InstallationEntry.seq,
+    InstallationEntry.kind,
+    InstallationEntry.body,
+    InstallationEntry.hash,
+    InstallationEntry.seal,
+).order_by(InstallationEntry.seq)
+_AT = _ENTRY.order_by(None).where(InstallationEntry.seq == bindparam("seq"))
+_INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
+_PURPOSE = "installation-journal"
+_OF_KEYS = ("key_adopted", "key_left", "key_made", "key_rotated", "key_revoked")
+NO_ACCOUNT = 0  # as the id of the account whose journal it is
+_AT_ONCE = 500  # entries that a reader holds
+
+
+def lock_installation(connection: Connection) -> None:
+    """Hold a lock until the transaction ends that start-up steps of all replicas have in common."""
+    connection.execute(select(Installation.id).with_for_update())
+
+
+def append(
+    connection: Connection, secret: Secret, kind: Kind, content: dict[str, object], *, actor: Actor | None, at: str
+) -> Head:
+    """Write the next entry in the caller's transaction and return the new head; without an actor it is the operator's.
+
+    Whoever appends at the same moment, on any replica, waits until this transaction ends: call it after all that may
+    wait for another lock.
+
+    Raises:
+        Unavailable: the last entry was not written with the secret. An entry after it would never be read.
+    """
+    lock_installation(connection)  # where the installation is not bound yet, the number's primary key lets one in
+    last = sealed_head(connection, secret)
+    if last is None:
+        raise unsound_for_now("its last entry was not written with the installation's secret")
+    body = canonical({"seq": last.seq + 1, "kind": kind, "content": content, "time": at} | acted(actor))
+    new = Head(last.seq + 1, entry_hash(last.hash, body))
+    row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
+    row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
+    require_written(connection.execute(_INSERT, row), 1)
+    note_entries(connection, [Made(NO_ACCOUNT, new.seq, new.hash)])
+    note_ends(connection, _ends(kind, content))
+    return new
+
+
+def unsound_for_now(reason: str) -> Unavailable:
+    """Return the refusal of whatever rests on the journal while that is not sound."""
+    return Unavailable(
+        "who has which key cannot be told before an operator has looked",
+        retry_after=60,
+        for_operator=f"the installation's journal is not sound: {reason}",
+    )
+
+
+def _ends(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
+    """Find the keys that an entry ends, each with the moment of it; what is revoked is so whatever clocks say."""
+    if kind not in _OF_KEYS:
+        return {}
+    end = content.get("expires_at") if content.get("revoked_at") is None else ""
+    return {} if end is None else {content["id"]: end}
+
+
+def head(connection: Connection) -> Head:
+    """The last entry; before the first one, that of an empty chain."""
+    last = select(InstallationEntry.seq, InstallationEntry.hash).where(InstallationEntry.seq > BEFORE_FIRST.seq)
+    row = connection.execute(last.order_by(InstallationEntry.seq.desc()).limit(1)).one_or_none()
+    return BEFORE_FIRST if row is None else Head(*row)
+
+
+def sealed_head(connection: Connection, secret: Secret) -> Head | None:
+    """Return the last entry; None where it was not written with the installation's secret."""
+    numbered = _ENTRY.where(InstallationEntry.seq > BEFORE_FIRST.seq)
+    row = connection.execute(numbered.order_by(None).order_by(InstallationEntry.seq.desc()).limit(1)).one_or_none()
+    if row is None:
+        return BEFORE_FIRST
+    return Head(row.seq, row.hash) if secret.is_seal(row.seal, _PURPOSE, row.seq, row.hash) else None
+
+
+def has_entry(connection: Connection, entry: Head) -> bool:
+    """Whether this very entry is in the journal; an empty chain's head is in every one."""
+    same = (InstallationEntry.seq == entry.seq, InstallationEntry.hash == entry.hash)
+    return entry == BEFORE_FIRST or connection.execute(select(InstallationEntry.seq).where(*same)).first() is not None
+
+
+def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
+    """What the entries say, in order, each after it was checked.
+
+    Raises:
+        Broken: an entry is missing, was changed, or was written without the secret; the text says which and how.
+        Unavailable: its last entries, which this process has seen, are not there any more.
+    """
+    last = BEFORE_FIRST
+    for head, said in read_after(connection, secret, BEFORE_FIRST):
+        last = head
+        yield said
+    require_present(connection, NO_ACCOUNT, last.seq, last.hash)
+
+
+def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
+    """Read what follows an entry: what each entry says, after it was checked, and the head that it makes.
+
+    Raises:
+        Broken: as ``read``.
+    """
+    while rows := connection.execute(_ENTRY.where(InstallationEntry.seq > last.seq).limit(_AT_ONCE)).all():
+        for row in rows:
+            said = _said(secret, last, row)
+            last = Head(row.seq, row.hash)
+            yield last, said
+
+
+def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict[str, Any]:
+    try:
+        return _checked(secret, last, JournalEntry(row.seq, row.kind, None, row.body, row.hash), row.seal)
+    except Broken as broken:
+        raise Broken(f"entry {last.seq + 1}: {broken}") from None
+    except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
+        raise Broken(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
+
+
+def follow(database: Database, secret: Secret) -> int:
+    """Have a process learn which keys the entries end that follow those it knows; return the last one's number.
+
+    Raises:
+        Broken: as ``read``; the ends before that entry are known then.
+        Unavailable: the last entries that it knows are not there any more, or the database does not answer.
+    """
+    least, followed = (
+        database.newest.number(NO_ACCOUNT),
+        database.followed,
+    )  # all of it was committed before what follows
+    last = BEFORE_FIRST if followed is None else Head(followed.seq, followed.hash)
+    row = database.ask(_AT, {"seq": last.seq})
+    if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
+        raise database.went_back(NO_ACCOUNT, 0)
+    while (row := database.ask(_AT, {"seq": last.seq + 1})) is not None:
+        said = _said(secret, last, row)
+        database.remember_ends(_ends(said["kind"], said["content"]))
+        last = Head(row.seq, row.hash)
+    if last.seq < least:
+        raise database.went_back(NO_ACCOUNT, last.seq)
+    database.followed = Made(NO_ACCOUNT, last.seq, last.hash)
+    database.remember([database.followed])
+    return last.seq
+
+
+def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:
+    check_link(previous, entry)
+    if not secret.is_seal(seal, _PURPOSE, entry.seq, entry.hash):
+        raise Broken("the entry was not written with the installation's secret")
+    said = read_body(entry.body)
+    if (said.get("seq"), said.get("kind")) != (entry.seq, entry.kind):
+        raise Broken(MISFILED)
+    return said

@@ -1,0 +1,1 @@
+"""The journal of an account: its chain, its entries, and its replay."""

@@ -1,0 +1,237 @@
+"""An account as its journal has it so far: the state that entries change when they are replayed.
+
+It keeps what is held and what is distinct, never a release: a chain of a million entries of a thousand distinct plans
+is a thousand counts.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from service.ledger.accounts.metadata import Metadata
+from service.ledger.accounts.spending_rows import Subplans
+from service.ledger.journal import journal
+from service.ledger.journal.entry_texts import Amount, Subject, read_amount, read_text, subplans_of
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Broken
+from service.ledger.releases.reservation_rows import expires
+from service.privacy.accounting.filter import Budget, Totals, Weights, add_all, plus
+from service.privacy.plans.walking import Neighbouring
+
+_DISTINCT = 4096  # amounts and plans that are counted before they are added up
+_VOLUME = 1 << 26  # characters of plans, likewise
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedChange:
+    """A change of an account that waits for a second steward.
+
+    Attributes:
+        seq: of its entry.
+        change: the budget, or the state, that the account is to have; as the entry says it.
+        by: who proposed it.
+    """
+
+    seq: int
+    change: dict[str, Any]
+    by: Actor
+    at: str
+
+
+@dataclass(slots=True)
+class Held:
+    """A release that is proposed or reserved."""
+
+    state: str
+    amount: Amount
+    subject: Subject
+    expires_at: str | None
+    own: bool  # registered in this account, and not in one under it
+    by: Actor  # who registered it
+
+
+class _Sum:
+    """Totals of charges; equal ones are counted before they are added up."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()  # but for what is counted
+        self._counts: Counter[Amount] = Counter()
+
+    def add(self, amount: Amount, count: int = 1) -> None:
+        """So many more; fewer where the count is below 0."""
+        self._counts[amount] += count
+        if len(self._counts) > _DISTINCT:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        self._totals = add_all(self._totals, ((read_amount(amount), n) for amount, n in self._counts.items() if n))
+        self._counts.clear()
+
+    @property
+    def totals(self) -> Totals:
+        """All of them.
+
+        Raises:
+            TypeError, ValueError: one is no price.
+        """
+        if self._counts:
+            self._add_up()
+        return self._totals
+
+
+class Chain:
+    """An account as its journal has it so far; entries change it, one after the other.
+
+    Without ``subplans`` it counts what was spent and not on what, which of unlike plans is most of the work.
+    """
+
+    def __init__(self, name: str, *, subplans: bool = True) -> None:
+        self.name = name
+        self._counts_subplans = subplans
+        self.head = BEFORE_FIRST
+        self.created_at = ""
+        self.unit = ""
+        self.description = ""
+        self.parent: str | None = None
+        self.neighbouring = Neighbouring.ADD_REMOVE
+        self.weights = Weights()
+        self.budget: Budget | None = None
+        self.state = "open"
+        self.approval_above: str | None = None
+        self.metadata: Metadata = {}  # the account's own
+        self.proposed: ProposedChange | None = None
+        self.committed = 0  # releases, with those of the accounts under it
+        self.own_committed = 0  # its own
+        self.held: dict[str, Held] = {}
+        self._committed, self._holds = _Sum(), _Sum()  # what they cost, and what those that are held do
+        self._spent: Subplans = Counter()  # subplans, but for those of what is counted in _subjects
+        self._subjects: Counter[Subject] = Counter()
+        self._volume = 0  # characters of the plans that are counted
+
+    def commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:
+        """Count a release that is committed, here or in an account below."""
+        self.committed += 1
+        self.own_committed += own
+        self._committed.add(amount)
+        if self._counts_subplans:
+            self._subjects[subject] += 1
+            if self._subjects[subject] == 1:
+                self._volume += len(subject[0])
+            if len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
+                self._add_up_subjects()
+
+    def hold(self, release: str, held: Held) -> None:
+        """Hold a release.
+
+        Raises:
+            Broken: it is held already.
+            TypeError, ValueError: its price is none.
+        """
+        if release in self.held:
+            raise Broken("the release is held already")
+        read_amount(held.amount)
+        self._holds.add(held.amount)
+        self.held[release] = held
+
+    def require_held(self, release: str) -> Held:
+        """Return what is held of a release.
+
+        Raises:
+            Broken: it is not held.
+        """
+        held = self.held.get(release)
+        if held is None:
+            raise Broken("the release is not held")
+        return held
+
+    def settle(self, release: str, state: str) -> None:
+        """Hold a release no longer, which is committed, voided or expired.
+
+        Raises:
+            Broken: it is not held.
+        """
+        held = self.require_held(release)
+        del self.held[release]
+        self._holds.add(held.amount, -1)
+        if state == "committed":
+            self.commit(held.amount, held.subject, own=held.own)
+
+    def reprice(self, release: str, was: Amount, amount: Amount) -> None:
+        """Count a release at another price.
+
+        Raises:
+            Broken: it is held at another one than ``was``.
+            TypeError, ValueError: one of the prices is none.
+        """
+        read_amount(was), read_amount(amount)
+        held = self.held.get(release)
+        if held is not None and held.amount != was:
+            raise Broken("the release had another price")
+        if held is not None:
+            held.amount = amount
+        costs = self._committed if held is None else self._holds
+        costs.add(was, -1)
+        costs.add(amount)
+
+    def _add_up_subjects(self) -> None:
+        for subject, count in self._subjects.items():
+            for subplan, times in subplans_of(subject).items():
+                self._spent[subplan] += times * count
+        self._subjects.clear()
+        self._volume = 0
+
+    @property
+    def stands(self) -> Budget:
+        """The budget.
+
+        Raises:
+            Broken: no entry has opened the account.
+        """
+        if self.budget is None:
+            raise Broken(journal.MISSING)
+        return self.budget
+
+    @property
+    def committed_totals(self) -> Totals:
+        """The sum of what is committed."""
+        return self._committed.totals
+
+    @property
+    def totals(self) -> Totals:
+        """The sum of what is committed and held."""
+        return plus(self._committed.totals, self._holds.totals)
+
+    @property
+    def releases(self) -> int:
+        """How many are committed or held, with those of the accounts under it."""
+        return self.committed + len(self.held)
+
+    @property
+    def own_releases(self) -> int:
+        """How many of them were registered in this account."""
+        return self.own_committed + sum(held.own for held in self.held.values())
+
+    @property
+    def next_expiry(self) -> str | None:
+        """When the first of what is held ends by itself."""
+        return min((ends for held in self.held.values() if (ends := ends_by_itself(held)) is not None), default=None)
+
+    @property
+    def spent(self) -> Subplans:
+        """The subplans of what is committed."""
+        self._add_up_subjects()
+        return self._spent
+
+    @property
+    def reserved(self) -> Subplans:
+        """The subplans of what is held."""
+        subplans: Subplans = Counter()
+        for held in self.held.values():
+            subplans.update(subplans_of(held.subject))
+        return subplans
+
+
+def ends_by_itself(held: Held) -> str | None:
+    """When a hold ends although nobody says so; never where something may have been published unseen."""
+    if held.expires_at is None or not expires(read_text(held.subject[0])):
+        return None
+    return held.expires_at

@@ -1,0 +1,161 @@
+"""The kinds of journal entries: one file for each, or for those that are alike, by the contract in ``base.py``."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, assert_never, get_args
+
+from service.errors import ServiceError
+from service.ledger.journal.entries.account_changed import (
+    AccountClosure,
+    AccountReopened,
+    BudgetChanged,
+    ChangeProposed,
+    Decided,
+    MetadataChanged,
+)
+from service.ledger.journal.entries.account_opened import AccountOpened
+from service.ledger.journal.entries.base import (
+    WRONG,
+    Around,
+    Content,
+    Filing,
+    OfAccount,
+    Rows,
+    Shown,
+    Stated,
+    read_around,
+)
+from service.ledger.journal.entries.described import Described
+from service.ledger.journal.entries.drawn import Drawn
+from service.ledger.journal.entries.refused import Refused
+from service.ledger.journal.entries.registration import Committed, Origin, Proposed, Registration, Reserved
+from service.ledger.journal.entries.repriced import PriceChanged
+from service.ledger.journal.entries.settlement import Approved, Expired, HoldCommitted, Settlement, Voided
+from service.ledger.journal.journal import Broken, Kind
+
+
+def _concrete(*contents: type[Content]) -> tuple[type[Content], ...]:
+    """Return classes of which none forgets an answer: mypy takes no abstract class as an argument."""
+    return contents
+
+
+def contents_of(kind: Kind) -> tuple[type[Content], ...]:  # noqa: C901, PLR0912 - one line a kind
+    """Return what an entry of a kind can say: one class, or one that is told apart by its fields from another."""
+    match kind:
+        case "account_opened":
+            return _concrete(AccountOpened)
+        case "budget_changed":
+            return _concrete(BudgetChanged)
+        case "account_closed":
+            return _concrete(AccountClosure)
+        case "account_reopened":
+            return _concrete(AccountReopened)
+        case "change_proposed":
+            return _concrete(ChangeProposed)
+        case "metadata_changed":
+            return _concrete(MetadataChanged)
+        case "described":
+            return _concrete(Described)
+        case "proposed":
+            return _concrete(Proposed)
+        case "approved":
+            return _concrete(Approved)
+        case "reserved":
+            return _concrete(Reserved)
+        case "committed":
+            return _concrete(Committed, HoldCommitted)
+        case "voided":
+            return _concrete(Voided)
+        case "expired":
+            return _concrete(Expired)
+        case "drawn":
+            return _concrete(Drawn)
+        case "repriced":
+            return _concrete(PriceChanged)
+        case "refused":
+            return _concrete(Refused)
+        case _:
+            assert_never(kind)
+
+
+KINDS: Mapping[Kind, tuple[type[Content], ...]] = {kind: contents_of(kind) for kind in get_args(Kind)}
+"""All kinds, with what their entries can say."""
+
+_BY_NAME: Mapping[str, tuple[type[Content], ...]] = dict(KINDS.items())
+
+
+def read(said: Mapping[str, Any]) -> Stated:
+    """Read an entry.
+
+    Raises:
+        Broken: it is of no known kind, or does not say what one of its kind says.
+    """
+    around = read_around(said)
+    return around.stating(_read_content(around.kind, said.get("content")))
+
+
+def _read_content(kind: str, content: Any) -> Content:
+    options = _BY_NAME.get(kind)
+    if options is None:
+        raise Broken("the entry is of no known kind")
+    try:
+        found = next((option for option in options if option.FORMS.keys() & content.keys()), options[-1])
+        return found.read(content)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError):
+        raise Broken(WRONG) from None
+
+
+def read_text(body: str) -> Stated:
+    """Read an entry whose text is known to be the one that was written.
+
+    Raises:
+        Broken: as ``read``.
+    """
+    return read(json.loads(body))
+
+
+def show(said: Mapping[str, Any]) -> Shown:
+    """Return what the journal's page says of an entry; nothing of one that is none, which verification tells."""
+    try:
+        return read(said).content.shown()
+    except Broken:
+        return Shown()
+
+
+__all__ = [
+    "KINDS",
+    "WRONG",
+    "AccountClosure",
+    "AccountOpened",
+    "AccountReopened",
+    "Approved",
+    "Around",
+    "BudgetChanged",
+    "ChangeProposed",
+    "Committed",
+    "Content",
+    "Decided",
+    "Described",
+    "Drawn",
+    "Expired",
+    "Filing",
+    "HoldCommitted",
+    "MetadataChanged",
+    "OfAccount",
+    "Origin",
+    "PriceChanged",
+    "Proposed",
+    "Refused",
+    "Registration",
+    "Reserved",
+    "Rows",
+    "Settlement",
+    "Shown",
+    "Stated",
+    "Voided",
+    "contents_of",
+    "read",
+    "read_around",
+    "read_text",
+    "show",
+]

@@ -1,0 +1,164 @@
+"""Entries that change an account's budget or state, and proposals of such changes.
+
+One file, as they are one decision, of one steward or of two: an entry with a ``proposal`` repeats the change that the
+entry of that number proposed. Each of these entries ends a proposal that waits.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from service.ledger.accounts import budgets
+from service.ledger.journal.account_state import Chain, ProposedChange
+from service.ledger.journal.entries.base import (
+    BUDGET,
+    WRONG,
+    Around,
+    BudgetField,
+    Form,
+    OfAccount,
+    Stated,
+    exact,
+    whole,
+)
+from service.ledger.journal.journal import Broken, Kind
+from service.privacy.accounting.filter import Budget
+
+OPEN: Literal["open"] = "open"  # the only state that is proposed
+
+
+def _read_open(value: object) -> Literal["open"]:
+    if value != OPEN:
+        raise ValueError("expected the state open")
+    return OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(OfAccount):
+    """A change that may take two stewards.
+
+    Attributes:
+        proposal: the number of the entry in which the other steward proposed it; None: one steward decided.
+    """
+
+    proposal: Annotated[int | None, Form(whole, omitted=True)] = None
+
+    @abstractmethod
+    def proposed(self) -> "ChangeProposed":
+        """Return what is proposed where two stewards decide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChanged(Decided):
+    """A new budget."""
+
+    KIND: ClassVar[Kind] = "budget_changed"
+
+    budget: BudgetField
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change the budget: it does."""
+        return True
+
+    def proposed(self) -> "ChangeProposed":
+        """Return the proposal of the budget."""
+        return ChangeProposed(budget=self.budget)
+
+    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+        """Change the budget."""
+        chain.budget, chain.proposed = self.budget, None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountReopened(Decided):
+    """An account that is open again."""
+
+    KIND: ClassVar[Kind] = "account_reopened"
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is counted: it does not."""
+        return False
+
+    def proposed(self) -> "ChangeProposed":
+        """Return the proposal of the state."""
+        return ChangeProposed(state=OPEN)
+
+    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+        """Open the account again."""
+        chain.state, chain.proposed = OPEN, None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountClosure(OfAccount):
+    """An account that takes no charges until it is open again."""
+
+    KIND: ClassVar[Kind] = "account_closed"
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is counted: it does not."""
+        return False
+
+    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+        """Close the account."""
+        chain.state, chain.proposed = "closed", None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeProposed(OfAccount):
+    """A change that waits for a second steward: one of the two, a budget or the state.
+
+    Attributes:
+        state: that the account is to be open again.
+    """
+
+    KIND: ClassVar[Kind] = "change_proposed"
+
+    budget: Annotated[Budget | None, replace(BUDGET, omitted=True)] = None
+    state: Annotated[Literal["open"] | None, Form(_read_open, omitted=True)] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a proposal of nothing, or of two changes."""
+        if (self.budget is None) == (self.state is None):
+            raise Broken(WRONG)
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is counted: only the decision does."""
+        return False
+
+    def change(self) -> dict[str, Any]:
+        """Return the change, as an account that it waits for shows it."""
+        return {"state": OPEN} if self.budget is None else {"budget": budgets.write_budget(self.budget)}
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Have the change wait."""
+        chain.proposed = self.waiting(entry)
+
+    def waiting(self, entry: Around) -> ProposedChange:
+        """Return the change that waits, with its entry's number, actor and time."""
+        return ProposedChange(entry.seq, self.change(), entry.by, entry.time)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged(OfAccount):
+    """A lower price above which releases need approval.
+
+    Attributes:
+        approval_above: an exact number.
+    """
+
+    KIND: ClassVar[Kind] = "metadata_changed"
+
+    approval_above: Annotated[str, Form(exact)]
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is counted: it does not."""
+        return False
+
+    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+        """Change the price."""
+        chain.approval_above = self.approval_above

@@ -1,0 +1,60 @@
+"""The entry that opens an account, the first of its journal."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from service.ledger.accounts import budgets
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entries.base import BudgetField, Form, OfAccount, Stated, Text, exact, text_or_none
+from service.ledger.journal.journal import Kind, canonical
+from service.privacy.accounting.filter import Weights
+from service.privacy.plans.walking import Neighbouring
+
+
+def _exact_or_none(value: object) -> str | None:
+    return None if value is None else exact(value)
+
+
+def _read_admission(value: Any) -> Weights:
+    if value.keys() != {"orders", "weights"}:
+        raise ValueError("expected orders and weights")
+    return budgets.read_weights(json.dumps(value))
+
+
+def _write_admission(weights: Weights) -> str:
+    return canonical(json.loads(budgets.write_weights(weights)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountOpened(OfAccount):
+    """An account as a steward opened it.
+
+    Attributes:
+        admission: orders and weights, fixed for ever.
+        approval_above: the price above which a second steward must approve; None, as in entries of the first version,
+            which do not say it: there is no such price.
+        parent: the account that it is under; None likewise.
+    """
+
+    KIND: ClassVar[Kind] = "account_opened"
+
+    admission: Annotated[Weights, Form(_read_admission, _write_admission)]
+    approval_above: Annotated[str | None, Form(_exact_or_none, required=False)] = None
+    budget: BudgetField
+    description: Text
+    neighbouring: Annotated[Neighbouring, Form(Neighbouring, lambda relation: canonical(relation.value))]
+    parent: Annotated[str | None, Form(text_or_none, required=False)] = None
+    unit: Text
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change the budget: it states the first one."""
+        return True
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Open the account."""
+        chain.created_at = entry.time
+        chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent
+        chain.neighbouring, chain.weights = self.neighbouring, self.admission
+        chain.budget, chain.approval_above = self.budget, self.approval_above

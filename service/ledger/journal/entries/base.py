@@ -1,0 +1,338 @@
+"""The contract of journal entries: all that the rest of the service may ask of one.
+
+A kind is a frozen dataclass. Its fields are those of the entry's content, each with a ``Form``: how it is written and
+how it is read back. Canonical content, refusals and fast paths follow from them, so that a field is spelled once.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from operator import itemgetter
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
+
+from sqlalchemy import Connection
+
+from service.ledger.accounts import budgets
+from service.ledger.journal import journal
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entry_texts import Amount, amount_of, price_of
+from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Broken, Head, Kind, Row, Written, canonical
+from service.ledger.releases.reservation_rows import State
+from service.ledger.storage.tables import Base
+from service.privacy.accounting.filter import Budget
+
+WRONG = "the entry does not say what one of its kind says"
+AROUND = ("account", "actor", "content", "key", "kind", "release", "seq", "time")
+"""The members of every entry, in canonical order; older ones, and those of an issuer's principals, have no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a field stands in the content of an entry.
+
+    Attributes:
+        read: the value that a member states; whatever it raises, the entry is refused.
+        write: the member's canonical JSON.
+        required: whether it is always there; otherwise None is read where it is absent.
+        omitted: whether None is written by leaving it out.
+    """
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any], str] = canonical
+    required: bool = True
+    omitted: bool = False
+
+
+def text(value: object) -> str:
+    """A member that is text.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError("expected text")
+    return value
+
+
+def text_or_none(value: object) -> str | None:
+    """A member that is text or null.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    return None if value is None else text(value)
+
+
+def whole(value: object) -> int:
+    """A member that is an integer of at least 0.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if type(value) is not int:
+        raise TypeError("expected an integer")
+    if value < 0:
+        raise ValueError("expected an integer of at least 0")
+    return value
+
+
+def exact(value: object) -> str:
+    """A member that is an exact number as text.
+
+    Raises:
+        TypeError, ValueError, ZeroDivisionError: it is none.
+    """
+    stated = text(value)
+    Fraction(stated)
+    return stated
+
+
+def _read_amount(value: Any) -> Amount:
+    amount = amount_of(value)
+    if price_of(amount) != value:
+        raise ValueError("expected the figures of a price and no others")
+    return amount
+
+
+Text = Annotated[str, Form(text)]
+TextOrNone = Annotated[str | None, Form(text_or_none)]
+Whole = Annotated[int, Form(whole)]
+AmountField = Annotated[Amount, Form(_read_amount, lambda amount: canonical(price_of(amount)))]
+BUDGET = Form(budgets.read_budget, lambda budget: canonical(budgets.write_budget(budget)))
+BudgetField = Annotated[Budget, BUDGET]
+
+
+class Filing(NamedTuple):
+    """Where an entry is filed: the account by its id, the number, the release and the time."""
+
+    account_id: int
+    seq: int
+    release: str | None
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What an entry wrote beside itself, and beside the account's own row.
+
+    Attributes:
+        added: rows by table, without seals and without what is never in the journal, as noisy counts.
+        changed: columns of its release's row with their new values.
+    """
+
+    added: Mapping[type[Base], list[dict[str, Any]]] = field(default_factory=dict)
+    changed: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Shown(NamedTuple):
+    """What the journal's page says of an entry.
+
+    Attributes:
+        is_release: whether its release has a page.
+        name: of its release, where the entry says it.
+        owner: the account in which that was registered; None: the one whose journal it is.
+        remark: what follows the kind where there is no release.
+        reason: that somebody gave.
+    """
+
+    is_release: bool = False
+    name: str | None = None
+    owner: str | None = None
+    remark: str | None = None
+    reason: str | None = None
+
+
+class Content(ABC):
+    """What an entry of one kind says beyond what every entry says."""
+
+    __slots__ = ()
+    KIND: ClassVar[Kind]
+    FORMS: ClassVar[dict[str, Form]]
+    """Of each field, in canonical order."""
+
+    def __init_subclass__(cls) -> None:
+        """Collect the forms of a kind's fields."""
+        hints = get_type_hints(cls, include_extras=True).items()
+        forms = [(name, form) for name, hint in hints for form in getattr(hint, "__metadata__", ())]
+        cls.FORMS = dict(sorted(forms, key=itemgetter(0)))
+
+    @classmethod
+    def read(cls, content: object) -> Self:
+        """Read a content back.
+
+        Raises:
+            KeyError, TypeError, ValueError, ArithmeticError, ServiceError: it is not one that this kind writes.
+        """
+        if not isinstance(content, dict) or not content.keys() <= cls.FORMS.keys():
+            raise ValueError("expected the fields of the kind and no others")
+        values = {
+            name: form.read(content[name])
+            for name, form in cls.FORMS.items()
+            if name in content or (form.required and not form.omitted)
+        }
+        return cls(**values)
+
+    def members(self, *names: str) -> dict[str, str]:
+        """Return members of these names, of all if none is given, as canonical JSON."""
+        members: dict[str, str] = {}
+        for name in names or self.FORMS:
+            value, form = getattr(self, name), self.FORMS[name]
+            if value is not None or not form.omitted:
+                members[name] = form.write(value)
+        return members
+
+    def content(self) -> Written:
+        """Return the canonical content."""
+        return Written.of(self.members())
+
+    def following(
+        self, account: AccountHead, *, actor: Actor | None, release_id: str | None = None, at: str
+    ) -> tuple[Row, Head]:
+        """Return the next entry of an account as its row, and the head that it makes."""
+        return journal.following(account, self.KIND, self.content(), actor=actor, release_id=release_id, at=at)
+
+    def append(
+        self, connection: Connection, account: AccountHead, *, actor: Actor, release_id: str | None = None, at: str
+    ) -> Head:
+        """Write the next entry of an account that the caller has locked, and return the new head."""
+        return journal.append(connection, account, self.KIND, self.content(), actor=actor, release_id=release_id, at=at)
+
+    @classmethod
+    @abstractmethod
+    def changes_balance(cls) -> bool:
+        """Whether such an entry can change what is committed or held, or the budget."""
+
+    @abstractmethod
+    def needs_steward(self, release: str | None) -> bool:
+        """Whether only a steward makes such an entry; ``release`` is the one that it names."""
+
+    @abstractmethod
+    def brings_to(self) -> State | None:
+        """Return the state that it brings its release to; None where it brings none to another."""
+
+    @abstractmethod
+    def replay(self, chain: Chain, entry: "Stated") -> None:
+        """Do to an account what the entry did.
+
+        Raises:
+            Broken: no such entry can stand here; the text says why.
+            KeyError, TypeError, ValueError, ArithmeticError: it says something that has no meaning.
+        """
+
+    @abstractmethod
+    def rows(self, filing: Filing) -> Rows:
+        """Return the rows that it wrote where it is filed there."""
+
+    @abstractmethod
+    def shown(self) -> Shown:
+        """Return what the journal's page says of it."""
+
+
+class OfAccount(Content):
+    """What an entry says of an account and not of a release: all of it is in the account's own row."""
+
+    __slots__ = ()
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: stewards change accounts."""
+        return True
+
+    def brings_to(self) -> None:
+        """Return no state."""
+
+    def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
+        """Return no rows."""
+        return Rows()
+
+    def shown(self) -> Shown:
+        """Return nothing beside the kind."""
+        return Shown()
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What every entry says, whatever its kind."""
+
+    account: str
+    seq: int
+    kind: str
+    release: str | None
+    time: str
+    actor: str | None
+    key: str | None
+
+    @property
+    def by(self) -> Actor:
+        """Who made it.
+
+        Raises:
+            Broken: an entry of its kind is made by somebody, and this says of nobody.
+        """
+        if self.actor is None:
+            raise Broken(WRONG)
+        return Actor(self.actor, self.key)
+
+    @property
+    def release_id(self) -> str:
+        """The release that it is about.
+
+        Raises:
+            Broken: an entry of its kind is about one, and this names none.
+        """
+        if self.release is None:
+            raise Broken(WRONG)
+        return self.release
+
+    def stating(self, content: Content) -> "Stated":
+        """The same with what it says beside that."""
+        return Stated(self.account, self.seq, self.kind, self.release, self.time, self.actor, self.key, content)
+
+
+@dataclass(frozen=True, slots=True)
+class Stated(Around):
+    """An entry that was read, with its content as one of its kind."""
+
+    content: Content
+
+    def filing(self, account_id: int) -> Filing:
+        """Where it is filed in the journal of an account."""
+        return Filing(account_id, self.seq, self.release, self.time)
+
+    def follow(self, chain: Chain, head: Head) -> None:
+        """Do to an account what the entry did; ``head`` is the one that it makes.
+
+        Raises:
+            Broken: an entry of this kind does not say this here.
+        """
+        if (self.content.KIND == "account_opened") != (chain.head == BEFORE_FIRST):
+            raise Broken("an account is opened by its first entry, and by no other")
+        try:
+            self.content.replay(chain, self)
+        except Broken:  # a ValueError with a reason of its own
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+            raise Broken(WRONG) from None
+        chain.head = head
+
+
+def read_around(said: Mapping[str, Any]) -> Around:
+    """Read what an entry says whatever its kind; its content is not looked at.
+
+    Raises:
+        Broken: it does not say that.
+    """
+    try:
+        if not said.keys() <= set(AROUND):
+            raise Broken(WRONG)
+        return Around(
+            account=text(said["account"]),
+            seq=whole(said["seq"]),
+            kind=text(said["kind"]),
+            release=text_or_none(said["release"]),
+            time=text(said["time"]),
+            actor=text_or_none(said["actor"]),
+            key=text(said["key"]) if "key" in said else None,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise Broken(WRONG) from None

@@ -1,0 +1,95 @@
+"""The entry of a draw."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entries.base import (
+    WRONG,
+    Content,
+    Filing,
+    Form,
+    Rows,
+    Shown,
+    Stated,
+    Text,
+    Whole,
+    text,
+    whole,
+)
+from service.ledger.journal.journal import Broken, Kind
+from service.ledger.storage.tables import Draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn(Content):
+    """Noisy counts that were drawn of a release, by their hash; they are never in the journal themselves.
+
+    Attributes:
+        draw: its id.
+        groups: of a tabulation, how many it took; None: of one partition, or of the whole input.
+        layout_hash: of a tabulation, the hash of what its values are; None likewise.
+        level: of a tabulation; None likewise.
+        mechanism: its name.
+        noisy_hash: of the counts.
+        partition: empty: of the whole input.
+        size: how many counts there are.
+    """
+
+    KIND: ClassVar[Kind] = "drawn"
+
+    draw: Text
+    groups: Annotated[int | None, Form(whole, omitted=True)] = None
+    layout_hash: Annotated[str | None, Form(text, omitted=True)] = None
+    level: Annotated[str | None, Form(text, omitted=True)] = None
+    mechanism: Text
+    noisy_hash: Text
+    partition: Text
+    repetition: Whole
+    size: Whole
+
+    def __post_init__(self) -> None:
+        """Refuse a draw that is half a tabulation."""
+        if len({value is None for value in (self.groups, self.layout_hash, self.level)}) > 1:
+            raise Broken(WRONG)
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is counted: the release's price was charged before."""
+        return False
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: pipelines draw."""
+        return False
+
+    def brings_to(self) -> None:
+        """Return no state: an entry before it commits what was held."""
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Change nothing.
+
+        Raises:
+            Broken: the release is only held.
+        """
+        if entry.release in chain.held:
+            raise Broken("the release is drawn from before it is committed")
+
+    def rows(self, filing: Filing) -> Rows:
+        """Return the draw's row, without its counts."""
+        row = {
+            "id": self.draw,
+            "release_id": filing.release,
+            "mechanism": self.mechanism,
+            "partition": self.partition,
+            "repetition": self.repetition,
+            "account_id": filing.account_id,
+            "seq": filing.seq,
+            "size": self.size,
+            "noisy_hash": self.noisy_hash,
+            "created_at": filing.time,
+        }
+        return Rows({Draw: [row]})
+
+    def shown(self) -> Shown:
+        """Return that its release has a page."""
+        return Shown(is_release=True)

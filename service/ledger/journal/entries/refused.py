@@ -1,0 +1,50 @@
+"""The entry of a release that did not fit a budget."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entries.base import OfAccount, Shown, Stated, Text, TextOrNone
+from service.ledger.journal.journal import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(OfAccount):
+    """A release that was refused, with the first cap that it did not fit.
+
+    Attributes:
+        account: the one whose cap it was; None: one above, which readers of this journal may not know. Then nothing
+            is said of the cap either.
+        cap: its name in the budget.
+        definition: of the budget.
+        name: of the release.
+        plan_digest: SHA-256 of the plan's canonical JSON.
+        remaining: of the cap, exactly.
+        requested: of the cap, exactly; None where it is infinite.
+    """
+
+    KIND: ClassVar[Kind] = "refused"
+
+    account: TextOrNone
+    cap: TextOrNone
+    definition: TextOrNone
+    name: Text
+    plan_digest: Text
+    remaining: TextOrNone
+    requested: TextOrNone
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is counted: nothing was charged."""
+        return False
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: pipelines ask for releases."""
+        return False
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Change nothing."""
+
+    def shown(self) -> Shown:
+        """Return the name of what was refused, and where it did not fit."""
+        return Shown(remark=f"{self.name}, which did not fit {self.account or 'an account above'}")

@@ -1,0 +1,382 @@
+"""Entries that register a release: committed at once, reserved, or proposed.
+
+One file, as they say the same: what a release is and what it costs. Where it does not commit at once, until when it is
+held is said too. Most entries of a journal register a release at once, so these are also written, compared and read
+without parsing: by the texts between their members, which follow from the members' names.
+"""
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring as quoted
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
+
+from service.ledger.journal.account_state import Chain, Held
+from service.ledger.journal.entries.base import (
+    AROUND,
+    AmountField,
+    Content,
+    Filing,
+    Form,
+    Rows,
+    Shown,
+    Stated,
+    Text,
+    TextOrNone,
+    text,
+    whole,
+)
+from service.ledger.journal.entry_texts import Amount, Subject, amount_in, amount_of, price_of, tags_of, write
+from service.ledger.journal.journal import Kind, Written, canonical
+from service.ledger.releases.reservation_rows import State
+from service.ledger.storage.tables import Release, ReleaseTag
+
+_REMEMBERED = 4096  # distinct prices, names and lists of tags
+
+
+class Origin(NamedTuple):
+    """The account under this one that a release was registered in, and the number of its entry there."""
+
+    account: str
+    seq: int
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Read it back.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        if value.keys() != set(cls._fields):
+            raise ValueError("expected an account and a number")
+        return cls(text(value["account"]), whole(value["seq"]))
+
+    def write(self) -> str:
+        """Return its canonical JSON."""
+        return _ORIGIN % (quoted(self.account), self.seq)
+
+
+_ORIGIN_MEMBERS = "{" + ",".join(f'"{name}":%({name})s' for name in sorted(Origin._fields)) + "}"
+_ORIGIN = _ORIGIN_MEMBERS.replace("%(account)s", "%s").replace("%(seq)s", "%s")
+
+
+def _read_plan(value: object) -> str:
+    if not isinstance(value, dict):
+        raise TypeError("expected a plan")
+    return write(value)
+
+
+def _read_tags(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError("expected a list of tags")
+    return tuple(map(text, value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration(Content):
+    """A release with what an account was charged for it.
+
+    Attributes:
+        accountant: the version of what priced it.
+        delta: at which its cost is shown, an exact number.
+        origin: of a release of an account under this one.
+        plan: as canonical JSON.
+        price: what the account was charged.
+        tags: its own.
+    """
+
+    accountant: Text
+    delta: Text
+    name: Text
+    origin: Annotated[Origin | None, Form(Origin.read, Origin.write, omitted=True)] = None
+    plan: Annotated[str, Form(_read_plan, str)]
+    price: AmountField
+    tags: Annotated[tuple[str, ...], Form(_read_tags, lambda tags: canonical(list(tags)))]
+
+    @property
+    def subject(self) -> Subject:
+        """What the release spends on."""
+        return self.plan, self.tags
+
+    @property
+    def own(self) -> bool:
+        """Whether the release was registered in this account, and not in one under it."""
+        return self.origin is None
+
+    @property
+    def held_until(self) -> str | None:
+        """When a reservation of it ends."""
+        return None
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is committed or held: it does."""
+        return True
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: pipelines register releases."""
+        return False
+
+    def along(self, prices: Sequence[Amount], origin: Origin) -> Iterator[Written]:
+        """Yield the content in each account of a line, root first, at that account's price; this is the last one."""
+        members, write_price = self.members(), self.FORMS["price"].write
+        for amount in prices[:-1]:
+            yield Written.of({**members, "origin": origin.write(), "price": write_price(amount)})
+        yield Written.of(members)
+
+    @abstractmethod
+    def brings_to(self) -> State:
+        """Return the state that the release begins in."""
+
+    def row(self, filing: Filing, document: str) -> dict[str, Any]:
+        """Return the release's row; ``document`` is its plan as it was stated."""
+        return {
+            "id": filing.release,
+            "account_id": filing.account_id,
+            "seq": filing.seq,
+            "name": self.name,
+            "plan": document,
+            "tags": json.dumps(self.tags, ensure_ascii=False),
+            "delta": self.delta,
+            "state": self.brings_to(),
+            "price": json.dumps(price_of(self.price)),
+            "accountant": self.accountant,
+            "created_at": filing.time,
+            "expires_at": self.held_until,
+        }
+
+    def rows(self, filing: Filing) -> Rows:
+        """Return the rows of the release and of its tags; none of a release of an account under this one."""
+        if not self.own:
+            return Rows()
+        row = self.row(filing, json.dumps(json.loads(self.plan), ensure_ascii=False))
+        tags = tags_of(self.subject)
+        where = {"account_id": filing.account_id, "seq": filing.seq}
+        return Rows({Release: [row], ReleaseTag: [where | {"tag": tag} for tag in sorted(tags)]})
+
+    def shown(self) -> Shown:
+        """Return the release's name, and whose it is."""
+        return Shown(is_release=True, name=self.name, owner=None if self.origin is None else self.origin.account)
+
+
+class Committed(Registration):
+    """A release that committed at once."""
+
+    __slots__ = ()
+    KIND: ClassVar[Kind] = "committed"
+
+    def brings_to(self) -> State:
+        """Return ``committed``."""
+        return "committed"
+
+    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+        """Count it."""
+        chain.commit(self.price, self.subject, own=self.own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holding(Registration):
+    """A release that is held.
+
+    Attributes:
+        expires_at: when a reservation of it ends; None: never.
+    """
+
+    expires_at: TextOrNone
+
+    @classmethod
+    def until(cls, expires_at: str | None, committed: Committed) -> Self:
+        """Return what is held of a release that would commit at once."""
+        return cls(**{name: getattr(committed, name) for name in committed.FORMS}, expires_at=expires_at)
+
+    @property
+    def held_until(self) -> str | None:
+        """When a reservation of it ends."""
+        return self.expires_at
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Hold it."""
+        held = Held(self.brings_to(), self.price, self.subject, self.expires_at, self.own, entry.by)
+        chain.hold(entry.release_id, held)
+
+
+class Reserved(_Holding):
+    """A release that is only reserved."""
+
+    __slots__ = ()
+    KIND: ClassVar[Kind] = "reserved"
+
+    def brings_to(self) -> State:
+        """Return ``reserved``."""
+        return "reserved"
+
+
+class Proposed(_Holding):
+    """A release that a second steward must approve."""
+
+    __slots__ = ()
+    KIND: ClassVar[Kind] = "proposed"
+
+    def brings_to(self) -> State:
+        """Return ``proposed``."""
+        return "proposed"
+
+
+# Without parsing: all that is fixed in such an entry's text follows from its members' names.
+
+
+def _template(members: Iterable[str]) -> str:
+    """The text of an entry that registers a release at once, with a place for each value."""
+    content = ",".join(f'"{name}":%({name})s' for name in members)
+    stated = {name: f"%({name})s" for name in AROUND} | {"content": f"{{{content}}}", "kind": f'"{Committed.KIND}"'}
+    return "{" + ",".join(f'"{name}":{value}' for name, value in stated.items()) + "}"
+
+
+def _cut(members: Iterable[str]) -> tuple[str, str, str, str]:
+    """The texts between an entry's actor, price and key, which only the entry says, to be filled in in order."""
+    start, rest = _template(members).split("%(actor)s")
+    before, rest = rest.split("%(price)s")
+    between, after = rest.split(f"{_NAMING}%(key)s")
+    return start, before, between, after
+
+
+def _in_order(piece: str, *names: str) -> str:
+    """A text with places for these values, which must be all of them."""
+    if tuple(re.findall(r"%\((\w+)\)s", piece)) != names:
+        raise TypeError(f"expected places for {names} in {piece!r}")
+    return re.sub(r"%\(\w+\)s", "%s", piece)
+
+
+_NAMING = ',"key":'
+_MEMBERS = tuple(Committed.FORMS)
+_pieces = _cut(_MEMBERS)
+_START = _in_order(_pieces[0], "account")
+_BELOW = _in_order(
+    _pieces[1].replace("%(origin)s", _ORIGIN_MEMBERS), "accountant", "delta", "name", "account", "seq", "plan"
+)
+_OWN = _in_order(_cut(name for name in _MEMBERS if name != "origin")[1], "accountant", "delta", "name", "plan")
+_BETWEEN = _in_order(_pieces[2], "tags")
+_AFTER = _in_order(_pieces[3], "release", "seq", "time")
+
+
+def start_of(account: str) -> str:
+    """Return what the text of an account's entries begins with."""
+    return _START % quoted(account)
+
+
+def find_unknown(
+    body: str,
+    start: str,
+    *,
+    accountant: str,
+    delta: str,
+    name: str,
+    origin: tuple[str, int] | None,
+    plan: str,
+    tags: str,
+    release: str,
+    seq: int,
+    time: str,
+) -> tuple[str, Amount, str | None] | None:
+    """Find what only the text of an entry says that registers a release at once: actor, price and key.
+
+    Args:
+        start: as ``start_of`` has it.
+        plan: as canonical JSON, like ``tags``.
+
+    Returns:
+        None where it is not, letter by letter, the text of such an entry that says all the rest.
+    """
+    if origin is None:
+        before = _OWN % (quoted(accountant), quoted(delta), quoted(name), plan)
+    else:
+        before = _BELOW % (quoted(accountant), quoted(delta), quoted(name), quoted(origin[0]), origin[1], plan)
+    between, after = _BETWEEN % tags, _AFTER % (quoted(release), seq, quoted(time))
+    at, tags_at = body.find(before), body.rfind(between)
+    actor, price = body[len(start) : at], body[at + len(before) : tags_at]
+    naming = body[tags_at + len(between) : -len(after)]  # of older entries nothing
+    if at < 0 or body != f"{start}{actor}{before}{price}{between}{naming}{after}":
+        return None
+    amount, by = _amount_of(price), _name_of(actor)
+    key = _name_of(naming.removeprefix(_NAMING)) if naming.startswith(_NAMING) else None
+    if amount is None or by is None or (naming and key is None):
+        return None
+    return by, amount, key
+
+
+class Registered(NamedTuple):
+    """What an entry says of a release that was registered at once; ``own``: in this account, not in one under it."""
+
+    amount: Amount
+    subject: Subject
+    own: bool
+
+
+def registered(body: str) -> Registered | None:
+    """What the canonical text of an entry says, without parsing it; None where that must be parsed after all.
+
+    Names are in order and quotes within texts are escaped, so a name with its quotes stands nowhere else: what
+    follows the plan is found from the end, whatever the plan holds.
+    """
+    start, at = _UP_TO_PLAN.match(body), body.rfind(_PRICE)
+    if start is None or at < start.end():
+        return None
+    tags_at, committed = body.find(_TAGS, at), body.rfind(_COMMITTED)
+    named = body.rfind(_KEY, max(tags_at, 0), max(committed, 0))
+    end = committed - 1 if named < 0 else named  # older entries, and those of an issuer's principals, name no key
+    if not at < tags_at < end:
+        return None
+    amount = amount_in(body[at + len(_PRICE) - 1 : tags_at + 1])
+    tags = _tags(body[tags_at + len(_TAGS) - 1 : end])
+    if amount is None or tags is None:
+        return None
+    return Registered(amount, (body[start.end() : at], tags), start[1] is None)
+
+
+def _up_to_plan() -> re.Pattern[str]:
+    pattern = {str: r'"[^"\\]*(?:\\.[^"\\]*)*"', int: "[0-9]+"}
+    origin = ",".join(f'"{name}":{pattern[kind]}' for name, kind in get_type_hints(Origin).items())
+    start = re.escape(_template(_MEMBERS).split("%(plan)s")[0])
+    start = start.replace(r',"origin":%\(origin\)s', rf'(,"origin":\{{{origin}\}})?')
+    return re.compile(re.sub(r"%\\\(\w+\\\)s", lambda _: pattern[str], start))
+
+
+def _before(after: str, member: str) -> str:
+    """The text between the values of two members."""
+    return _template(_MEMBERS).split(f"%({after})s")[1].split(f"%({member})s")[0]
+
+
+_UP_TO_PLAN = _up_to_plan()
+_PRICE, _TAGS = _before("plan", "price") + "{", "}" + _before("price", "tags") + "["
+_KEY, _COMMITTED = _before("tags", "key") + '"', _before("key", "release") + '"'
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _amount_of(text: str) -> Amount | None:
+    """A price in the text of an entry; None where it is none, or not in canonical form."""
+    try:
+        price = json.loads(text)
+        return amount_of(price) if canonical(price) == text else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _name_of(text: str) -> str | None:
+    """The text of which this is the canonical JSON; None where it is none of one."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) and canonical(value) == text else None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _tags(text: str) -> tuple[str, ...] | None:
+    try:
+        return tuple(json.loads(text))
+    except ValueError:
+        return None

@@ -1,0 +1,51 @@
+"""The entry of a release that was priced again."""
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entries.base import AmountField, Content, Filing, Rows, Shown, Stated, Text
+from service.ledger.journal.entry_texts import price_of
+from service.ledger.journal.journal import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class PriceChanged(Content):
+    """What the account is charged for a release from now on.
+
+    Attributes:
+        accountant: the version of what priced it.
+        price: the new one.
+        was: the price until now.
+    """
+
+    KIND: ClassVar[Kind] = "repriced"
+
+    accountant: Text
+    price: AmountField
+    was: AmountField
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is committed or held: it does."""
+        return True
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: the operator's command does."""
+        return False
+
+    def brings_to(self) -> None:
+        """Return no state."""
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Count the release at the new price."""
+        chain.reprice(entry.release_id, self.was, self.price)
+
+    def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
+        """Return the release's new price, and what made it."""
+        return Rows(changed={"price": json.dumps(price_of(self.price)), "accountant": self.accountant})
+
+    def shown(self) -> Shown:
+        """Return nothing beside the kind."""
+        return Shown()

@@ -1,0 +1,152 @@
+"""Entries that bring a held release to another state: approved, committed, voided and expired.
+
+One file, as they are the steps of one thing, a hold, and say next to nothing.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, cast, get_args
+
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entries.base import Content, Filing, Form, Rows, Shown, Stated, Text, TextOrNone
+from service.ledger.journal.journal import Broken, Kind
+from service.ledger.releases.reservation_rows import State
+
+
+class Settlement(Content):
+    """A step of a held release."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def brings_to(self) -> State:
+        """Return the state that it brings its release to."""
+
+    @classmethod
+    def changes_balance(cls) -> bool:
+        """Whether it can change what is committed or held: it does, but for an approval that only reserves."""
+        return True
+
+    def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
+        """Return the release's new state."""
+        return Rows(changed={"state": self.brings_to()})
+
+    def shown(self) -> Shown:
+        """Return nothing beside the kind."""
+        return Shown()
+
+
+def _read_state(value: object) -> State:
+    for state in get_args(State):
+        if state == value:
+            return cast(State, state)
+    raise ValueError("expected a state")
+
+
+@dataclass(frozen=True, slots=True)
+class Approved(Settlement):
+    """The approval of a proposal by a second steward.
+
+    Attributes:
+        to: the state that the release comes to, ``reserved`` or ``committed``.
+    """
+
+    KIND: ClassVar[Kind] = "approved"
+
+    to: Annotated[State, Form(_read_state)]
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: stewards approve."""
+        return True
+
+    def brings_to(self) -> State:
+        """Return the state that the release comes to."""
+        return self.to
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Hold the release as reserved, or commit it.
+
+        Raises:
+            Broken: it was not proposed, or comes to another state.
+        """
+        held = chain.require_held(entry.release_id)
+        if held.state != "proposed" or self.to not in ("reserved", "committed"):
+            raise Broken("what is approved was not proposed, or comes to a state that no approval brings it to")
+        if self.to == "reserved":
+            held.state = self.to
+        else:
+            chain.settle(entry.release_id, self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldCommitted(Settlement):
+    """The commitment of a reservation."""
+
+    KIND: ClassVar[Kind] = "committed"
+
+    def brings_to(self) -> State:
+        """Return ``committed``."""
+        return "committed"
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: pipelines commit."""
+        return False
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Commit what was held.
+
+        Raises:
+            Broken: it is not held, or was proposed, which only an approval takes on.
+        """
+        if chain.require_held(entry.release_id).state == "proposed":
+            raise Broken("the release was proposed, and is committed without an approval")
+        chain.settle(entry.release_id, self.brings_to())
+
+
+@dataclass(frozen=True, slots=True)
+class Voided(Settlement):
+    """The end of a hold that a steward took back.
+
+    Attributes:
+        attestation: that nothing was published, where the service could not know; None: it knows.
+    """
+
+    KIND: ClassVar[Kind] = "voided"
+
+    attestation: TextOrNone
+    reason: Text
+
+    def brings_to(self) -> State:
+        """Return ``voided``."""
+        return "voided"
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Hold the release no longer."""
+        chain.settle(entry.release_id, self.brings_to())
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: stewards void."""
+        return True
+
+    def shown(self) -> Shown:
+        """Return the reason."""
+        return Shown(reason=self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(Settlement):
+    """The end of a hold whose time was over. Entries made by expiry have no actor."""
+
+    KIND: ClassVar[Kind] = "expired"
+
+    def brings_to(self) -> State:
+        """Return ``expired``."""
+        return "expired"
+
+    def replay(self, chain: Chain, entry: Stated) -> None:
+        """Hold the release no longer."""
+        chain.settle(entry.release_id, self.brings_to())
+
+    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
+        """Whether only a steward makes such an entry: nobody does."""
+        return False

@@ -1,0 +1,463 @@
+"""The journal: entries that are only ever added, each hashed together with the one before it.
+
+hash = SHA-256(previous hash, 32 bytes, followed by the entry as RFC 8785 canonical JSON). The
+first entry of an account follows 32 zero bytes. Whoever keeps one hash can tell whether anything
+before it was changed.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select
+
+from service.errors import Altered, LedgerRolledBack
+from service.ledger.storage.database import batch, note_entries, require_written, tally
+from service.ledger.storage.group_commit import Made
+from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.tables import Account, Entry
+
+Kind = Literal[
+    "account_opened",
+    "budget_changed",
+    "account_closed",
+    "account_reopened",
+    "change_proposed",
+    "metadata_changed",
+    "described",
+    "proposed",
+    "approved",
+    "reserved",
+    "committed",
+    "voided",
+    "expired",
+    "drawn",
+    "repriced",
+    "refused",
+]
+
+Row = dict[str, int | str | None]
+
+LARGEST_INTEGER = 2**53  # beyond it a double, and so RFC 8785, no longer tells integers apart
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_BY_CODE_POINTS = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+"""The order of RFC 8785 too, where all of it is ASCII; a third of the time."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last entry of an account's chain: its number (from 1) and its hash (64 hexadecimal digits)."""
+
+    seq: int
+    hash: str
+
+
+BEFORE_FIRST = Head(0, "00" * 32)
+_HASH = re.compile("[0-9a-f]{64}")
+_HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
+
+
+def up_to(seq: Any, head_seq: Any) -> ColumnElement[bool]:
+    """Whether a number is of an entry of a chain up to its head; nobody vouches for one beyond, or below 1."""
+    return seq.between(1, head_seq)  # type: ignore[no-any-return]
+
+
+def read_head(text: str) -> Head:
+    """A head as people keep it and clients send it, ``seq:hash``.
+
+    Raises:
+        ValueError: it is no such text; what it is does not stand in the message.
+    """
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        raise ValueError("expected seq:hash, a number from 1 and 64 lower-case hexadecimal digits")
+    return Head(int(found[1]), found[2])
+
+
+def write_head(head: Head) -> str:
+    """The same as text."""
+    return f"{head.seq}:{head.hash}"
+
+
+@dataclass(frozen=True)
+class AccountHead:
+    """An account, and the head that its next entry follows."""
+
+    id: int
+    name: str
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does something: a principal, and the key that they do it with."""
+
+    name: str
+    key: str | None = None  # its id; None: an identity provider vouches for them, or it is no person
+
+
+class JournalEntry(NamedTuple):
+    """One entry as it is stored; ``body`` is the canonical JSON that was hashed."""
+
+    seq: int
+    kind: str
+    release_id: str | None
+    body: str
+    hash: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An entry that a client has seen in an account's journal, and that must be there still."""
+
+    account: str
+    head: Head
+
+
+@dataclass(frozen=True)
+class BadEntry:
+    """Where a chain breaks first, and how."""
+
+    seq: int
+    reason: str
+
+
+def canonical(value: object) -> str:
+    """RFC 8785 canonical JSON of what the journal holds: text, integers, booleans, null, lists and objects.
+
+    Raises:
+        TypeError: anything else. Numbers that are not integers are text in the ledger, exactly as they
+            were stated; a double would be somebody's rounding of them.
+        ValueError: an integer beyond 2^53 in size, or text that is not Unicode (a lone surrogate).
+    """
+    _check(value)
+    text = _BY_CODE_POINTS.encode(value)
+    if not text.isascii():
+        text = _ENCODER.encode(_ordered(value))
+        text.encode()  # RFC 8785 section 3.2.2.2: lone surrogates are an error (UnicodeEncodeError)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object as canonical JSON: what is long in an entry is written before an account is locked."""
+
+    text: str
+
+    @classmethod
+    def of(cls, members: Mapping[str, str]) -> "Written":
+        """Of members that are canonical JSON already; their names are plain ASCII."""
+        return cls("{" + ",".join(f'"{name}":{members[name]}' for name in sorted(members)) + "}")
+
+
+def _check(value: object) -> None:
+    """Refuse what is not for the journal."""
+    if value is None or isinstance(value, str | bool):
+        return
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise TypeError("expected text as the names of an object")
+            _check(item)
+    elif isinstance(value, list):
+        for item in value:
+            if type(item) is not str:  # a price at 250 orders is mostly text
+                _check(item)
+    elif not isinstance(value, int):
+        raise TypeError(f"expected text, an integer, a boolean, null, a list or an object, got {type(value).__name__}")
+    elif abs(value) > LARGEST_INTEGER:
+        raise ValueError("expected an integer of at most 2^53 in size; larger numbers are text in the ledger")
+
+
+def _ordered(value: object) -> object:
+    """The same value with the names of every object in the order of RFC 8785 section 3.2.3."""
+    if isinstance(value, dict):
+        return {name: _ordered(value[name]) for name in sorted(value, key=utf_16_units)}
+    return [_ordered(item) for item in value] if isinstance(value, list) else value
+
+
+def utf_16_units(name: str) -> bytes:
+    """Big-endian, so that bytes compare as code units do."""
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def entry_hash(previous: str, body: str) -> str:
+    """SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON."""
+    return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
+
+
+def is_hashed(previous: str, body: str, stored: str) -> bool:
+    """Whether an entry's text, after this hash, has the stored hash, which vouches for it where that is sealed."""
+    return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
+
+
+def acted(actor: Actor | None) -> dict[str, object]:
+    """What an entry says of its actor. Entries that are older than the key's id have the principal alone."""
+    if actor is None or actor.key is None:
+        return {"actor": None if actor is None else actor.name}
+    return {"actor": actor.name, "key": actor.key}
+
+
+def following(
+    account: AccountHead,
+    kind: Kind,
+    content: dict[str, object] | Written,
+    *,
+    actor: Actor | None,
+    release_id: str | None = None,
+    at: str,
+) -> tuple[Row, Head]:
+    """The next entry of an account as its row, and the head that it makes. Nobody is the actor of what time did."""
+    seq = account.head.seq + 1
+    around = {"account": account.name, "seq": seq, "kind": kind, "release": release_id, "time": at} | acted(actor)
+    members = {name: canonical(value) for name, value in around.items()}
+    members["content"] = content.text if isinstance(content, Written) else canonical(content)
+    body = Written.of(members).text
+    head = Head(seq, entry_hash(account.head.hash, body))
+    row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
+    return row | {"hash": head.hash}, head
+
+
+def write(connection: Connection, rows: Sequence[Row]) -> None:
+    """Write entries of accounts that the caller has locked.
+
+    The accounts' rows are left to the caller, who changes head and totals in one statement.
+
+    Raises:
+        RuntimeError: the database dropped some.
+    """
+    require_written(connection.execute(_INSERT, batch(rows)), len(rows))
+    for kind, number in Counter(row["kind"] for row in rows).items():
+        tally(connection, "entries", str(kind), number)
+    note_entries(connection, [Made(row["account_id"], row["seq"], row["hash"]) for row in rows])  # type: ignore[arg-type]
+
+
+def append(
+    connection: Connection,
+    account: AccountHead,
+    kind: Kind,
+    content: dict[str, object] | Written,
+    *,
+    actor: Actor,
+    release_id: str | None = None,
+    at: str,
+) -> Head:
+    """Write the next entry of an account that the caller has locked, and return the new head."""
+    row, head = following(account, kind, content, actor=actor, release_id=release_id, at=at)
+    write(connection, [row])
+    return head
+
+
+_INSERT = insert(Entry).execution_options(preserve_rowcount=True)
+
+
+def entries(
+    connection: Connection,
+    account_id: int,
+    after_seq: int,
+    limit: int,
+    before_reading: BeforeReading | None = None,
+    *,
+    until: int,
+) -> Page[JournalEntry]:
+    """A page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order.
+
+    None is after ``until``, the number of the account's head: for what is beyond it nobody vouches.
+    """
+    query = (
+        select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+        .where(Entry.account_id == account_id, Entry.seq > after_seq, up_to(Entry.seq, until))
+        .order_by(Entry.seq)
+    )
+    rows = rows_of(connection, query, func.length(Entry.body), limit, before_reading=before_reading)
+    return page_of(rows, lambda row: JournalEntry(*row))
+
+
+def chained(connection: Connection, account_id: int, before: Head, head: Head) -> Iterator[JournalEntry]:
+    """Yield the entries after one head up to another, each as the chain meets it.
+
+    A hash that stands beside a text in the database vouches for nothing by itself: that of the account's head does,
+    which is sealed, for all entries that it follows from. So an entry may be believed only after the last one was
+    taken, and only in the text that was yielded: another statement of a write transaction can read another text.
+
+    Raises:
+        Altered: they are not as the service wrote them.
+    """
+    last = before
+    if _HASH.fullmatch(before.hash) is None:  # of a row that holds anything
+        raise _altered(account_id, before.seq, "its hash is none")
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
+    query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
+    try:
+        while rows := connection.execute(query.where(Entry.seq > last.seq)).all():
+            for entry in map(JournalEntry._make, rows):
+                check_link(last, entry)
+                _check_filing(entry)
+                last = Head(entry.seq, entry.hash)
+                yield entry
+    except Broken as broken:
+        raise _altered(account_id, last.seq + 1, broken) from None
+    if last != head:
+        raise _altered(account_id, head.seq, "it is not the sealed one")
+
+
+def require_chain(connection: Connection, account_id: int, before: Head, head: Head) -> None:
+    """Make sure that the entries after one head up to another are as the service wrote them.
+
+    It vouches for what other statements of the same transaction read only where that is a read transaction, which
+    sees one moment of the database.
+
+    Raises:
+        Altered: they are not.
+    """
+    for _ in chained(connection, account_id, before, head):
+        pass
+
+
+def last_chained(
+    connection: Connection, account_id: int, before: Head, head: Head, kinds: Collection[str], release_id: str | None
+) -> JournalEntry | None:
+    """Return the last entry of some kinds about a release, or about none, that the chain meets between two heads.
+
+    Raises:
+        Altered: the entries between them are not as the service wrote them.
+    """
+    last = None
+    for entry in chained(connection, account_id, before, head):
+        if entry.kind in kinds and entry.release_id == release_id:
+            last = entry
+    return last
+
+
+def _check_filing(entry: JournalEntry) -> None:
+    """Hold the columns that find an entry against its text, in which no quoted name follows these members.
+
+    Raises:
+        Broken: it is filed under another kind, release or number.
+    """
+    kind, release = canonical(entry.kind), canonical(entry.release_id)
+    filed = f',"kind":{kind},"release":{release},"seq":{entry.seq},'
+    if not entry.body.startswith(filed, entry.body.rfind(',"kind":"')):
+        raise Broken(MISFILED)
+
+
+def _altered(account_id: int, seq: int, reason: object) -> Altered:
+    return Altered("the account's journal", f"entry {seq} of account {account_id}", f"{reason}; run verify")
+
+
+_CHAINED = 500  # entries that are read at a time
+
+
+def require_kept(connection: Connection, kept: Kept) -> None:
+    """Refuse to go on where an entry that was seen is not in the journal: then an old backup was restored.
+
+    Raises:
+        LedgerRolledBack: the account's journal does not hold it, or there is no such account.
+    """
+    asked = {"account": kept.account, "seq": kept.head.seq, "hash": kept.head.hash}
+    if connection.execute(_KEPT, asked).first() is None:
+        raise LedgerRolledBack(kept.account)
+
+
+_KEPT = (
+    select(Entry.seq)
+    .join(Account, Account.id == Entry.account_id)
+    .where(
+        Account.name == bindparam("account"),
+        Entry.seq == bindparam("seq"),
+        Entry.hash == bindparam("hash"),
+        up_to(Entry.seq, Account.head_seq),
+    )
+)
+
+
+def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
+    """Whether this very entry is in the journal: how an attempt is recognised whose commit was not confirmed."""
+    found = connection.execute(
+        select(Entry.seq).where(Entry.account_id == account_id, Entry.seq == head.seq, Entry.hash == head.hash)
+    )
+    return found.first() is not None
+
+
+def hash_before(connection: Connection, account_id: int, seq: int) -> str:
+    """The hash that an entry follows."""
+    if seq == 1:
+        return BEFORE_FIRST.hash
+    query = select(Entry.hash).where(Entry.account_id == account_id, Entry.seq == seq - 1)
+    return connection.execute(query).scalar_one_or_none() or BEFORE_FIRST.hash
+
+
+MISSING = "the entry is missing"
+MISFILED = "the entry is filed under another account, number, kind or release than it states"
+
+
+class Broken(ValueError):
+    """An entry is not what its chain or its account says it is; the text says how."""
+
+
+def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, Any]:
+    """What an entry says, given the head that it follows.
+
+    Raises:
+        Broken: it is not the next one, not what was hashed, or filed under something else.
+    """
+    check_link(previous, entry)
+    said = read_body(entry.body)
+    if (said.get("account"), said.get("seq"), said.get("kind"), said.get("release")) != (
+        account,
+        entry.seq,
+        entry.kind,
+        entry.release_id,
+    ):
+        raise Broken(MISFILED)
+    return said
+
+
+def check_link(previous: Head, entry: JournalEntry) -> None:
+    """Whether an entry is the one after this head, and was not changed since.
+
+    Raises:
+        Broken: it is not, or was.
+    """
+    if entry.seq != previous.seq + 1:
+        raise Broken(MISSING)
+    if entry_hash(previous.hash, entry.body) != entry.hash:
+        raise Broken("the hash is not that of the entry and the hash before it")
+
+
+def read_body(body: str) -> dict[str, Any]:
+    """What an entry's text says.
+
+    Raises:
+        Broken: it is not the canonical JSON of an object.
+    """
+    try:
+        said = _DECODER.decode(body)
+        # Where all is ASCII, names in the order of their characters are in that of their UTF-16 code units.
+        rewritten = _SORTING_ENCODER.encode(said) if body.isascii() else canonical(said)
+    except (TypeError, ValueError, RecursionError):
+        raise Broken("the entry is not canonical JSON") from None
+    if rewritten != body or not isinstance(said, dict):
+        raise Broken("the entry is not canonical JSON")
+    return said
+
+
+def _small_integer(text: str) -> int:
+    value = int(text)
+    if abs(value) > LARGEST_INTEGER:
+        raise ValueError("expected an integer of at most 2^53 in size")
+    return value
+
+
+def _no_double(_: str) -> float:
+    raise ValueError("expected no number that is not an integer")
+
+
+_DECODER = json.JSONDecoder(parse_int=_small_integer, parse_float=_no_double, parse_constant=_no_double)
+_SORTING_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=True
+)

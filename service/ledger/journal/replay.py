@@ -1,0 +1,80 @@
+"""The journal replayed: what an account was at any of its entries, from nothing else."""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from sqlalchemy import Connection, select
+
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.spending_rows import Subplans
+from service.ledger.journal import entries, journal
+from service.ledger.journal.account_state import Chain
+from service.ledger.journal.entries.registration import registered
+from service.ledger.journal.journal import Head, JournalEntry
+from service.ledger.journal.ordered_rows import stream
+from service.ledger.storage.tables import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An account as its journal had it: the record, and the subplans that it had committed and held."""
+
+    account: AccountRecord
+    committed: Subplans
+    reserved: Subplans
+
+
+def followed(
+    connection: Connection, account: AccountRecord, chain: Chain, until: int, kinds: Collection[str] | None = None
+) -> Iterator[JournalEntry]:
+    """Yield each entry of an account's journal up to ``until``, after a chain followed it; with ``kinds``, of these.
+
+    The connection is in a read transaction: it sees one moment of the database, so that what is read here is what the
+    hashes were held against.
+
+    Raises:
+        Altered: the journal, up to its head, is not as the service wrote it.
+    """
+    journal.require_chain(connection, account.id, journal.BEFORE_FIRST, account.head)
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    query = query.where(Entry.account_id == account.id, journal.up_to(Entry.seq, until)).order_by(Entry.seq)
+    if kinds is not None:
+        query = query.where(Entry.kind.in_(kinds))
+    with ExitStack() as cursors:
+        for entry in map(JournalEntry._make, stream(connection, query, cursors)):
+            head = Head(entry.seq, entry.hash)
+            found = registered(entry.body) if entry.kind == "committed" else None
+            if found is None:
+                entries.read_text(entry.body).follow(chain, head)
+            else:
+                chain.commit(found.amount, found.subject, own=found.own)
+                chain.head = head
+            yield entry
+
+
+def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:
+    """The account right after entry ``until``, from nothing but its journal.
+
+    At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
+    """
+    chain = Chain(account.name)
+    for _ in followed(connection, account, chain, until):
+        pass
+    moment = replace(as_left(account, chain), metadata=chain.metadata, proposed=chain.proposed)
+    return Moment(moment, chain.spent, chain.reserved)
+
+
+def as_left(account: AccountRecord, chain: Chain) -> AccountRecord:
+    """An account as the entries of its journal leave its row."""
+    return replace(
+        account,
+        budget=chain.stands,
+        totals=chain.totals,
+        state=chain.state,
+        head=chain.head,
+        approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),
+        next_expiry=chain.next_expiry,
+        releases=chain.releases,
+    )

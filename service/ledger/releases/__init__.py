@@ -1,0 +1,1 @@
+"""Releases: charging, reserving, settling and reading them."""

@@ -1,0 +1,43 @@
+"""What a release was when its account's journal ended with some entry: for answers that are given again."""
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from service.ledger.accounts.metadata import Metadata
+from service.ledger.draws import partitions, stored_draws as drawn
+from service.ledger.draws.partitions import DrawnFor
+from service.ledger.releases import releases
+from service.ledger.storage.tables import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What answers do not repeat, as it can be long: what people said of a release, and what it was drawn for."""
+
+    tags: list[str]
+    metadata: Metadata
+    drawn: list[DrawnFor]
+
+
+def past_of(connection: Connection, account_id: int, release_id: str, seq: int) -> Past:
+    """Read a release as it was when the entry ``seq`` was the last."""
+    said = releases.metadata_of(connection, account_id, release_id, until=seq)
+    tags = connection.execute(select(Release.tags).where(Release.id == release_id)).scalar_one()
+    return Past(json.loads(tags), said, _drawn_for(connection, release_id, seq))
+
+
+def _drawn_for(connection: Connection, release_id: str, seq: int) -> list[DrawnFor]:
+    """The counters of partitions without what was drawn later.
+
+    Raises:
+        Altered: a counter or a draw is not as the service wrote it.
+    """
+    later = drawn.taken_after(connection, release_id, seq)
+    most: dict[str, DrawnFor] = {}
+    for counter in partitions.counters_of(connection, release_id):
+        then = counter.drawn - later[counter.mechanism, counter.repetition]
+        if then > 0 and (counter.mechanism not in most or then > most[counter.mechanism].drawn):
+            most[counter.mechanism] = DrawnFor(counter.mechanism, counter.most, then)
+    return list(most.values())

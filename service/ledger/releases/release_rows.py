@@ -1,0 +1,116 @@
+"""The rows of releases, each sealed with the installation's secret: its state, and all that was stated of it.
+
+A seal is the digest of what never changes, the hash of its journal entry among it, followed by a code of that and of
+the state: so the state can be read and changed without the plan, which may be long.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, select, update
+
+from service.errors import Altered
+from service.ledger.storage.database import batch, secret_of
+from service.ledger.storage.secret import Secret, encoded
+from service.ledger.storage.tables import Entry, Release
+
+FIXED = (
+    Release.id,
+    Release.account_id,
+    Release.seq,
+    Release.name,
+    Release.plan,
+    Release.tags,
+    Release.delta,
+    Release.created_at,
+    Release.expires_at,
+)
+_NAMES = tuple(column.key for column in FIXED)
+_PURPOSE = "release"
+_DIGITS = 64  # of a digest
+
+
+def seal_of(secret: Secret, row: Mapping[Any, Any], entry_hash: str) -> str:
+    """Return the seal of a row whose entry has this hash."""
+    return _sealed(secret, _digest(row, entry_hash), row["id"], row["state"])
+
+
+def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]], entry_hash: str) -> bool:
+    """Whether the service wrote a row as it is; it has the columns ``FIXED``, state and seal."""
+    return isinstance(row.seal, str) and secret.is_text(row.seal, seal_of(secret, row._mapping, entry_hash))
+
+
+def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], entry_hash: str) -> None:
+    """Refuse a row that the service did not write.
+
+    Raises:
+        Altered: this is one.
+    """
+    if not is_sealed(secret_of(connection), row, entry_hash):
+        raise altered(row.id)
+
+
+def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
+    """Refuse a row whose id and state the service did not write so.
+
+    Raises:
+        Altered: this is one.
+    """
+    digest = str(row.seal)[:_DIGITS]
+    secret = secret_of(connection)
+    if not secret.is_text(str(row.seal), _sealed(secret, digest, row.id, row.state)):
+        raise altered(row.id)
+
+
+def unsealed(seal: object) -> str:
+    """Return what is wrong with a row that has not its seal, in words."""
+    if seal is None:
+        return "the release's row has no seal; a server that starts seals what an older version wrote, once"
+    return "the release's row was not written by the service"
+
+
+def update_states(connection: Connection, release_ids: Sequence[str], state: str) -> None:
+    """Bring releases, whose states are checked, to another state.
+
+    Raises:
+        Altered: the row of one is not as the service wrote it.
+    """
+    secret, changed = secret_of(connection), []
+    for row in connection.execute(_STATES.where(Release.id.in_(release_ids))).all():
+        require_state(connection, row)
+        seal = _sealed(secret, row.seal[:_DIGITS], row.id, state)
+        changed.append({"release": row.id, "new": state, "code": seal})
+    if changed:
+        connection.execute(_UPDATE_STATE, batch(changed))
+
+
+def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> list[str]:
+    """Seal some rows that are older than seals; which they are."""
+    query = select(*FIXED, Release.state, Entry.hash).where(Release.seal.is_(None), Release.id > after)
+    query = query.join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
+    rows = connection.execute(query.order_by(Release.id).limit(limit)).all()
+    if rows:
+        sealed = [{"release": row.id, "code": seal_of(secret, row._mapping, row.hash)} for row in rows]
+        connection.execute(_UPDATE, batch(sealed))
+    return [row.id for row in rows]
+
+
+def _digest(row: Mapping[Any, Any], entry_hash: str) -> str:
+    return hashlib.sha256(encoded(*(row[name] for name in _NAMES), entry_hash)).hexdigest()
+
+
+def _sealed(secret: Secret, digest: str, release_id: str, state: str) -> str:
+    return digest + secret.seal(_PURPOSE, digest, release_id, state)
+
+
+def altered(release_id: str) -> Altered:
+    """Return the refusal to use a release whose row or entry is not as the service wrote it."""
+    return Altered("the release", f"the row of release {release_id!r}")
+
+
+_STATES = select(Release.id, Release.state, Release.seal)
+_UPDATE_STATE = (
+    update(Release).where(Release.id == bindparam("release")).values(state=bindparam("new"), seal=bindparam("code"))
+)
+_UPDATE = update(Release).where(Release.id == bindparam("release")).values(seal=bindparam("code"))

@@ -1,0 +1,230 @@
+"""Reading releases."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, cast
+
+from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func, literal_column, select, union_all
+
+from service.errors import NotFound
+from service.ledger.accounts.description_rows import last_description, read_metadata
+from service.ledger.accounts.metadata import Metadata
+from service.ledger.journal.journal import Head, hash_before, is_hashed
+from service.ledger.releases import release_rows
+from service.ledger.releases.reservation_rows import State, expires
+from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.tables import Entry, Hold, Release, ReleaseTag
+from service.privacy.plans import Plan
+from service.privacy.plans.notation import read_plan
+
+HELD = ("proposed", "reserved")
+"""The states of what counts against the budgets and can still be taken back."""
+LONG = 1 << 14
+"""Characters of a plan beyond which reading it is left to a helper, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRecord:
+    """A stored release; ``head`` is the journal entry that charged it, ``expires_at`` that of its reservation.
+
+    ``plan_text``: the plan as it was stated, as the ledger stores it; a long one takes seconds to read, so it is read
+    where it is asked for, after the transaction. ``metadata``: what people say of it.
+    """
+
+    id: str
+    name: str
+    plan_text: str
+    tags: tuple[str, ...]
+    delta: Fraction
+    state: State
+    created_at: str
+    head: Head
+    expires_at: str | None = None
+    metadata: Metadata = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The plan as it was stated."""
+        document: dict[str, Any] = json.loads(self.plan_text)
+        return document
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as a value, to be priced or drawn from."""
+        return read_plan(self.document)
+
+    def is_over(self, at: str) -> bool:
+        """Whether it is held although its time is over."""
+        return self.state in HELD and self.expires_at is not None and self.expires_at <= at
+
+    def seen(self, at: str) -> "ReleaseRecord":
+        """As it is at a moment: expired where its time is over, whether or not somebody wrote that down."""
+        return replace(self, state="expired") if self.is_over(at) and expires(self.plan) else self
+
+
+def read_release(connection: Connection, account_id: int, release_id: str) -> ReleaseRecord:
+    """A release of an account.
+
+    Raises:
+        NotFound: the account has none with this id.
+    """
+    row = connection.execute(_BY_ID, {"account": account_id, "release": release_id}).one_or_none()
+    if row is None:
+        raise NotFound("release", release_id)
+    return _record(connection, row)
+
+
+def read_some(connection: Connection, account_id: int, release_ids: Sequence[str]) -> list[ReleaseRecord]:
+    """Read releases of an account, in the order in which they were registered; those that it has not are left out."""
+    query = _RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
+    return [_record(connection, row) for row in connection.execute(query)]
+
+
+def state_of(connection: Connection, account_id: int, release_id: str) -> State:
+    """The state of an account's release, without its plan, which may be long.
+
+    Raises:
+        NotFound: the account has none with this id.
+        Unavailable: its row is not as the service wrote it.
+    """
+    query = select(Release.id, Release.state, Release.seal)
+    row = connection.execute(query.where(Release.account_id == account_id, Release.id == release_id)).one_or_none()
+    if row is None:
+        raise NotFound("release", release_id)
+    release_rows.require_state(connection, row)
+    return cast(State, row.state)
+
+
+def state_at(connection: Connection, account_id: int, release: ReleaseRecord, at: str) -> State:
+    """The state of a release at a moment, without its plan: its hold says whether it expires by itself.
+
+    Raises:
+        NotFound: the account has none with this id.
+        Unavailable: its row is not as the service wrote it.
+    """
+    state = state_of(connection, account_id, release.id)
+    due = select(Hold.release_id).where(
+        Hold.release_id == release.id, Hold.account_id == account_id, Hold.expires_at <= at
+    )
+    return "expired" if state in HELD and connection.execute(due).first() is not None else state
+
+
+def metadata_of(connection: Connection, account_id: int, release_id: str, until: int | None = None) -> Metadata:
+    """What people say of a release, or said when the account's journal ended with the entry ``until``."""
+    said = connection.execute(select(last_description(account_id, release_id, until))).scalar_one()
+    return read_metadata(said, f"release {release_id!r}")
+
+
+def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) -> dict[str, Any]:
+    """Return what the entry says that charged a release; the release's seal holds the entry's hash.
+
+    Raises:
+        Altered: the entry is not as the service wrote it.
+    """
+    query = select(Entry.body).where(Entry.account_id == account_id, Entry.seq == release.head.seq)
+    body = connection.execute(query).scalar_one_or_none()
+    previous = hash_before(connection, account_id, release.head.seq)
+    if body is None or not is_hashed(previous, body, release.head.hash):
+        raise release_rows.altered(release.id)
+    said: dict[str, Any] = json.loads(body)
+    return said
+
+
+def plan_size(connection: Connection, release_id: str, account_id: int | None = None) -> int:
+    """How many characters a release's plan has as text.
+
+    Raises:
+        NotFound: there is none with this id, or the account has none.
+    """
+    query = select(func.length(Release.plan)).where(Release.id == release_id)
+    query = query if account_id is None else query.where(Release.account_id == account_id)
+    size: int | None = connection.execute(query).scalar_one_or_none()
+    if size is None:
+        raise NotFound("release", release_id)
+    return size
+
+
+def plan_part(connection: Connection, release_id: str, first: int, size: int) -> str:
+    """So many characters of a release's plan as text, from the one with the number ``first``."""
+    part = select(func.substr(Release.plan, first + 1, size)).where(Release.id == release_id)
+    return str(connection.execute(part).scalar_one())
+
+
+def list_releases(
+    connection: Connection,
+    account_id: int,
+    after: int,
+    limit: int,
+    tag: str | None,
+    state: State | None,
+    at: str,
+    before_reading: BeforeReading | None = None,
+) -> Page[ReleaseRecord]:
+    """A page of an account's releases in the order of their registration.
+
+    With ``tag``, those that carry it themselves or on a node of their plan; with ``state``, those that
+    are in it at a moment.
+    """
+    query, number = _RELEASES.where(Release.account_id == account_id), Release.seq
+    if tag is not None:
+        query = query.join(
+            ReleaseTag, (ReleaseTag.account_id == Release.account_id) & (ReleaseTag.seq == Release.seq)
+        ).where(ReleaseTag.account_id == account_id, ReleaseTag.tag == tag)
+    due = exists().where(Hold.release_id == Release.id, Hold.account_id == account_id, Hold.expires_at <= at)
+    match state:
+        case None | "committed":
+            # What is most or all of them is found in the order of the tag's own rows, of which a rare one has few.
+            number = Release.seq if tag is None else ReleaseTag.seq
+            query = (
+                query.where(number > after) if state is None else query.where(number > after, Release.state == state)
+            )
+        case "expired":
+            query = query.where(_UNCOMMITTED, Release.seq.in_(_expired(account_id, after, at)))
+        case "voided":
+            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state)
+        case _:
+            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~due)
+    rows = rows_of(connection, query.order_by(number), _SIZE, limit, before_reading=before_reading)
+    return page_of(rows, lambda row: _record(connection, row).seen(at))
+
+
+def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
+    """The numbers of those whose time is over, written down or not; each half has its index."""
+    written = select(Release.seq).where(Release.account_id == account_id, _UNCOMMITTED, Release.state == "expired")
+    due = select(Release.seq).join(Hold, Hold.release_id == Release.id)
+    due = due.where(Release.account_id == account_id, Hold.account_id == account_id, Hold.expires_at <= at)
+    return union_all(written.where(Release.seq > after), due.where(Release.seq > after))
+
+
+_UNCOMMITTED = Release.state != literal_column("'committed'")  # in the words of the index of these few
+
+_METADATA = last_description(Release.account_id, Release.id)
+_SIZE = func.length(Release.plan) + func.length(Release.tags) + func.coalesce(func.length(_METADATA), 0)
+
+_RELEASES = select(
+    *release_rows.FIXED,
+    Release.state,
+    Release.seal,
+    Entry.hash,
+    _METADATA.label("metadata"),
+).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
+
+_BY_ID = _RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))
+
+
+def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
+    release_rows.require_seal(connection, row, row.hash)
+    return ReleaseRecord(
+        id=row.id,
+        name=row.name,
+        plan_text=row.plan,
+        tags=tuple(json.loads(row.tags)),
+        delta=Fraction(row.delta),
+        state=row.state,
+        created_at=row.created_at,
+        head=Head(row.seq, row.hash),
+        expires_at=row.expires_at,
+        metadata=read_metadata(row.metadata, f"release {row.id!r}"),
+    )

@@ -1,0 +1,82 @@
+"""The rows of what is held, each sealed with the installation's secret: what is given back is what was taken."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
+
+from service.errors import Altered
+from service.ledger.storage.database import batch, secret_of
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Hold
+from service.privacy.plans import Plan
+from service.privacy.plans.walking import mechanisms_of
+
+COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.seal)
+
+State = Literal["proposed", "reserved", "committed", "voided", "expired"]
+"""Of a release."""
+
+Place = tuple[str, int]
+
+
+def expires(plan: Plan) -> bool:
+    """Whether a reservation ends by itself: not where something could be published without the service drawing it."""
+    return all(mechanism.DRAWN for mechanism in mechanisms_of(plan))
+
+
+def sealed(secret: Secret, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its seal."""
+    return {**row, "seal": secret.seal(_PURPOSE, *_values(row))}
+
+
+def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
+    """Whether the service wrote a row as it is."""
+    return secret.is_seal(row.seal, _PURPOSE, *_values(row._mapping))
+
+
+def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
+    """Refuse a row that the service did not write.
+
+    Raises:
+        Altered: this is one.
+    """
+    if not is_sealed(secret_of(connection), row):
+        raise altered(row.release_id)
+
+
+def altered(release_id: str) -> Altered:
+    """Return the refusal to settle a release whose hold is not as the service wrote it."""
+    return Altered("what the release holds", f"a row of holds, of release {release_id!r},")
+
+
+def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
+    """Seal some rows that are older than seals; which they are."""
+    query = select(*COLUMNS).where(Hold.seal.is_(None), tuple_(Hold.release_id, Hold.account_id) > tuple_(*after))
+    query = query.order_by(Hold.release_id, Hold.account_id).limit(limit)
+    rows = connection.execute(query).all()
+    if rows:
+        connection.execute(_UPDATE, batch([_given(secret, row._mapping) for row in rows]))
+    return [(row.release_id, row.account_id) for row in rows]
+
+
+def save(connection: Connection, secret: Secret, row: Mapping[Any, Any]) -> None:
+    """Write the price of a hold that is there, with the row's new seal."""
+    connection.execute(_UPDATE, _given(secret, row))
+
+
+def _given(secret: Secret, row: Mapping[Any, Any]) -> dict[str, Any]:
+    given = {"release": row["release_id"], "account": row["account_id"], "new": row["price"]}
+    return given | {"code": sealed(secret, row)["seal"]}
+
+
+def _values(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return row["release_id"], row["account_id"], row["price"], row["expires_at"]
+
+
+_PURPOSE = "hold"
+_UPDATE = (
+    update(Hold)
+    .where(Hold.release_id == bindparam("release"), Hold.account_id == bindparam("account"))
+    .values(price=bindparam("new"), seal=bindparam("code"))
+)

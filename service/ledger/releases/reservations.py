@@ -1,0 +1,206 @@
+"""What people do with held releases: commit, approve and void them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, select
+
+from service.errors import Conflict, InvalidInput
+from service.ledger.access.key_events import require_valid
+from service.ledger.accounts import accounts
+from service.ledger.accounts.accounts import AccountRecord, HoldsDue, Line
+from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided, read_around
+from service.ledger.journal.journal import Actor, has_entry
+from service.ledger.releases import release_rows
+from service.ledger.releases.releases import HELD, ReleaseRecord, entry_of, read_release, state_of
+from service.ledger.releases.reservation_rows import State
+from service.ledger.releases.settlement import Held, held_of, settle
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.tables import Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A release and its account, as they are afterwards."""
+
+    release: ReleaseRecord
+    account: AccountRecord
+
+
+Render = Callable[[Settled], str]
+
+
+def commit(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
+    """Commit a reservation: what it holds is spent.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: it is proposed, voided or expired.
+    """
+
+    def choose(_: Connection, release: ReleaseRecord, __: Held | None) -> Settlement | None:
+        return _commitment(release.state)
+
+    return _step(database, request, name, release_id, choose, render)
+
+
+def void(
+    database: Database,
+    request: Request,
+    name: str,
+    release_id: str,
+    reason: str,
+    attestation: str | None,
+    render: Render,
+) -> Answer:
+    """Take back a release that is held, from which nothing was drawn: the first draw would have committed it.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: it is committed or expired.
+        InvalidInput: something of it could be published without this service, and nobody attests that it was not.
+    """
+
+    def choose(connection: Connection, release: ReleaseRecord, held: Held | None) -> Settlement | None:
+        require_valid(connection, request.secret, request.actor, clock.now())
+        if release.state == "voided":
+            return None
+        if release.state in ("committed", "expired"):
+            raise Conflict(f"the release is {release.state}; only what is proposed or reserved can be voided")
+        if attestation is None and held is not None and not held.expires:
+            raise InvalidInput.at(
+                "/attestation",
+                "expected a statement that nothing was published, as the plan holds mechanisms that are not drawn here",
+            )
+        return Voided(reason=reason, attestation=attestation)
+
+    return _step(database, request, name, release_id, choose, render)
+
+
+def approve(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
+    """Approve a proposal, which then is reserved, or committed where no reservation was asked for.
+
+    Raises:
+        NotFound: the account has no such release.
+        Forbidden: the one who proposed it would approve it too, or somebody who made one of the keys could have.
+        Conflict: it was not proposed, or is voided or expired.
+    """
+
+    line = accounts.line_of(database, name)
+
+    def choose(connection: Connection, release: ReleaseRecord, _: Held | None) -> Settlement | None:
+        kind, proposer = _origin(connection, line, release)
+        if kind != "proposed":
+            raise Conflict("the release was not proposed: it needs no approval")
+        require_other_person(connection, request, proposer, "the release")
+        if release.state in ("reserved", "committed"):
+            return None
+        if release.state != "proposed":
+            raise Conflict(f"the release is {release.state}; only what is proposed can be approved")
+        return Approved("committed" if release.expires_at is None else "reserved")
+
+    return _step(database, request, name, release_id, choose, render)
+
+
+def held_for_draw(database: Database, line: Line, release_id: str) -> Held | None:
+    """Read what the first draw of a release commits, before any lock is taken; None where it is committed already.
+
+    Raises:
+        NotFound: the account has no such release.
+    """
+    with database.read() as connection:
+        if state_of(connection, line.account_id, release_id) not in HELD:  # what is settled stays so
+            return None
+        found = read_release(connection, line.account_id, release_id)
+    return held_of(found)
+
+
+def commit_for_draw(
+    connection: Connection, line: Line, release_id: str, held: Held | None, actor: Actor, at: str
+) -> AccountRecord:
+    """Commit a reservation in the transaction of its first draw, and return the account, locked.
+
+    Raises:
+        NotFound: the account has no such release.
+        Conflict: it is proposed, voided or expired.
+    """
+    locked = accounts.lock_line(connection, line, at)
+    _refuse_over(connection, line, release_id, at)
+    step = _commitment(state_of(connection, line.account_id, release_id))
+    if step is None:
+        return locked[-1]
+    if held is None:  # it was settled a moment ago
+        raise release_rows.altered(release_id)
+    return settle(connection, locked, [held], step, actor, at)[-1]
+
+
+def _commitment(state: State) -> Settlement | None:
+    """How a release in some state is committed; None where it is."""
+    if state == "committed":
+        return None
+    if state == "proposed":
+        raise Conflict("the release is proposed; a second steward must approve it first")
+    if state != "reserved":
+        raise Conflict(f"the release is {state}")
+    return HoldCommitted()
+
+
+def _step(
+    database: Database,
+    request: Request,
+    name: str,
+    release_id: str,
+    choose: Callable[[Connection, ReleaseRecord, Held | None], Settlement | None],
+    render: Render,
+) -> Answer:
+    """Take a release to another state under its line's lock; where it is there already nothing is written.
+
+    ``choose`` is called under the lock: what it needs of the plan is in the ``Held``, and it reads no plan.
+    """
+    line = accounts.line_of(database, name)
+    with database.read() as connection:
+        found = read_release(connection, line.account_id, release_id)
+    held = held_of(found) if found.state in HELD else None  # what is settled stays so
+
+    def work(connection: Connection, at: str) -> Settled:
+        locked = accounts.lock_line(connection, line, at)
+        _refuse_over(connection, line, release_id, at)
+        release = replace(found, state=state_of(connection, line.account_id, release_id))
+        step = choose(connection, release, held)
+        if step is None:
+            return Settled(release, locked[-1])
+        if held is None:
+            raise release_rows.altered(release_id)
+        after = settle(connection, locked, [held], step, request.actor, at)
+        return Settled(replace(release, state=step.brings_to()), after[-1])
+
+    return once(database, request, work, status=200, render=render, landed=_landed)
+
+
+def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -> None:
+    """Refuse to go on with a release that is still held although its time is over.
+
+    Raises:
+        HoldsDue: it is.
+    """
+    query = select(Hold.release_id).where(Hold.release_id == release_id, Hold.account_id == line.account_id)
+    if connection.execute(query.where(Hold.expires_at <= at)).first() is not None:
+        raise HoldsDue(line.account_id, release_id)
+
+
+def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, Actor]:
+    """The kind of the entry that charged a release, and who was its actor.
+
+    Raises:
+        Unavailable: the entry is not as the service wrote it.
+    """
+    around = read_around(entry_of(connection, line.account_id, release))
+    return around.kind, around.by
+
+
+def _landed(connection: Connection, settled: Settled) -> bool:
+    return has_entry(connection, settled.account.id, settled.account.head)

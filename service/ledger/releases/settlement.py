@@ -1,0 +1,322 @@
+"""What becomes of held releases: one way for all of a line's accounts, and the expiry that nobody asks for.
+
+A hold counts against every budget of its line until it is committed, voided or expires. Whoever locks an account of
+which a few small holds are due leaves it, lets them expire and begins again. Where they are more, or have long plans,
+a charge that fits beside them is not kept waiting: they count as held until the server's own thread lets them expire,
+some in each transaction (``ExpiryKeeper``). Whoever only reads leaves them out.
+"""
+
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute
+
+from service.errors import ServiceError
+from service.ledger.accounts import accounts, budgets, subplans
+from service.ledger.accounts.accounts import AccountRecord, Line
+from service.ledger.accounts.spending_rows import NOTHING, Change, Settled, Subplans
+from service.ledger.journal import journal
+from service.ledger.journal.entries import Expired, Settlement
+from service.ledger.journal.journal import Actor, has_entry
+from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
+from service.ledger.storage import clock
+from service.ledger.storage.background import until_stopped
+from service.ledger.storage.database import Database, batch, secret_of
+from service.ledger.storage.tables import Account, Hold, Release
+from service.ledger.storage.waiting_line import Queue
+from service.privacy.accounting.filter import Totals, add_all
+from service.privacy.plans.notation import read_plan
+
+_AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
+_CHARACTERS = 1 << 16  # of their plans together, but for one that is longer
+_PAUSE = 0.2  # seconds between looks at whether a charge left holds that are due
+_LOOKS = 50  # after which the accounts are asked, whoever left some
+_PAGE = 500
+_log = structlog.get_logger("service.expiry")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A held release with what settling it needs, all of which was fixed when it was charged.
+
+    Attributes:
+        expires: whether its plan lets it expire; else something could be published without the service drawing it.
+    """
+
+    id: str
+    expires_at: str | None
+    subplans: Subplans
+    expires: bool
+
+
+def held_of(release: ReleaseRecord) -> Held:
+    """Read before any lock is taken, as a plan may be long."""
+    plan = release.plan
+    counted = subplans.subplans_of(plan, release.tags)
+    return Held(release.id, release.expires_at, counted, reservation_rows.expires(plan))
+
+
+def settle(
+    connection: Connection,
+    line: Sequence[AccountRecord],
+    settled: Sequence[Held],
+    settlement: Settlement,
+    actor: Actor | None,
+    at: str,
+) -> list[AccountRecord]:
+    """Take held releases of a locked line's account to another state, with an entry in each chain of the line."""
+    ids, account_ids = [held.id for held in settled], [account.id for account in line]
+    change: Change = NOTHING
+    state = settlement.brings_to()
+    gone = state in ("voided", "expired")
+    prices = _prices(connection, ids)
+    missing = next(
+        (held_id for held_id in ids for account_id in account_ids if (held_id, account_id) not in prices), None
+    )
+    if missing is not None:
+        raise reservation_rows.altered(missing)
+    entries: list[journal.Row] = []
+    after: list[AccountRecord] = []
+    for account in line:
+        for held in settled:
+            row, head = settlement.following(account.chain, actor=actor, release_id=held.id, at=at)
+            entries.append(row)
+            account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
+        if gone:
+            totals = _without(account.totals, Counter(prices[held_id, account.id] for held_id in ids))
+            if totals.is_below_zero:
+                raise reservation_rows.altered(ids[0])  # more than was ever taken: a row of an older price was put back
+            account = replace(account, totals=totals, releases=account.releases - len(ids))  # noqa: PLW2901
+        after.append(account)
+    release_rows.update_states(connection, ids, state)
+    journal.write(connection, entries)
+    if state not in HELD:
+        counted: Subplans = Counter()
+        for held in settled:
+            counted.update(held.subplans)
+        change = Settled(counted, committed=state == "committed")
+        connection.execute(_FORGET, batch([{"release": release_id} for release_id in ids]))
+        after = [_with_next_expiry(connection, account, settled) for account in after]
+    return accounts.save(connection, after, change)
+
+
+def _without(totals: Totals, prices: Counter[str]) -> Totals:
+    """The totals without so many charges of each price; reservations are often alike, and prices long to read."""
+    return add_all(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
+
+
+def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], str]:
+    prices: dict[tuple[str, int], str] = {}
+    for row in connection.execute(select(*reservation_rows.COLUMNS).where(Hold.release_id.in_(release_ids))):
+        reservation_rows.require_seal(connection, row)
+        prices[row.release_id, row.account_id] = row.price
+    return prices
+
+
+def _with_next_expiry(connection: Connection, account: AccountRecord, settled: Sequence[Held]) -> AccountRecord:
+    if account.next_expiry is None or account.next_expiry not in {held.expires_at for held in settled}:
+        return account
+    return replace(account, next_expiry=_first_expiry(connection, account.id))
+
+
+def _first_expiry(connection: Connection, account_id: int) -> str | None:
+    """When the first hold of an account expires that the service wrote, and whose release is held still.
+
+    What is found is written into the account's row, where it would outlast a row of somebody else's.
+    """
+    query = select(*reservation_rows.COLUMNS).join(Release, Release.id == Hold.release_id)
+    query = query.where(Hold.account_id == account_id, Hold.expires_at.is_not(None), Release.state.in_(HELD))
+    query = query.order_by(Hold.expires_at, Hold.release_id).limit(1)
+    secret, row = secret_of(connection), connection.execute(query).one_or_none()
+    while row is not None and not reservation_rows.is_sealed(secret, row):
+        beyond = tuple_(Hold.expires_at, Hold.release_id) > tuple_(row.expires_at, row.release_id)
+        row = connection.execute(query.where(beyond)).one_or_none()
+    return None if row is None else str(row.expires_at)
+
+
+_FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
+
+
+def expire(database: Database, account_id: int, release_id: str | None = None) -> bool:
+    """Let some of what an account holds expire where its time is over: one transaction for each account below it.
+
+    One thread of a server does it for an account at a time: those who find the same holds wait, and find them gone.
+
+    Args:
+        release_id: the one release that is to expire; None: those that were due first.
+
+    Returns:
+        Whether there was anything.
+
+    Raises:
+        Unavailable: the database does not answer, or a hold is not as the service wrote it.
+    """
+    places = database.expiring.setdefault(account_id, Queue(1))  # nobody waits for another account's long plans
+    with places.place(time.monotonic() + database.lock_timeout):
+        due = _some_due(database, account_id, release_id)
+        for name, release_ids in due.items():
+            _expire(database, accounts.line_of(database, name), release_ids)
+    return bool(due)
+
+
+def _some_due(database: Database, account_id: int, release_id: str | None) -> dict[str, list[str]]:
+    """Find releases whose time is over, by the account that registered them; few enough to be settled in a moment."""
+    query = (
+        select(Release.id, Account.name, func.length(Release.plan).label("size"))
+        .select_from(Hold)
+        .join(Release, Release.id == Hold.release_id)
+        .join(Account, Account.id == Release.account_id)
+        .where(Hold.account_id == account_id, Hold.expires_at <= clock.now())
+        .order_by(Hold.expires_at)
+        .limit(_AT_ONCE)
+    )
+    if release_id is not None:
+        query = query.where(Hold.release_id == release_id)
+    due: defaultdict[str, list[str]] = defaultdict(list)
+    size = 0
+    with database.read() as connection:
+        for row in connection.execute(query):
+            size += row.size
+            if size > _CHARACTERS and due:
+                break
+            due[row.name].append(row.id)
+    return due
+
+
+def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
+    with database.read() as connection:
+        releases = read_some(connection, line.account_id, release_ids)
+    found = [held_of(release) for release in releases]
+
+    def work(connection: Connection) -> AccountRecord | None:
+        at = clock.now()
+        locked = accounts.lock_line(connection, line, None)
+        query = select(Hold.release_id, Release.state).join(Release, Release.id == Hold.release_id)
+        query = query.where(Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at)
+        due = {row.release_id for row in map(_of_held, connection.execute(query))}
+        expired = [held for held in found if held.id in due]
+        if not expired:
+            return None
+        return settle(connection, locked, expired, Expired(), None, at)[-1]
+
+    database.write(work, landed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head))
+
+
+class ExpiryKeeper:
+    """Lets holds expire whose time is over, while a server serves: at once where a charge left some, else soon."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Look for them now and then until the end of the block."""
+        with until_stopped(self._keep_expiring, "expiry"):
+            yield
+
+    def expire_all(self, stopping: threading.Event) -> None:
+        """Let everything expire that is due, or until the server stops.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        query = select(Account.id).where(Account.next_expiry <= clock.now()).order_by(Account.id)
+        with self._database.read() as connection:
+            due = connection.execute(query).scalars().all()
+        for account_id in due:
+            try:
+                began = time.monotonic()
+                while expire(self._database, account_id):
+                    if stopping.wait(time.monotonic() - began):  # as long as it took: the other half is for requests
+                        return
+                    began = time.monotonic()
+            except ServiceError as error:  # of one account, as where somebody changed a row
+                _log.warning("expiry", error=type(error).__name__, detail=error.for_operator or str(error))
+
+    def _keep_expiring(self, stopping: threading.Event) -> None:
+        looks = 0
+        while not stopping.wait(_PAUSE):
+            looks += 1
+            if not self._database.holds_due.is_set() and looks % _LOOKS:
+                continue
+            self._database.holds_due.clear()
+            try:
+                self.expire_all(stopping)
+            except Exception as error:  # noqa: BLE001 - whatever is in the database, the next look is made
+                _log.warning("expiry", error=type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """An account at a moment: without the holds whose time is over, which its totals may still count."""
+
+    account: AccountRecord
+    expired: Subplans
+
+
+def present(connection: Connection, account: AccountRecord, at: str) -> Present:
+    """What a reader is shown, who writes nothing down, with the subplans left out: their plans may be long."""
+    expired: Subplans = Counter()
+    stated: Counter[tuple[str, str]] = Counter()
+    prices: Counter[str] = Counter()
+    for row in _due(connection, account, at, Release.plan, Release.tags):
+        prices[row.price] += 1
+        stated[row.plan, row.tags] += 1
+    for (plan, tags), count in stated.items():
+        for subplan, occurrences in subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
+            expired[subplan] += occurrences * count
+    return Present(_left_by(account, prices), expired)
+
+
+def without_due(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
+    """Return the same account where its totals alone are asked for: no plan is read."""
+    return _left_by(account, Counter(row.price for row in _due(connection, account, at)))
+
+
+def _left_by(account: AccountRecord, prices: Counter[str]) -> AccountRecord:
+    if not prices:
+        return account
+    return replace(account, totals=_without(account.totals, prices), releases=account.releases - prices.total())
+
+
+def _due(
+    connection: Connection, account: AccountRecord, at: str, *columns: InstrumentedAttribute[str]
+) -> Iterator[Row[*tuple[Any, ...]]]:
+    if account.next_expiry is None or account.next_expiry > at:
+        return
+    last = ""
+    while True:
+        query = (
+            select(*reservation_rows.COLUMNS, Release.state, *columns)
+            .join(Release, Release.id == Hold.release_id)
+            .where(Hold.account_id == account.id, Hold.expires_at <= at, Hold.release_id > last)
+            .order_by(Hold.release_id)
+            .limit(_PAGE)
+        )
+        page = connection.execute(query).all()
+        for row in page:
+            reservation_rows.require_seal(connection, _of_held(row))
+            yield row
+        if len(page) < _PAGE:
+            return
+        last = page[-1].release_id
+
+
+def _of_held(row: Row[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]]:
+    """A row of holds with the state of its release, which is held.
+
+    Raises:
+        Altered: it was settled, and its hold with it: the row was put back.
+    """
+    if row.state not in HELD:
+        raise reservation_rows.altered(row.release_id)
+    return row

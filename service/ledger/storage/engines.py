@@ -1,0 +1,114 @@
+"""Connections to the ledger's database: how each is set up, whoever uses it."""
+
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from service.errors import StartupRefused
+from service.ledger.storage.failures import out_of_reach, refusal, sqlite_failure
+from service.ledger.storage.location import place_of_file
+
+# Unless the URL says otherwise: a server that vanished is noticed in half a minute and not in hours.
+_POSTGRESQL_OPTIONS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
+
+
+def make_sqlite_file(path: Path, timeout: float) -> None:
+    """Make the file and switch it to write-ahead logging, once and for all, so that readers never block.
+
+    Raises:
+        Unavailable: the file cannot be opened.
+        StartupRefused: its file system cannot hold the ledger.
+    """
+    deadline, place = time.monotonic() + timeout, place_of_file(path)
+    try:
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no part in it
+        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+    except OSError as error:
+        raise out_of_reach(path, error) from None
+    except sqlite3.Error as error:
+        failure = sqlite_failure(error)
+        raise refusal(replace(failure, reason="it is a directory") if path.is_dir() else failure, place) from None
+    try:
+        mode = _switch_to_wal(connection, deadline)
+    except sqlite3.Error as error:
+        raise refusal(sqlite_failure(error), place) from None
+    finally:
+        connection.close()
+    if mode != "wal":
+        raise StartupRefused(f"the file system of {path} cannot share memory, so it cannot hold the ledger")
+
+
+def _switch_to_wal(connection: sqlite3.Connection, deadline: float) -> str:
+    """SQLite does not wait where two processes switch at the same moment, so the wait is here."""
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) -> Engine:
+    """An engine for SQLite with so many connections."""
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        pool_size=size,
+        max_overflow=0,
+        # Transactions are begun and ended by `database`; the driver must not begin any by itself.
+        connect_args={"isolation_level": None, "timeout": lock_timeout, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        cursor = raw.cursor()
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute(f"PRAGMA query_only = {int(read_only)}")
+        cursor.close()
+
+    return engine
+
+
+def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
+    """An engine for PostgreSQL with so many connections."""
+    options = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in url.query}
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        hide_parameters=True,
+        use_native_hstore=False,  # looking for a type that the ledger does not use costs every connection a transaction
+        pool_size=size,
+        max_overflow=0,
+        # Transactions are begun and ended by `database`; the driver must not begin any by itself.
+        connect_args={"autocommit": True, **options},
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        # Rows that a policy would hide are an error. Set here it wins over what is set for the role or the database.
+        cursor = raw.cursor()
+        cursor.execute("SET row_security = off")
+        cursor.close()
+
+    if not read_only:
+        event.listen(engine, "handle_error", _leave_former_primary)
+    return engine
+
+
+def _leave_former_primary(context: ExceptionContext) -> None:
+    """After a failover the old server may answer, read-only: drop its connections, so that new ones find the new."""
+    if isinstance(context.original_exception, psycopg.errors.ReadOnlySqlTransaction):
+        context.is_disconnect = True

@@ -1,0 +1,173 @@
+"""What a database's error means for the ledger, and what a caller may be told of it.
+
+Drivers quote values in their messages (PostgreSQL: "Failing row contains ..."), so only codes leave this file, and for
+whoever runs the service the words of errors that come of no values: no connection, a file that cannot be used.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+import psycopg
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from service.errors import Conflict, ServiceError, Unavailable
+from service.ledger.storage.location import Place, place_of_file
+
+
+class Kind(Enum):
+    """What a failure calls for."""
+
+    LOST = auto()  # the connection broke
+    UNREACHABLE = auto()  # no connection could be made
+    TANGLED = auto()  # a deadlock or serialization failure
+    RACE = auto()  # a key that another transaction took, or a row that it removed, in between
+    UNAVAILABLE = auto()
+    FAULT = auto()  # a statement that can never succeed
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A database's error without its words, but for those of an error that no values come into."""
+
+    kind: Kind
+    code: str  # an SQLSTATE, SQLite's name of the error, or a class: nothing of the statement
+    reason: str = ""
+
+
+RETRIED = frozenset({Kind.LOST, Kind.TANGLED, Kind.RACE})
+
+_SQLITE_RACES = {
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE,
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
+    sqlite3.SQLITE_CONSTRAINT_ROWID,
+    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY,
+}
+_SQLITE_UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+}
+# SQLSTATEs (PostgreSQL's appendix A) or their class, the first two characters.
+_POSTGRESQL_KINDS = {
+    "40001": Kind.TANGLED,
+    "40P01": Kind.TANGLED,
+    "23505": Kind.RACE,
+    "23503": Kind.RACE,
+    "57P03": Kind.UNREACHABLE,  # starting up
+    "55P03": Kind.UNAVAILABLE,  # no lock in time
+    "42501": Kind.UNAVAILABLE,  # no right, which the database's owner can give
+    "08": Kind.LOST,
+    "53": Kind.UNAVAILABLE,  # disk full, out of memory, too many connections
+    "57": Kind.UNAVAILABLE,  # cancelled
+    "58": Kind.UNAVAILABLE,  # the server's own input and output
+}
+_OF_THE_SERVER = {"08", "53", "57", "58"}  # their first lines say nothing of a statement
+_WAITED = {"55P03", "SQLITE_BUSY"}
+_FULL = {"53100", "SQLITE_FULL"}
+
+
+_MAY_WRITE = "check the path in SERVICE_DATABASE_URL or SERVICE_DATA_DIR, and that this user may write there"
+_SQLITE_ADVICE = {
+    "CANTOPEN": _MAY_WRITE,
+    "READONLY": _MAY_WRITE,
+    "NOTADB": "check the path in SERVICE_DATABASE_URL or SERVICE_DATA_DIR; if it is the ledger's, restore a backup",
+    "CORRUPT": "restore a backup",
+}
+_UNKNOWN = (
+    "the connection to the database broke while the change was being committed, so it may or may not have"
+    " happened; the same request with the same Idempotency-Key finds out"
+)
+
+
+def failure_of(error: SQLAlchemyError) -> Failure:
+    """What an error of either database means."""
+    if not isinstance(error, DBAPIError):
+        return Failure(Kind.FAULT, type(error).__name__)
+    if isinstance(error.orig, sqlite3.Error):
+        return sqlite_failure(error.orig)
+    code = error.orig.sqlstate if isinstance(error.orig, psycopg.Error) else None
+    if error.connection_invalidated:
+        return Failure(Kind.LOST, code or "lost", _reason(error.orig))
+    if code is None:
+        connecting = error.statement is None and isinstance(error.orig, psycopg.ProgrammingError)  # an unknown option
+        if connecting or isinstance(error.orig, psycopg.OperationalError):
+            return Failure(Kind.UNREACHABLE, type(error.orig).__name__, _reason(error.orig))
+        return Failure(Kind.FAULT, type(error.orig).__name__)
+    kind = _POSTGRESQL_KINDS.get(code) or _POSTGRESQL_KINDS.get(code[:2], Kind.FAULT)
+    return Failure(kind, code, _reason(error.orig))
+
+
+def _reason(error: BaseException | None) -> str:
+    """The words of libpq about a connection, without its guesses, or a server's first line about itself."""
+    if not isinstance(error, psycopg.Error):
+        return ""
+    if error.sqlstate is None:
+        return "\n".join(line for line in str(error).splitlines() if not line.startswith("\t"))
+    return error.diag.message_primary or "" if error.sqlstate[:2] in _OF_THE_SERVER else ""
+
+
+def sqlite_failure(error: sqlite3.Error) -> Failure:
+    """What an error of the SQLite driver means."""
+    code = getattr(error, "sqlite_errorcode", None)  # errors of the driver itself have none
+    if code is None:
+        return Failure(Kind.FAULT, type(error).__name__)
+    name = str(error.sqlite_errorname)
+    if code in _SQLITE_RACES:
+        return Failure(Kind.RACE, name)
+    primary = code & 0xFF  # the rest makes it an extended code
+    if primary not in _SQLITE_UNAVAILABLE:
+        return Failure(Kind.FAULT, name)
+    return Failure(Kind.UNAVAILABLE, name, str(error))
+
+
+def out_of_reach(path: Path, error: OSError) -> ServiceError | RuntimeError:
+    """What is told of a file that this process cannot get at."""
+    return refusal(Failure(Kind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place_of_file(path))
+
+
+def refusal(failure: Failure, place: Place, *, unknown: bool = False) -> ServiceError | RuntimeError:
+    """What the caller is told; where the database is and the driver's reason only whoever runs the service."""
+    if unknown:
+        return _unavailable(_UNKNOWN, failure, place)
+    if failure.kind is Kind.FAULT:
+        return RuntimeError(f"the database refused a statement ({failure.code})")
+    if failure.kind is Kind.RACE:
+        return Conflict("another request was making the same change at the same time")
+    if failure.code in _FULL:
+        return _unavailable("the database has no space left", failure, place, retry_after=60)
+    if failure.code in _WAITED:
+        return _unavailable("another transaction held what this one needed for too long", failure, place)
+    if failure.kind in {Kind.LOST, Kind.UNREACHABLE}:
+        return _unavailable("the database cannot be reached", failure, place)
+    return _unavailable(f"the database cannot answer now ({failure.code})", failure, place)
+
+
+def _unavailable(detail: str, failure: Failure, place: Place, retry_after: int = 5) -> Unavailable:
+    told = place.told(detail, failure.reason, _advice(failure))
+    return Unavailable(detail, retry_after, for_operator=told)
+
+
+def _advice(failure: Failure) -> str:
+    if failure.kind is Kind.UNREACHABLE:
+        answered = "FATAL" in failure.reason or "no password supplied" in failure.reason
+        if answered:
+            return "the server answers: check user, password and database in SERVICE_DATABASE_URL, and the server's log"
+        return "check that the server runs, and the host, the port and the options in SERVICE_DATABASE_URL"
+    if failure.kind is Kind.LOST:
+        return "check that the server runs; its log says why it ended the connection"
+    if failure.code == "42501":
+        return (
+            "the tables' owner migrates, and then runs deploy/postgres-roles.sql, which grants what servers need; no"
+            " table of the ledger has row-level security"
+        )
+    name = failure.code.split("_")[1] if failure.code.startswith("SQLITE_") else ""
+    return _SQLITE_ADVICE.get(name, "")

@@ -1,0 +1,155 @@
+"""Requests that may come twice: the first answer is kept under the caller's key and given again.
+
+What is compared is a keyed digest: a plain hash of the body would let whoever reads the database
+find small counts by trying them.
+"""
+
+import hmac
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import structlog
+from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
+
+from service.errors import Conflict, IdempotencyConflict
+from service.ledger.journal.journal import Actor, Kept
+from service.ledger.journal.ordered_rows import stream
+from service.ledger.storage import tables
+from service.ledger.storage.secret import Secret
+
+_log = structlog.get_logger("service.idempotency")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What makes two requests the same one."""
+
+    principal: str  # keys are rotated, so a principal and not its key
+    key: str | None  # the Idempotency-Key; None: never replayed
+    digest: str  # from `request_digest`
+    secret: Secret = field(repr=False)
+    kept: Kept | None = None  # an entry that the journal must hold, else nothing is done
+    key_id: str | None = None  # of the principal's API key, for the journal
+
+    @property
+    def identity(self) -> str | None:
+        """What it has in common with the same request sent again; None where that cannot be told."""
+        return None if self.key is None else f"{self.digest} {self.principal} {self.key}"
+
+    @property
+    def actor(self) -> Actor:
+        """Who asks."""
+        return Actor(self.principal, self.key_id)
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    """The first answer. One of a draw or an API key is rendered again: its body has no noise and no token."""
+
+    status: int
+    body: str | None
+    draw_id: str | None
+    api_key_id: str | None
+    created_at: str
+
+
+_stored = tables.StoredAnswer
+# Statements are built once: building one costs more than running it.
+_FIND = select(
+    _stored.request_digest,
+    _stored.status,
+    _stored.body,
+    _stored.draw_id,
+    _stored.api_key_id,
+    _stored.created_at,
+    _stored.seal,
+).where(_stored.principal == bindparam("principal"), _stored.key == bindparam("key"))
+_STORE = insert(_stored)
+_PURPOSE = "stored-answer"
+_ROW = (
+    _stored.principal,
+    _stored.key,
+    _stored.request_digest,
+    _stored.status,
+    _stored.body,
+    _stored.draw_id,
+    _stored.api_key_id,
+    _stored.created_at,
+)
+_SEAL = (
+    update(_stored)
+    .where(_stored.principal == bindparam("whose"), _stored.key == bindparam("which"))
+    .values(seal=bindparam("code"))
+)
+Place = tuple[str, str]
+"""Where an answer is: its principal and Idempotency-Key."""
+
+
+def request_digest(secret: Secret, method: str, path_with_query: str, body: bytes | bytearray) -> str:
+    """A digest of the whole request that only the holder of the secret can compute."""
+    return secret.hmac("idempotent-request", method.encode(), path_with_query.encode(), body).hex()
+
+
+def find(connection: Connection, request: Request) -> StoredAnswer | None:
+    """The answer that this request got before, if it did.
+
+    Raises:
+        IdempotencyConflict: the key came before with another request.
+        Conflict: the answer is not as it was stored.
+    """
+    if request.key is None:
+        return None
+    row = connection.execute(_FIND, {"principal": request.principal, "key": request.key}).one_or_none()
+    if row is None:
+        return None
+    *values, seal = row
+    if not request.secret.is_seal(seal, _PURPOSE, request.principal, request.key, *values):
+        _log.warning("a stored answer is not as this service wrote it", principal=request.principal)
+        raise Conflict("the answer to this Idempotency-Key is not as it was stored; what it asked for was done")
+    if not hmac.compare_digest(row.request_digest, request.digest):
+        raise IdempotencyConflict("this Idempotency-Key was used before with another request")
+    return StoredAnswer(row.status, row.body, row.draw_id, row.api_key_id, row.created_at)
+
+
+def store(
+    connection: Connection,
+    request: Request,
+    *,
+    status: int,
+    body: str | None,
+    draw_id: str | None = None,
+    api_key_id: str | None = None,
+    at: str,
+) -> None:
+    """Keep the first answer, in the transaction that did what the request asked.
+
+    Where two requests with one key run at the same moment the primary key lets one of them in;
+    the other is run again by ``Database.write`` and finds this answer.
+    """
+    if request.key is None:
+        return
+    row = {"principal": request.principal, "key": request.key, "request_digest": request.digest, "status": status}
+    row |= {"body": body, "draw_id": draw_id, "api_key_id": api_key_id, "created_at": at}
+    connection.execute(_STORE, row | {"seal": request.secret.seal(_PURPOSE, *row.values())})
+
+
+def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
+    """Seal some answers that are older than seals; where they are, which is after ``after``."""
+    query = select(*_ROW).where(_stored.seal.is_(None), tuple_(_stored.principal, _stored.key) > tuple_(*after))
+    rows = connection.execute(query.order_by(_stored.principal, _stored.key).limit(limit)).all()
+    sealed = [
+        {"whose": principal, "which": key, "code": secret.seal(_PURPOSE, principal, key, *values)}
+        for principal, key, *values in rows
+    ]
+    if sealed:
+        connection.execute(_SEAL, sealed)
+    return [(row.principal, row.key) for row in rows]
+
+
+def altered(connection: Connection, secret: Secret) -> Iterator[str]:
+    """Of each answer that is not as it was stored, whose it is."""
+    with ExitStack() as cursors:
+        for *values, seal in stream(connection, select(*_ROW, _stored.seal), cursors):
+            if not secret.is_seal(seal, _PURPOSE, *values):
+                yield values[0]

@@ -1,0 +1,178 @@
+"""Brings the database's tables to the version of this code, once, however many processes start together."""
+
+from functools import cache
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, String, column, inspect, select, table, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.errors import StartupRefused
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.failures import Kind, failure_of
+
+_SCRIPTS = Path(__file__).resolve().parents[3] / "migrations"
+MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
+_PATIENCE = 600.0  # seconds: another process may be migrating a large database
+_TOLD = select(column("version_num", String)).select_from(table("alembic_version"))
+_UNTOLD = (
+    "the database has the tables of a ledger, and its table alembic_version does not tell one version of them: somebody"
+    " else wrote it, or it is damaged. Restore the newest sound copy"
+)
+_NEWER = "the database was written by a newer version of the service than this one"
+
+
+def migrate(database_or_url: Database | str) -> None:
+    """Upgrade to the newest version, in one transaction that excludes all others who try.
+
+    Raises:
+        StartupRefused: the database was written by a newer version of the service, or its tables are not those of the
+            version that it tells.
+        Unavailable: the database does not answer, or another process migrates for too long.
+    """
+    if isinstance(database_or_url, str):
+        database = open_database(database_or_url, lock_timeout=_PATIENCE)
+        try:
+            migrate(database)
+        finally:
+            database.close()
+        return
+
+    def upgrade(connection: Connection) -> None:
+        _exclude_others(connection)
+        _wait_for_writers(connection)
+        before = _require_known(connection)
+        try:
+            command.upgrade(_config(connection), "head")
+        except SQLAlchemyError as error:
+            failure = failure_of(error)
+            if failure.kind is not Kind.FAULT:
+                raise
+            raise StartupRefused(
+                f"the database cannot be migrated: it refused a statement ({failure.code}), as where its tables are not"
+                f" those of version {before or 'none'}, which it tells. Nothing was changed; restore the newest sound"
+                " copy"
+            ) from error
+
+    database_or_url.version = None
+    database_or_url.write(upgrade, landed=lambda connection, _: _is_at_head(connection))
+
+
+def downgrade(database: Database, revision: str) -> None:
+    """Take the tables back to an earlier version; "base" removes them with all that they hold.
+
+    Raises:
+        Conflict: they hold what the tables of a version on the way cannot; nothing is changed.
+    """
+
+    def step_back(connection: Connection) -> None:
+        _exclude_others(connection)
+        _wait_for_writers(connection)
+        command.downgrade(_config(connection), revision)
+
+    def landed(connection: Connection, _: None) -> bool:
+        return (_revision(connection) or "base") == revision
+
+    database.version = None
+    database.write(step_back, landed=landed)
+
+
+def is_migrated(database: Database) -> bool:
+    """Whether the tables are those of this code; it waits for no request that reads.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
+    try:
+        told = database.ask(_TOLD, {})
+    except RuntimeError:  # it has no such table, or that tells several versions
+        return False
+    return told is not None and told[0] == _head()
+
+
+def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
+    """At start: migrate where nobody else can be using the database, or where it is empty and a ledger may begin.
+
+    From here on the database is only written while its tables are of this version.
+
+    Raises:
+        StartupRefused: a shared database is not of this version; an operator decides when it changes. Or it is empty.
+        Unavailable: the database does not answer.
+    """
+    with database.read() as connection:
+        ready = _require_known(connection) == _head()
+        empty = not inspect(connection).get_table_names()
+    if empty and not begin:
+        raise StartupRefused("the database is empty: there is no ledger in it")
+    if not (ready or embedded or empty):
+        start = ", or start the server" if database.kind == "sqlite" else ""
+        raise StartupRefused(
+            f"the database is not of this version of the service: run python -m service migrate{start}"
+        )
+    if not ready:
+        migrate(database)
+    database.version = _head()
+
+
+def _exclude_others(connection: Connection) -> None:
+    """SQLite's write transaction excludes everybody already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+
+
+def _wait_for_writers(connection: Connection) -> None:
+    """Let no server of another version write beside the migration: each reads the version in its transaction."""
+    if connection.dialect.name == "postgresql" and inspect(connection).has_table("alembic_version"):
+        connection.execute(text("LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE"))
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+@cache
+def _head() -> str | None:
+    return ScriptDirectory.from_config(_config()).get_current_head()
+
+
+@cache
+def _known() -> frozenset[str]:
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+def _require_known(connection: Connection) -> str | None:
+    """The version of the tables, one of this code's; None where there are none.
+
+    Raises:
+        StartupRefused: it is another, or there are tables and no version of them.
+    """
+    revision = _revision(connection)
+    if revision is None and inspect(connection).has_table("journal"):
+        raise StartupRefused(_UNTOLD)
+    if revision is not None and revision not in _known():
+        raise StartupRefused(_NEWER)
+    return revision
+
+
+def _revision(connection: Connection) -> str | None:
+    """The version that the database tells of its tables; None where it tells none.
+
+    Raises:
+        StartupRefused: it tells several.
+    """
+    try:
+        return MigrationContext.configure(connection).get_current_revision()
+    except CommandError:
+        raise StartupRefused(_UNTOLD) from None
+
+
+def _is_at_head(connection: Connection) -> bool:
+    return _revision(connection) == _head()

@@ -1,0 +1,108 @@
+"""A copy of an SQLite ledger that is in use: one moment of it, checked, in one file."""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from service.errors import Conflict, StartupRefused, Unavailable
+from service.ledger.journal.journal import Head
+from service.ledger.storage.database import Database
+from service.ledger.storage.failures import refusal, sqlite_failure
+from service.ledger.storage.location import place_of_file
+
+_WAIT = 30.0  # seconds for whoever recovers the ledger after a crash at this moment
+
+
+def back_up(source: Path, target: Path) -> dict[str, Head]:
+    """Copy a ledger to a new file and return its accounts' heads; the ledger is read, and nobody waits for that.
+
+    All pages are copied in one step, under one snapshot: page by page, a copy begins again whenever another process
+    writes, and under load it would never end.
+
+    Raises:
+        Conflict: the file is there already; an older backup is never written over.
+        Unavailable: the ledger cannot be read, or the file not be written, or the copy is not sound.
+    """
+    if target.exists():
+        raise Conflict(f"expected a new file; {target} is there already")
+    try:
+        with _named_when_whole(target) as draft, _opened(source) as ledger, _opened(draft) as copy:
+            ledger.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")  # no second file belongs to it
+            if not _is_sound(copy):
+                raise Unavailable("the copy is not sound: the ledger's file is damaged")
+            return _heads(copy)
+    except sqlite3.Error as error:
+        raise refusal(sqlite_failure(error), place_of_file(source)) from None
+    except FileExistsError:
+        raise Conflict(f"expected a new file; {target} is there already") from None
+    except OSError as error:
+        raise Unavailable(f"the backup {target} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _named_when_whole(target: Path) -> Iterator[Path]:
+    """A new file that only its owner reads, which gets its name when it is whole and on the disk."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # a killed one's stays beside it
+    os.close(descriptor)
+    draft = Path(name)
+    try:
+        yield draft
+        for path in (draft, draft.parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                if path == draft:
+                    os.link(draft, target)  # unlike a rename it replaces nothing
+            finally:
+                os.close(descriptor)
+    finally:
+        draft.unlink()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """An SQLite file that is there; none is made."""
+    address = path.resolve().as_uri() + "?mode=rw"
+    with closing(sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)) as connection:
+        yield connection
+
+
+def require_sound_file(database: Database) -> None:
+    """Read all of an SQLite ledger, and refuse it where a page, an index or a reference is damaged.
+
+    Raises:
+        StartupRefused: the file is damaged.
+        Unavailable: it cannot be read.
+    """
+    with database.read() as connection:
+        if file_faults(connection):
+            raise StartupRefused(
+                f"the ledger's file is damaged: {database.place}. Keep it as it is for whoever looks into it, restore"
+                " the newest backup, and say so with python -m service acknowledge"
+            )
+
+
+def file_faults(connection: Connection) -> list[str]:
+    """Say what is wrong with the file of an SQLite ledger, all of which is read; nothing of a database of a server."""
+    file = connection.connection.driver_connection
+    if not isinstance(file, sqlite3.Connection) or _is_sound(file):
+        return []
+    return ["its file is damaged: a page, an index or a reference"]
+
+
+def _is_sound(file: sqlite3.Connection) -> bool:
+    whole = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
+    return whole and file.execute("PRAGMA foreign_key_check").fetchone() is None
+
+
+def _heads(copy: sqlite3.Connection) -> dict[str, Head]:
+    if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'accounts'").fetchone() is None:
+        return {}  # it was never migrated
+    rows = copy.execute("SELECT name, head_seq, head_hash FROM accounts ORDER BY name")
+    return {name: Head(seq, head_hash) for name, seq, head_hash in rows}

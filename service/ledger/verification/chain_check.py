@@ -1,0 +1,206 @@
+"""A chain checked entry by entry: hashes, canonical form, what each entry may say, and its price.
+
+It asks no database, so that a journal that somebody else keeps is checked by the same code.
+"""
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any
+
+from service.errors import ServiceError
+from service.ledger.access.key_lives import KeyLives
+from service.ledger.journal import entries, entry_texts
+from service.ledger.journal.account_state import Chain, ProposedChange
+from service.ledger.journal.entries import (
+    Approved,
+    Decided,
+    Expired,
+    PriceChanged,
+    Registration,
+    Stated,
+    Voided,
+    read_around,
+)
+from service.ledger.journal.entry_texts import Amount, Subject
+from service.ledger.journal.journal import (
+    MISFILED,
+    Actor,
+    Broken,
+    Head,
+    JournalEntry,
+    check_link,
+    read_body,
+    read_entry,
+)
+from service.privacy.accounting.filter import is_charge_of
+from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
+from service.privacy.plans.notation import check_relation
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
+"""What reading a price, a plan or a list of tags can end in where somebody else wrote it."""
+
+_REMEMBERED = 4096  # distinct plans at their prices
+
+
+_BY_ONE = "was proposed and approved by one principal"
+_BY_KEYS_OF_ONE = "was proposed and approved with keys that one principal could know"
+
+
+def _check_second(entry: Stated, decided: Decided, proposed: ProposedChange | None, lives: KeyLives | None) -> None:
+    """Whether a change that says that somebody else proposed it is the one that was."""
+    if proposed is None or (proposed.seq, proposed.change) != (decided.proposal, decided.proposed().change()):
+        raise Broken("the change is not the one that was proposed")
+    _check_persons("the change", proposed.by, entry, lives)
+
+
+def _check_persons(what: str, proposer: Actor, entry: Stated, lives: KeyLives | None) -> None:
+    """Hold an approval against two-person control, by names and, where keys are known, by who could know them."""
+    if proposer.name == entry.by.name:
+        raise Broken(f"{what} {_BY_ONE}")
+    if lives is not None and lives.is_one_person(proposer, entry.by, entry.time):
+        raise Broken(f"{what} {_BY_KEYS_OF_ONE}")
+
+
+class Audit:
+    """The audit of one account's chain, from its first entry on.
+
+    Args:
+        lives: of the keys that entries name; None where nobody knows the installation's journal.
+        repriced: the releases that the chain prices again, as somebody looked them up; None where that is not known.
+            Only of these the charged prices are kept: whichever is missing here fails where it is priced again.
+    """
+
+    def __init__(
+        self, account: str, lives: KeyLives | None = None, repriced: Collection[str | None] | None = None
+    ) -> None:
+        self.chain, self._lives, self._repriced = Chain(account), lives, repriced
+        self._charged: dict[str, Amount] = {}  # what this chain charges for releases that are priced again
+        self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
+
+    def take(self, entry: JournalEntry) -> Stated:
+        """Check the next entry, and return what it says.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        return self._take(read_entry(self.chain.name, self.chain.head, entry), entry.hash)
+
+    def take_text(self, body: str, said_hash: str) -> Stated:
+        """The same where nothing is known of the entry but its text and its hash.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        said = read_body(body)
+        around = read_around(said)
+        check_link(self.chain.head, JournalEntry(around.seq, around.kind, around.release, body, said_hash))
+        if around.account != self.chain.name:
+            raise Broken(MISFILED)
+        return self._take(said, said_hash)
+
+    def _take(self, said: dict[str, Any], said_hash: str) -> Stated:
+        chain, entry = self.chain, entries.read(said)
+        proposed, held, content = chain.proposed, chain.held.get(entry.release or ""), entry.content
+        entry.follow(chain, Head(entry.seq, said_hash))
+        if isinstance(content, Decided) and content.proposal is not None:
+            _check_second(entry, content, proposed, self._lives)
+        if isinstance(content, Approved) and held is not None:
+            _check_persons("the release", held.by, entry, self._lives)
+        if self._lives is not None:
+            own = content.own if isinstance(content, Registration) else held is None or held.own
+            self._refuse(self._lives.fault(entry, chain.name if own else None))
+        match content:
+            case Registration():
+                self._check_price(content.accountant, content.subject, content.price)
+                self._charge(entry.release_id, content.price)
+            case Voided() | Expired():
+                self._charged.pop(entry.release_id, None)
+            case PriceChanged():
+                if self._charged.get(entry.release_id) != content.was:
+                    raise Broken("the release had another price")
+                self._charge(entry.release_id, content.price)
+        return entry
+
+    def _charge(self, release: str, amount: Amount) -> None:
+        if self._repriced is None or release in self._repriced:
+            self._charged[release] = amount
+
+    def take_committed(
+        self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject, *, own: bool
+    ) -> None:
+        """The same for an entry whose text is known to be that of registering this release at once.
+
+        Raises:
+            Broken: it is not what it should be; the text says how.
+        """
+        check_link(self.chain.head, entry)
+        if (entry.kind, entry.release_id) != ("committed", release):
+            raise Broken(MISFILED)
+        self.chain.commit(amount, subject, own=own)
+        self.chain.head = Head(entry.seq, entry.hash)
+        self._check_price(accountant, subject, amount)
+        self._charge(release, amount)
+
+    def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
+        """Hold an entry that registers a release at once against the life of the key that it names.
+
+        Raises:
+            Broken: the key cannot have made it.
+        """
+        if self._lives is not None:
+            self._refuse(self._lives.fault_of(key, actor, at, self.chain.name if own else None, steward=False))
+
+    def _refuse(self, fault: str | None) -> None:
+        if fault is not None:
+            raise Broken(fault)
+
+    def check_repriced(self, repriced: PriceChanged, plan: str) -> None:
+        """The same for the new price of a release that was registered before, whose plan somebody has to look up."""
+        self._check_price(repriced.accountant, (plan, ()), repriced.price)
+
+    def check_sums(self) -> None:
+        """Whether all that was taken adds up.
+
+        Raises:
+            Broken: some of it is no price, or no plan, or more was taken away than was charged.
+        """
+        try:
+            _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
+            if not self.chain.totals.is_below_zero:
+                return
+        except UNREADABLE:
+            pass
+        raise Broken("the entries do not add up")
+
+    def _check_price(self, accountant: str, subject: Subject, amount: Amount) -> None:
+        """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""
+        try:
+            if accountant != ACCOUNTANT:
+                entry_texts.read_amount(amount)
+                return
+            right = self.is_right(subject[0], amount)
+        except UNREADABLE:
+            raise Broken("the entry's price or plan is none") from None
+        if not right:
+            raise Broken("the price is not that of the plan")
+
+    def is_right(self, plan: str, amount: Amount) -> bool:
+        """Whether an amount is what the present accountant charges for a plan; remembered of what is not long.
+
+        Raises:
+            InvalidInput: the plan has no meaning under the account's relation.
+        """
+        return (self._known if len(plan) < entry_texts.SHORT else self._is_right)(plan, amount)
+
+    def _is_right(self, plan: str, amount: Amount) -> bool:
+        return is_charge_of(entry_texts.read_amount(amount), self.asked(plan))
+
+    def asked(self, plan: str) -> Price:
+        """What the present accountant asks of this account for a plan.
+
+        Raises:
+            InvalidInput: the plan has no meaning under the account's relation.
+        """
+        value = entry_texts.read_text(plan)
+        check_relation(value, self.chain.neighbouring)
+        return price(value, self.chain.neighbouring, self.chain.weights.orders)

@@ -1,0 +1,372 @@
+"""Exports: accounts as JSON Lines, sufficient to verify and to rebuild them, and how such a file is read.
+
+    {"statement": "export", "version": 1, "accounts": [{"account", "seq", "hash"}...], ..., "signature"}
+    {"entry": "the journal entry's canonical JSON", "hash": "..."}
+    {"draw": "id", "noisy": "base64 of the stored bytes"}         after the entry of the draw, a tabulation's with its
+                                                                  "layout", in base64 too; "noisy" is null where it is
+                                                                  no longer kept, since "noisy_removed_at"
+
+The first line signs the heads of all chains, so it vouches for every entry below it, and a file that was cut off
+ends before a head. Opening entries come first, ancestors before those under them; then each account's other entries,
+the deepest accounts first, so that a release is known before an ancestor's entry names it.
+"""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO
+
+from sqlalchemy import Connection, bindparam, select
+
+from service.errors import NotFound, ServiceError
+from service.ledger.accounts import account_rows
+from service.ledger.accounts.accounts import MAX_DEPTH
+from service.ledger.draws import count_codec
+from service.ledger.draws.draws import find_mechanism
+from service.ledger.draws.partition_bounds import DeclaredNumbers
+from service.ledger.draws.partitions import Taken
+from service.ledger.draws.tabulation_layout import Layout, checked_layout
+from service.ledger.draws.tabulations import tabulated
+from service.ledger.installation.signing import BadSignature, Signer, check_signature
+from service.ledger.journal import journal
+from service.ledger.journal.entries import AccountOpened, Drawn, Registration, Stated, read_around
+from service.ledger.journal.entry_texts import read_text
+from service.ledger.journal.journal import Broken, Head
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.tables import Account, Draw, Tabulation
+from service.ledger.verification.chain_check import UNREADABLE, Audit
+from service.privacy.accounting.pricing import ACCOUNTANT
+from service.privacy.planning.levels import find_level
+
+STATEMENT = "export"
+VERSION = 1
+_PAGE = 500  # entries read at a time
+_DECODER = json.JSONDecoder()
+_LONGEST = 1 << 31  # bytes of a line: a draw of hundreds of millions of counts
+
+
+class BadExport(ServiceError):
+    """A file is no export, or not a whole one, or not as it was signed."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An account to export, with the head that its export ends at."""
+
+    id: int
+    name: str
+    depth: int  # how many accounts are above it
+    head: Head
+
+
+def members(connection: Connection, names: Collection[str] | None = None) -> list[Member]:
+    """Every account, ancestors first; with ``names``, those that share releases with one of these: its whole family.
+
+    Raises:
+        NotFound: there is no account of such a name.
+        Unavailable: the row of one is not as the service wrote it.
+    """
+    columns = (Account.id, Account.name, Account.parent_id, Account.head_seq, Account.head_hash)
+    rows = connection.execute(select(*columns).order_by(Account.id)).all()  # a parent's id is below its children's
+    roots: dict[int, int] = {}
+    found: dict[int, Member] = {}
+    for row in rows:
+        above = found.get(row.parent_id) if row.parent_id is not None else None
+        roots[row.id] = row.id if above is None else roots[above.id]
+        depth = 0 if above is None else above.depth + 1
+        found[row.id] = Member(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
+    ids = {member.name: member.id for member in found.values()}
+    for name in names or ():
+        if name not in ids:
+            raise NotFound("account", name)
+    wanted = set(roots.values()) if names is None else {roots[ids[name]] for name in names}
+    exported = [member for member in found.values() if roots[member.id] in wanted]
+    account_rows.require_seals(connection, [member.id for member in exported])
+    return exported
+
+
+def export(database: Database, signer: Signer, exported: list[Member], at: str) -> Iterator[str]:
+    """The lines of accounts, up to the heads that they had when they were looked up.
+
+    Entries and draws are never changed, so they are read in short transactions of their own: however long a
+    client takes, nothing waits for it.
+    """
+    heads = [{"account": member.name, "seq": member.head.seq, "hash": member.head.hash} for member in exported]
+    yield _line(signer.sign(STATEMENT, {"version": VERSION, "at": at, "accountant": ACCOUNTANT, "accounts": heads}))
+    for member in exported:
+        yield from _entries(database, member, 0, 1)
+    for member in sorted(exported, key=lambda member: -member.depth):
+        yield from _entries(database, member, 1, member.head.seq)
+
+
+def _entries(database: Database, member: Member, after: int, until: int) -> Iterator[str]:
+    while after < until:
+        with database.read() as connection:
+            page = journal.entries(connection, member.id, after, _PAGE, until=until)
+        if not page:
+            return  # the database has lost them, and the file's reader will say so
+        for entry in page:
+            yield _line({"entry": entry.body, "hash": entry.hash})
+            if entry.kind == "drawn":
+                with database.read() as connection:
+                    draw = connection.execute(_DRAW, {"account": member.id, "seq": entry.seq}).one()
+                removed = draw.noisy_removed_at
+                yield _line(
+                    {"draw": draw.id, "noisy": _encoded(draw.noisy) if removed is None else None}
+                    | ({} if removed is None else {"noisy_removed_at": removed})
+                    | ({} if draw.layout is None else {"layout": _encoded(draw.layout)})
+                )
+        after = page[-1].seq
+
+
+_DRAW = (
+    select(Draw.id, Draw.noisy, Draw.noisy_removed_at, Tabulation.layout)
+    .outerjoin(Tabulation, Tabulation.draw_id == Draw.id)
+    .where(Draw.account_id == bindparam("account"), Draw.seq == bindparam("seq"))
+)
+
+
+def _encoded(stored: bytes) -> str:
+    return base64.b64encode(stored).decode()
+
+
+def _line(document: dict[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCounts:
+    """The stored bytes of a draw, none once they were removed; a tabulation has a layout too."""
+
+    noisy: bytes
+    noisy_removed_at: str | None = None
+    packed: bytes | None = None
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """An entry that was read and is good.
+
+    Attributes:
+        audit: of its account, up to it.
+        drawn: its draw, if it is the entry of one.
+        is_last: whether it is the head of its account.
+    """
+
+    audit: Audit
+    entry: Stated
+    body: str
+    hash: str
+    drawn: DrawnCounts | None
+    is_last: bool
+
+
+@dataclass(slots=True)
+class _Expected:
+    """An account that the first line names; its audit goes when its head is reached."""
+
+    head: Head
+    audit: Audit | None
+    opening: AccountOpened | None = None
+    depth: int = 1
+    own: int = 0
+    releases: int = 0
+
+
+class Reader:
+    """An export that is read line by line; ``line`` is the number of the last one."""
+
+    def __init__(self, file: BinaryIO, public_key: str | None) -> None:
+        self.line = 0
+        self.public_key = public_key  # None, until the first line was read: whichever it names
+        self._file = file
+        self._accounts: dict[str, _Expected] = {}
+        self._plans: dict[str, str] = {}  # that declare partitions, each once
+        self._declaring: dict[str, str] = {}  # releases, with one of these plans
+        self._numbers = DeclaredNumbers()
+
+    def entries(self) -> Iterator[Entered]:
+        """The entries, each checked as ``verify`` checks it; only where nothing is raised is the file whole.
+
+        Raises:
+            BadExport: which line is wrong, and how.
+        """
+        self._read_heads()
+        while (document := self._next()) is not None:
+            try:
+                entered = self._entry(document)
+            except BadExport:
+                raise
+            except UNREADABLE as error:
+                reason = str(error) if isinstance(error, Broken) else "the entry does not say what one of its kind says"
+                raise BadExport(self.line, reason) from None
+            yield entered
+        for name, expected in self._accounts.items():
+            if expected.audit is not None:
+                raise BadExport(self.line + 1, f"the file ends before the head of {name!r}")
+        self._check_families()
+
+    @property
+    def heads(self) -> dict[str, Head]:
+        """The accounts that the first line names."""
+        return {name: expected.head for name, expected in self._accounts.items()}
+
+    def _next(self) -> dict[str, Any] | None:
+        text = self._file.readline(_LONGEST)
+        if not text:
+            return None
+        self.line += 1
+        if not text.endswith(b"\n"):
+            raise BadExport(self.line, "the line is cut off, or too long")
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            raise BadExport(self.line, "expected a JSON object") from None
+        if not isinstance(document, dict):
+            raise BadExport(self.line, "expected a JSON object")
+        return document
+
+    def _read_heads(self) -> None:
+        document = self._next()
+        if document is None:
+            raise BadExport(1, "the file is empty")
+        try:
+            check_signature(document, STATEMENT, self.public_key)
+            heads = {account["account"]: Head(account["seq"], account["hash"]) for account in document["accounts"]}
+        except BadSignature as bad:
+            raise BadExport(1, str(bad)) from None
+        except (KeyError, TypeError):
+            raise BadExport(1, "expected the heads of accounts") from None
+        self.public_key = document["public_key"]
+        if document.get("version") != VERSION:
+            raise BadExport(1, f"expected version {VERSION}")
+        repriced = self._find_repriced()
+        self._accounts = {name: _Expected(head, Audit(name, None, repriced)) for name, head in heads.items()}
+
+    def _find_repriced(self) -> frozenset[str | None] | None:
+        """Look ahead for the releases that are priced again; None where the file can be read only once.
+
+        It tells which prices to keep, and nothing else: an entry that is not found here is refused where it comes.
+        """
+        if not self._file.seekable():
+            return None
+        found, here = set[str | None](), self._file.tell()
+        for line in iter(partial(self._file.readline, _LONGEST), b""):
+            if b"repriced" in line:
+                with suppress(*UNREADABLE):
+                    around = read_around(json.loads(json.loads(line)["entry"]))
+                    found.add(around.release)
+        self._file.seek(here)
+        return frozenset(found)
+
+    def _entry(self, document: dict[str, Any]) -> Entered:
+        body, digest = document.get("entry"), document.get("hash")
+        if document.keys() != {"entry", "hash"} or not (isinstance(body, str) and isinstance(digest, str)):
+            raise Broken("expected an entry and its hash")
+        expected = self._accounts.get(_account_of(body))
+        if expected is None:
+            raise Broken("the entry is of no account that the first line names")
+        if expected.audit is None:
+            raise Broken("the entry comes after its account's head")
+        audit = expected.audit
+        entry = audit.take_text(body, digest)
+        drawn = None
+        match entry.content:
+            case AccountOpened() as opening:
+                self._check_parent(expected, opening)
+            case Registration(plan=plan) if '"partitions"' in plan:
+                self._declaring[entry.release_id] = self._plans.setdefault(plan, plan)
+            case Drawn() as said:
+                drawn = self._draw(said)
+                if entry.release in self._declaring:
+                    self._hold_to_plan(entry.release_id, said, drawn)
+        is_last = audit.chain.head.seq >= expected.head.seq
+        if is_last:
+            if audit.chain.head != expected.head:
+                raise Broken("the entry is not the head that was signed")
+            audit.check_sums()
+            expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
+        return Entered(audit, entry, body, digest, drawn, is_last)
+
+    def _check_parent(self, expected: _Expected, opening: AccountOpened) -> None:
+        expected.opening = opening
+        if opening.parent is None:
+            return
+        parent = self._accounts.get(opening.parent)
+        if parent is None or parent.opening is None:
+            raise Broken("the account's parent is not opened before it")
+        expected.depth = parent.depth + 1
+        above = parent.opening
+        same = (above.unit, above.neighbouring) == (opening.unit, opening.neighbouring)
+        if not same or expected.depth > MAX_DEPTH:
+            raise Broken("the account cannot be under its parent")
+
+    def _draw(self, said: Drawn) -> DrawnCounts:
+        """The line after the entry of a draw: its stored bytes."""
+        document = self._next()
+        if document is None:
+            raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
+        removed = document.get("noisy_removed_at")
+        fields = {"draw", "noisy"} | ({"layout"} if said.layout_hash is not None else set())
+        fields |= set() if removed is None else {"noisy_removed_at"}
+        if document.keys() != fields or document["draw"] != said.draw:
+            raise Broken("expected the noisy counts of the draw")
+        if removed is not None and (document["noisy"] is not None or not clock.is_stamp(removed)):
+            raise Broken("expected no noisy counts, and when they were removed")
+        try:
+            noisy = b"" if removed is not None else base64.b64decode(document["noisy"], validate=True)
+            packed = base64.b64decode(document["layout"], validate=True) if "layout" in fields else None
+        except (TypeError, ValueError):
+            raise Broken("expected the noisy counts of the draw") from None
+        if removed is None and not count_codec.is_pack_of(noisy, said.size, said.noisy_hash):
+            raise Broken("the noisy counts are not those of the draw")
+        if packed is None or said.layout_hash is None:
+            return DrawnCounts(noisy, removed)
+        try:
+            layout = checked_layout(packed, said.layout_hash, said.level, said.groups)
+        except ValueError:
+            raise Broken("the groups are not those of the tabulation") from None
+        return DrawnCounts(noisy, removed, packed, layout)
+
+    def _hold_to_plan(self, release: str, said: Drawn, drawn: DrawnCounts) -> None:
+        """Hold the partitions of a draw against the numbers that the release's plan declares."""
+        plan = read_text(self._declaring[release])
+        taken: Taken = ()
+        if drawn.layout is not None:
+            level = find_level(plan, drawn.layout.level)
+            if level is None:
+                raise Broken("the release has not the level of the tabulation")
+            taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, drawn.layout)]
+        elif said.partition:
+            taken = [(find_mechanism(plan, said.mechanism, ""), 1)]
+        self._numbers.take(release, plan, said.repetition, taken)
+
+    def _check_families(self) -> None:
+        """What is charged to an account is what was registered in it and in those under it."""
+        below: Counter[str] = Counter()
+        for expected in self._accounts.values():
+            if expected.opening is not None and expected.opening.parent is not None:
+                below[expected.opening.parent] += expected.releases
+        for name, expected in self._accounts.items():
+            if expected.releases != expected.own + below[name]:
+                raise BadExport(self.line, f"the releases of {name!r} are not those of it and the accounts under it")
+
+
+def _account_of(body: str) -> str:
+    """The account that an entry names, which its canonical form begins with."""
+    start = '{"account":'
+    try:
+        name, _ = _DECODER.raw_decode(body, len(start)) if body.startswith(start) else ("", 0)
+    except (ValueError, RecursionError):
+        return ""
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,231 @@
+"""Rebuilding a ledger from an export: every table from the journal, in one transaction or not at all."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy.exc import DataError, IntegrityError
+
+from service.errors import Conflict
+from service.ledger.accounts import accounts, budgets
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.spending_rows import Charged
+from service.ledger.draws import choice_branches, draw_rows, draws, partitions
+from service.ledger.draws.tabulations import tabulated, write_layout
+from service.ledger.installation.binding import note_nothing_to_adopt
+from service.ledger.installation.installation_journal import lock_installation
+from service.ledger.journal.account_state import Chain, ends_by_itself
+from service.ledger.journal.entries import Described, Drawn, Registration, Rows, Stated
+from service.ledger.journal.entry_texts import price_of, read_text
+from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry
+from service.ledger.journal.replay import as_left
+from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database, note_entries, secret_of
+from service.ledger.storage.group_commit import Made
+from service.ledger.storage.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
+from service.ledger.verification.chain_check import UNREADABLE
+from service.ledger.verification.exports import BadExport, DrawnCounts, Entered, Reader
+from service.privacy.accounting.filter import Totals
+from service.privacy.mechanisms import Mechanism
+from service.privacy.planning.levels import find_level
+from service.privacy.plans import Plan
+
+_AT_ONCE = 1000  # rows that wait to be written together
+
+
+def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: str) -> dict[str, Head]:
+    """Import an export into a ledger without accounts; return the heads of the accounts.
+
+    Raises:
+        BadExport: the file is not whole or not as it was signed by the holder of ``public_key``; nothing is imported.
+        Conflict: there are accounts already.
+    """
+
+    def work(connection: Connection) -> dict[str, Head]:
+        lock_installation(connection)
+        if connection.execute(select(Account.id).limit(1)).first() is not None:
+            raise Conflict("expected a ledger without accounts: an import makes a ledger and never changes one")
+        note_nothing_to_adopt(connection, secret_of(connection), clock.now())  # whoever bound the database before
+        with open_file() as file:
+            reader = Reader(file, public_key)
+            writer = _Writer(connection, reader)
+            for entered in reader.entries():
+                _take(writer, reader, entered)
+            note_entries(connection, writer.made)
+            return reader.heads
+
+    def landed(connection: Connection, heads: dict[str, Head]) -> bool:
+        query = select(Account.id).where(Account.name == bindparam("name"))
+        ids = [connection.execute(query, {"name": name}).scalar_one_or_none() for name in heads]
+        found = zip(ids, heads.values(), strict=True)
+        return all(account is not None and has_entry(connection, account, head) for account, head in found)
+
+    return database.write(work, landed=landed)
+
+
+def _take(writer: "_Writer", reader: Reader, entered: Entered) -> None:
+    try:
+        writer.take(entered)
+    except BadExport:
+        raise
+    except (IntegrityError, DataError):
+        raise BadExport(reader.line, "the tables cannot hold what the entry says") from None
+    except UNREADABLE:
+        raise BadExport(reader.line, "the entry does not say what one of its kind says") from None
+
+
+class _Writer:
+    """Writes what entries say: the rows of many at a time, those of a table together."""
+
+    def __init__(self, connection: Connection, reader: Reader) -> None:
+        self._connection, self._reader = connection, reader
+        self._accounts: dict[str, AccountRecord] = {}  # as they were opened
+        self._rows: dict[type[Base], list[dict[str, Any]]] = {table: [] for table in _IN_ORDER}
+        self._changes: list[tuple[str, int, Mapping[str, Any]]] = []  # of these releases, or earlier ones
+        self._drawn_from: tuple[str, Plan] | None = None
+        self.made: list[Made] = []  # the last entry of each account
+
+    def take(self, entered: Entered) -> None:
+        """Write an entry with all that it says."""
+        entry, chain = entered.entry, entered.audit.chain
+        if entry.seq == 1:
+            self._accounts[chain.name] = self._open(chain)
+        account = self._accounts[chain.name].id
+        rows = entry.content.rows(entry.filing(account))
+        self._add(account, entered, rows)
+        row = {"account_id": account, "seq": entry.seq, "kind": entry.kind, "release_id": entry.release}
+        self._rows[Entry].append(row | {"body": entered.body, "hash": entered.hash})
+        if isinstance(entry.content, Drawn) and entered.drawn is not None:
+            self._draw(account, entry, entry.content, entered.drawn)
+        if entered.is_last:
+            self._close(self._accounts[chain.name], chain)
+        elif len(self._rows[Entry]) >= _AT_ONCE:
+            self._flush()
+
+    def _open(self, chain: Chain) -> AccountRecord:
+        account = AccountRecord(
+            id=0,
+            name=chain.name,
+            unit=chain.unit,
+            neighbouring=chain.neighbouring,
+            description=chain.description,
+            budget=chain.stands,
+            admission=budgets.write_weights(chain.weights),
+            weights=chain.weights,
+            totals=Totals(),
+            state="open",
+            created_at=chain.created_at,
+            head=BEFORE_FIRST,
+            parent=chain.parent,
+        )
+        above = None if chain.parent is None else self._accounts[chain.parent].id
+        return replace(account, id=accounts.insert_row(self._connection, account, above))
+
+    def _add(self, account: int, entered: Entered, rows: Rows) -> None:
+        """Take up the rows that an entry wrote, with their seals, after what they are of was found.
+
+        Raises:
+            BadExport: it is not in the ledger.
+        """
+        entry, content, secret = entered.entry, entered.entry.content, secret_of(self._connection)
+        if isinstance(content, Registration) and content.origin is not None:
+            found = self._connection.execute(_ORIGIN, {"release": entry.release}).one_or_none()
+            if found is None or tuple(found) != content.origin:
+                raise BadExport(self._reader.line, "the release is not where the entry says that it was registered")
+        if isinstance(content, Described) and entry.release is not None:
+            self._flush()
+            if self._connection.execute(_PLAN, {"release": entry.release, "account": account}).first() is None:
+                raise BadExport(self._reader.line, "the description is of no release of its account")
+        for table, added in rows.added.items():
+            for row in added:
+                if isinstance(content, Registration) and table is Release:
+                    row["seal"] = release_rows.seal_of(secret, row, entered.hash)
+                elif isinstance(content, Drawn) and entered.drawn is not None:
+                    row["seal"] = draw_rows.seal_of(secret, row, entered.hash, content.layout_hash)
+                    row |= {"noisy": entered.drawn.noisy, "noisy_removed_at": entered.drawn.noisy_removed_at}
+                self._rows[table].append(row)
+        if rows.changed:
+            self._changes.append((entry.release_id, account, rows.changed))
+
+    def _draw(self, account: int, entry: Stated, said: Drawn, drawn: DrawnCounts) -> None:
+        release = entry.release_id
+        self._flush()
+        found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
+        if found is None or found.state != "committed":
+            raise BadExport(self._reader.line, "the draw is of no committed release of its account")
+        if '"choice"' in found.plan:
+            plan = self._plan_of(release, found.plan)
+            forks = draws.forks_of(plan, said.mechanism, said.repetition)
+            choice_branches.take_branches(self._connection, release, forks, said.partition, said.draw)
+        if drawn.layout is not None and drawn.packed is not None:
+            level = find_level(self._plan_of(release, found.plan), drawn.layout.level)
+            if level is None:
+                raise BadExport(self._reader.line, "the release has not the level of the tabulation")
+            write_layout(self._connection, release, level, drawn.layout, drawn.packed, said.draw)
+            self._count(release, said, tabulated(level, drawn.layout))
+        elif said.partition:
+            mechanism = draws.find_mechanism(self._plan_of(release, found.plan), said.mechanism, "")
+            self._count(release, said, ((mechanism, (said.partition,)),))
+
+    def _plan_of(self, release: str, text: str) -> Plan:
+        """The plan of a release that is drawn from, read once: its draws mostly come together."""
+        if self._drawn_from is None or self._drawn_from[0] != release:
+            self._drawn_from = release, read_text(text)
+        return self._drawn_from[1]
+
+    def _count(self, release: str, said: Drawn, drawn: Sequence[tuple[Mechanism, Sequence[str]]]) -> None:
+        """The partitions of a draw, each of a mechanism that is drawn for it.
+
+        Raises:
+            BadExport: the plan does not declare them, or not so many.
+        """
+        for mechanism, names in drawn:
+            declared = mechanism.partitions
+            if declared is not None and declared.names is not None and not declared.names.issuperset(names):
+                raise BadExport(self._reader.line, "the draw is of a partition that the plan does not declare")
+            if names:
+                partitions.count(self._connection, release, mechanism.name or "", said.repetition, len(names), declared)
+
+    def _flush(self) -> None:
+        for table, rows in self._rows.items():
+            if rows:
+                self._connection.execute(insert(table), rows)
+                rows.clear()
+        for release, account, changed in self._changes:
+            own = (Release.id == release, Release.account_id == account)
+            if "state" in changed:  # which is sealed
+                ids = self._connection.execute(select(Release.id).where(*own)).scalars().all()
+                release_rows.update_states(self._connection, ids, changed["state"])
+            else:
+                self._connection.execute(update(Release).where(*own).values(changed))
+        self._changes.clear()
+
+    def _close(self, account: AccountRecord, chain: Chain) -> None:
+        """What all entries of an account together make of its row, its holds and its spending."""
+        self._flush()
+        secret = secret_of(self._connection)
+        holds = [
+            {"release_id": release, "account_id": account.id, "price": json.dumps(price_of(held.amount))}
+            | {"expires_at": ends_by_itself(held)}
+            for release, held in chain.held.items()
+        ]
+        if holds:
+            self._connection.execute(insert(Hold), [reservation_rows.sealed(secret, hold) for hold in holds])
+        drawn, undeclared = partitions.own_total(self._connection, account.id)
+        after = replace(as_left(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
+        accounts.save(self._connection, [after], Charged(chain.spent, chain.reserved))
+        self.made.append(Made(account.id, after.head.seq, after.head.hash))
+
+
+_IN_ORDER: tuple[type[Base], ...] = (Release, ReleaseTag, Entry, Draw, Description)
+_ORIGIN = (
+    select(Account.name, Release.seq)
+    .join(Account, Account.id == Release.account_id)
+    .where(Release.id == bindparam("release"))
+)
+_PLAN = select(Release.plan, Release.state).where(
+    Release.id == bindparam("release"), Release.account_id == bindparam("account")
+)

@@ -1,0 +1,141 @@
+"""Partitions counted again: those of the draws against what plans declare, and against the ledger's counters."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, select, text
+
+from service.ledger.draws import partitions
+from service.ledger.draws.partition_bounds import DeclaredNumbers
+from service.ledger.journal.entry_texts import read_text
+from service.ledger.journal.ordered_rows import Bad
+from service.ledger.storage.database import secret_of
+from service.ledger.storage.tables import Account, Release
+from service.privacy.mechanisms import Mechanism
+from service.privacy.partitions import Partitions
+from service.privacy.plans import Plan
+from service.privacy.plans.walking import mechanisms_of
+
+_REMEMBERED = 4096
+_MISCOUNTED = "the partitions that are counted are not those of the draws"
+
+
+class DrawnFrom:
+    """A release that is drawn from, whose plan is read once."""
+
+    def __init__(self, row: Row[*tuple[Any, ...]]) -> None:
+        self.row = row
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan."""
+        return read_text(self.row.plan)
+
+    @cached_property
+    def _declaring(self) -> dict[str | None, Mechanism]:
+        if '"partitions"' not in self.row.plan:
+            return {}
+        return {mechanism.name: mechanism for mechanism in mechanisms_of(self.plan)}
+
+    def declaring(self, name: str) -> Mechanism | None:
+        """A mechanism by its name; None where the plan declares no partitions at all."""
+        return self._declaring.get(name)
+
+
+class Recount:
+    """The partitions of an account's draws, counted again draw by draw."""
+
+    def __init__(self, connection: Connection, account_id: int) -> None:
+        self._connection, self._account = connection, account_id
+        self._last: tuple[str, DrawnFrom] | None = None  # a release's draws mostly come together
+        self._tabulated: Counter[tuple[str, str]] = Counter()  # groups, by release and mechanism
+        self._sound = set[partitions.Place]()  # counters that were looked at; draws of one mostly come together
+        self._numbers = DeclaredNumbers()
+        self._secret = secret_of(connection)
+
+    def release_of(self, release_id: str) -> DrawnFrom:
+        """The release of a draw."""
+        if self._last is None or self._last[0] != release_id:
+            self._last = release_id, DrawnFrom(self._connection.execute(_RELEASE, {"id": release_id}).one())
+        return self._last[1]
+
+    def check_draw(self, seq: int, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
+        """Hold the partition of a draw against the release's plan.
+
+        Raises:
+            Bad: it is not declared, or not counted.
+            Broken: it is one more than is declared.
+        """
+        if row.partition:
+            mechanism = release.declaring(row.mechanism)
+            declared = None if mechanism is None else mechanism.partitions
+            self._check(seq, row, row.mechanism, [row.partition], declared)
+            if mechanism is not None:
+                self._numbers.take(row.release_id, release.plan, row.repetition, [(mechanism, 1)])
+
+    def check_tabulation(
+        self,
+        seq: int,
+        row: Row[*tuple[Any, ...]],
+        release: DrawnFrom,
+        drawn: Sequence[tuple[Mechanism, Sequence[str]]],
+    ) -> None:
+        """The same of a tabulation, of whose groups each is drawn by some mechanisms.
+
+        Raises:
+            Bad, Broken: likewise.
+        """
+        for mechanism, groups in drawn:
+            if groups:
+                self._check(seq, row, mechanism.name or "", groups, mechanism.partitions)
+                self._tabulated[row.release_id, mechanism.name or ""] += len(groups)
+        taken = [(mechanism, len(groups)) for mechanism, groups in drawn]
+        self._numbers.take(row.release_id, release.plan, row.repetition, taken)
+
+    def _check(
+        self, seq: int, row: Row[*tuple[Any, ...]], name: str, names: Sequence[str], declared: Partitions | None
+    ) -> None:
+        if declared is not None and declared.names is not None and not declared.names.issuperset(names):
+            raise Bad(seq, "the draw is of a partition that the plan does not declare")
+        place = row.release_id, name, row.repetition
+        if place in self._sound:
+            return
+        counter = self._connection.execute(partitions.COUNTER, partitions.counter_key(*place)).one_or_none()
+        most = None if declared is None else declared.most
+        if counter is None or counter.most != most:
+            raise Bad(seq, "the partitions of the mechanism are not counted as its plan declares them")
+        if not partitions.is_sealed(self._secret, counter):
+            raise Bad(seq, "the count of the mechanism's partitions was not written by the service")
+        if len(self._sound) >= _REMEMBERED:
+            self._sound.clear()
+        self._sound.add(place)
+
+    def check_end(self, last: int) -> None:
+        """Hold the counters of each mechanism, and of the account, against all draws together.
+
+        Raises:
+            Bad: one counts others.
+        """
+        tabulated = dict(self._tabulated)
+        for row in self._connection.execute(_UNCOUNTED, {"account": self._account}):
+            if row.repetition or row.number != -tabulated.pop((row.release_id, row.mechanism), 0):
+                raise Bad(last, _MISCOUNTED)
+        query = select(Account.partitions_drawn, Account.partitions_undeclared).where(Account.id == self._account)
+        stored = tuple(self._connection.execute(query).one())
+        if tabulated or stored != partitions.own_total(self._connection, self._account):
+            raise Bad(last, _MISCOUNTED)
+
+
+_RELEASE = select(Release.account_id, Release.plan, Release.state).where(Release.id == bindparam("id"))
+# Drawn partitions less counted ones, where these differ; the groups of tabulations are drawn beside. Counted by the
+# database, which needs no memory for it.
+_UNCOUNTED = text(
+    "SELECT release_id, mechanism, repetition, sum(number) AS number FROM ("
+    "SELECT d.release_id, d.mechanism, d.repetition, 1 AS number FROM draws d WHERE d.account_id = :account"
+    " AND d.partition <> '' AND NOT EXISTS (SELECT 1 FROM tabulations t WHERE t.draw_id = d.id)"
+    " UNION ALL SELECT p.release_id, p.mechanism, p.repetition, -p.drawn FROM partitions_drawn p"
+    " JOIN releases r ON r.id = p.release_id WHERE r.account_id = :account"
+    ") AS counted GROUP BY release_id, mechanism, repetition HAVING sum(number) <> 0"
+)

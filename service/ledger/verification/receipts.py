@@ -1,0 +1,111 @@
+"""Receipts: what a release cost, signed, so that it can be shown to somebody who cannot ask the ledger."""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.draws import partitions
+from service.ledger.installation.signing import BadSignature, check_signature
+from service.ledger.journal import journal
+from service.ledger.journal.entries import Content, Registration, read
+from service.ledger.journal.entry_texts import Amount, amount_of, read_amount
+from service.ledger.journal.journal import Broken
+from service.ledger.releases import release_rows
+from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
+from service.ledger.storage.tables import Release
+from service.privacy.accounting.filter import is_charge_of
+from service.privacy.accounting.pricing import ACCOUNTANT, price as price_of
+from service.privacy.numerics.numbers import exact_text
+
+STATEMENT = "receipt"
+_FIELDS = ("account", "release", "cost", "charged", "entry", "previous", "hash", "head", "issued_at")
+
+
+def receipt_of(connection: Connection, account: AccountRecord, release_id: str, at: str) -> dict[str, Any]:
+    """What the ledger says of a release, to be signed: all but what it costs in the notions that people read.
+
+    Raises:
+        NotFound: the account has no such release.
+        Unavailable: its row, or its entry, is not as the service wrote it.
+    """
+    release = read_release(connection, account.id, release_id).seen(at)
+    charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
+    entry, price = entry_of(connection, account.id, release), json.loads(charged.price)
+    _require_price(account, release, read(entry).content, amount_of(price), charged.accountant)
+    return {
+        "account": account.name,
+        "unit": account.unit,
+        "neighbouring": account.neighbouring.value,
+        "release": {
+            "id": release.id,
+            "name": release.name,
+            "state": release.state,
+            "plan": release.document,
+            "tags": list(release.tags),
+            "delta": exact_text(release.delta),
+            "created_at": release.created_at,
+            "expires_at": release.expires_at,
+        },
+        "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
+        "charged": {"price": price, "accountant": charged.accountant},
+        "entry": entry,
+        "previous": journal.hash_before(connection, account.id, release.head.seq),
+        "hash": release.head.hash,
+        "head": {"seq": account.head.seq, "hash": account.head.hash},
+        "issued_at": at,
+    }
+
+
+def _require_price(
+    account: AccountRecord, release: ReleaseRecord, content: Content, price: Amount, accountant: str
+) -> None:
+    """Refuse to sign a price that is neither that of the entry nor the present accountant's.
+
+    Raises:
+        Unavailable: the row has another.
+    """
+    if isinstance(content, Registration) and (price, accountant) == (content.price, content.accountant):
+        return
+    asked = price_of(release.plan, account.neighbouring, account.weights.orders)
+    if accountant != ACCOUNTANT or not is_charge_of(read_amount(price), asked):
+        raise release_rows.altered(release.id)
+
+
+def check_receipt(receipt: object, public_key: str) -> None:
+    """Refuse a receipt that the holder of the public key's secret did not sign, or that contradicts itself.
+
+    No database is asked: the journal entry is hashed with the hash before it, as the receipt gives both.
+
+    Raises:
+        BadSignature: the text says what is wrong.
+    """
+    if not isinstance(receipt, dict):
+        raise BadSignature("expected a JSON object")
+    check_signature(receipt, STATEMENT, public_key)
+    missing = [name for name in _FIELDS if name not in receipt]
+    if missing:
+        raise BadSignature(f"the receipt has no {missing[0]}")
+    try:
+        _check_entry(receipt)
+    except (KeyError, TypeError, Broken):
+        raise BadSignature("expected the fields of a receipt") from None
+
+
+def _check_entry(receipt: dict[str, Any]) -> None:
+    release, head = receipt["release"], receipt["head"]
+    if journal.entry_hash(receipt["previous"], journal.canonical(receipt["entry"])) != receipt["hash"]:
+        raise BadSignature("the hash is not that of the entry and the hash before it")
+    entry = read(receipt["entry"])
+    if (entry.account, entry.release) != (receipt["account"], release["id"]):
+        raise BadSignature("the entry is of another account or release")
+    said = entry.content
+    if not isinstance(said, Registration):
+        raise BadSignature("the entry registers no release")
+    stated = {"name": said.name, "plan": json.loads(said.plan), "tags": list(said.tags), "delta": said.delta}
+    different = [name for name, value in stated.items() if value != release[name]]
+    if different:
+        raise BadSignature(f"the release's {different[0]} is not that of its journal entry")
+    if head["seq"] < entry.seq or (head["seq"] == entry.seq and head["hash"] != receipt["hash"]):
+        raise BadSignature("the head does not follow the entry")

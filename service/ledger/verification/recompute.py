@@ -1,0 +1,193 @@
+"""Pricing a ledger again: where a theorem proves wrong, an agency learns in minutes which accounts are over budget.
+
+Every release that counts is priced from its plan by the present accountant, under each account that it is
+charged to. What differs is reported; applied, it becomes an entry in the account's chain and changes its totals.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from service.errors import Conflict
+from service.ledger.accounts import accounts, budgets
+from service.ledger.accounts.accounts import AccountRecord, Line
+from service.ledger.journal import entry_texts, journal
+from service.ledger.journal.entries import Expired, Filing, PriceChanged, Registration, Voided, read_text
+from service.ledger.journal.entry_texts import Amount, read_amount
+from service.ledger.journal.journal import Actor, Head, has_entry
+from service.ledger.journal.replay import followed
+from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database, secret_of
+from service.ledger.storage.tables import Entry, Hold, Release
+from service.ledger.verification.chain_check import Audit
+from service.privacy.accounting.filter import Shortfall, Totals, add, charged, shortfalls, subtract
+from service.privacy.accounting.pricing import ACCOUNTANT, Price
+
+ACTOR = Actor("recompute")
+_AT_ONCE = 500  # releases that are priced again in one transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A release whose price in an account is not what the present accountant asks for."""
+
+    release: str
+    old: Amount
+    asked: Price
+
+
+@dataclass(frozen=True, slots=True)
+class Repriced:
+    """What pricing an account again found.
+
+    Attributes:
+        account: as it is, or would be, with the new prices.
+        prices: of each release that differs, the old price and the new one.
+        over: the caps that the account then does not keep.
+        applied: whether it is in the journal.
+    """
+
+    account: AccountRecord
+    prices: list[tuple[str, Amount, Amount]]
+    over: list[Shortfall]
+    applied: bool
+
+
+def recompute(database: Database, name: str, *, apply: bool) -> Repriced:
+    """Price an account's releases again; with ``apply``, write what differs into its journal and its totals.
+
+    Raises:
+        NotFound: there is no such account.
+        Conflict: somebody else prices the account again at the same time.
+    """
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+        found = differences(connection, account)
+    if apply and found:
+        return _apply(database, account, found)
+    after, prices = _with_prices(account, found)
+    return Repriced(after, prices, _over(after), applied=False)
+
+
+def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
+    """The releases of an account, and of those under it, whose price there is not the present accountant's.
+
+    The journal says what was charged and what became of it; nothing is kept of a release whose price is right. The
+    connection is in a read transaction, as anything that follows a journal with ``followed`` is.
+
+    Raises:
+        Altered: the journal, or the row of a release that was priced again, is not as the service wrote it.
+    """
+    audit, wrong = Audit(account.name), dict[str, Difference]()
+    for entry in followed(connection, account, audit.chain, account.head.seq):
+        stated = read_text(entry.body)
+        match stated.content:
+            case Registration(price=amount, plan=plan):
+                _note(wrong, audit, stated.release_id, amount, plan)
+            case Voided() | Expired():
+                wrong.pop(stated.release_id, None)
+            case PriceChanged(price=amount):
+                _note(wrong, audit, stated.release_id, amount, _plan_of(connection, stated.release_id))
+    return list(wrong.values())
+
+
+def _plan_of(connection: Connection, release: str) -> str:
+    """Return the plan of a release, of this account or of one below, in the words of its entry.
+
+    Raises:
+        Altered: its row is not as the service wrote it.
+    """
+    row = connection.execute(_RELEASE, {"release": release}).one()
+    release_rows.require_seal(connection, row, row.hash)
+    return entry_texts.write(json.loads(row.plan))
+
+
+_RELEASE = (
+    select(*release_rows.FIXED, Release.state, Release.seal, Entry.hash)
+    .join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
+    .where(Release.id == bindparam("release"))
+)
+
+
+def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amount, plan: str) -> None:
+    if audit.is_right(plan, amount):
+        wrong.pop(release, None)
+    else:
+        wrong[release] = Difference(release, amount, audit.asked(plan))
+
+
+def _with_prices(
+    account: AccountRecord, found: list[Difference]
+) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
+    """The account with the new prices in its totals, and the prices as they are added.
+
+    Raises:
+        Altered: more is taken away than was charged.
+    """
+    totals, prices = account.totals, []
+    for difference in found:
+        totals = subtract(totals, read_amount(difference.old))
+        if totals.is_below_zero:
+            raise release_rows.altered(difference.release)
+        amount = charged(totals, difference.asked, held=True)  # or it is priced again, which takes it away
+        totals = add(totals, amount)
+        prices.append((difference.release, difference.old, entry_texts.amount_of(budgets.write_price(amount))))
+    return replace(account, totals=totals), prices
+
+
+def _over(account: AccountRecord) -> list[Shortfall]:
+    return shortfalls(account.budget, account.weights, Totals(), account.totals)
+
+
+def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> Repriced:
+    """So many releases a transaction; where one fails, those before it stay, and the next run finds the rest."""
+    line, seen = accounts.line_of(database, account.name), account.head
+    done: list[tuple[str, Amount, Amount]] = []
+    for first in range(0, len(found), _AT_ONCE):
+        some = found[first : first + _AT_ONCE]
+        account, prices = database.write(
+            partial(_write, line=line, seen=seen, found=some),
+            landed=lambda connection, written: has_entry(connection, written[0].id, written[0].head),
+        )
+        seen = account.head
+        done += prices
+    return Repriced(account, done, _over(account), applied=True)
+
+
+def _write(
+    connection: Connection, line: Line, seen: Head, found: list[Difference]
+) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
+    """Entries, totals and rows of releases that still count, on the locked account.
+
+    What changed since ``found`` was found is read where the chain meets it, and nowhere else.
+    """
+    account, at = accounts.lock_account(connection, line), clock.now()
+    since = [(entry.kind, entry.release_id) for entry in journal.chained(connection, account.id, seen, account.head)]
+    if any(kind == PriceChanged.KIND for kind, _ in since):
+        raise Conflict(f"account {account.name!r} is being priced again by somebody else")
+    gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}
+    account, prices = _with_prices(account, [difference for difference in found if difference.release not in gone])
+    rows: list[journal.Row] = []
+    for release, old, new in prices:
+        entry = PriceChanged(was=old, price=new, accountant=ACCOUNTANT)
+        row, head = entry.following(account.chain, actor=ACTOR, release_id=release, at=at)
+        rows.append(row)
+        account = replace(account, head=head)
+        changed = entry.rows(Filing(account.id, head.seq, release, at)).changed
+        own = (Release.id == release, Release.account_id == account.id)
+        connection.execute(update(Release).where(*own).values(changed))
+        for hold in connection.execute(_HOLD, {"release": release, "account": account.id}).all():
+            reservation_rows.require_seal(connection, hold)
+            reservation_rows.save(connection, secret_of(connection), {**hold._mapping, "price": changed["price"]})
+    if rows:
+        journal.write(connection, rows)
+        accounts.save(connection, [account])
+    return account, prices
+
+
+_HOLD = select(*reservation_rows.COLUMNS).where(
+    Hold.release_id == bindparam("release"), Hold.account_id == bindparam("account")
+)

@@ -1,0 +1,173 @@
+"""Verification: the ledger held against its journal, and the journal against itself.
+
+Every row that an entry wrote is read beside the entry. Tables are streamed in the order of the journal,
+so that memory does not grow with the ledger, and all of it sees one moment of the database, so that
+charges go on meanwhile.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from service.errors import NotFound
+from service.ledger.access.key_lives import KeyLives, lives_of
+from service.ledger.accounts import account_rows, budgets
+from service.ledger.accounts.spending_rows import is_sum
+from service.ledger.journal import journal
+from service.ledger.journal.account_state import Chain, ends_by_itself
+from service.ledger.journal.entry_texts import amount_in
+from service.ledger.journal.journal import BadEntry, Broken, Head, JournalEntry
+from service.ledger.journal.ordered_rows import Bad, stream
+from service.ledger.releases import reservation_rows
+from service.ledger.storage.database import newest_known, secret_of
+from service.ledger.storage.tables import Account, Entry, Hold, Spending
+from service.ledger.verification.chain_check import UNREADABLE, Audit
+from service.ledger.verification.row_check import OwnRows
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification found: how many entries are good, and the first that is not."""
+
+    entries: int
+    first_bad: BadEntry | None = None
+
+    @property
+    def valid(self) -> bool:
+        """Whether all is as the journal says."""
+        return self.first_bad is None
+
+
+def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives: KeyLives | None = None) -> Verdict:
+    """Hold an account against its journal, and the journal against heads that were kept elsewhere.
+
+    Args:
+        lives: of keys, as the installation's journal has them; read from it where this is None.
+
+    Raises:
+        NotFound: there is no such account.
+    """
+    account = account_rows.read_row(connection, name)
+    if account is None:
+        raise NotFound("account", name)
+    known = newest_known(connection, account.id)
+    if known is not None:
+        kept = [*kept, Head(known.seq, known.hash)]
+    repriced = select(Entry.release_id).where(Entry.account_id == account.id, Entry.kind == "repriced")
+    found = frozenset(connection.execute(repriced).scalars())
+    audit = Audit(name, lives_of(connection) if lives is None else lives, found)
+    try:
+        with ExitStack() as cursors:
+            _hold_against(connection, account, audit, kept, cursors)
+    except Bad as bad:
+        return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
+    except UNREADABLE:  # SQLite takes any type in any column, and a chain that was made again says anything
+        good = audit.chain.head.seq
+        return Verdict(good, BadEntry(good + 1, "the entry or one of its rows holds what cannot stand there"))
+    return Verdict(audit.chain.head.seq)
+
+
+def _hold_against(
+    connection: Connection, account: Row[Any], audit: Audit, kept: Collection[Head], cursors: ExitStack
+) -> None:
+    chain, rows = audit.chain, OwnRows(connection, account.id, audit, cursors)
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    query = query.where(Entry.account_id == account.id).order_by(Entry.seq)
+    for entry in map(JournalEntry._make, stream(connection, query, cursors)):
+        _take(rows, chain, entry, kept)
+    _check_head(chain, Head(account.head_seq, account.head_hash), kept)
+    try:
+        audit.check_sums()
+    except Broken as broken:
+        raise Bad(chain.head.seq, str(broken)) from None
+    rows.check_end()
+    _check_account(connection, chain, account)
+    _check_holds(connection, chain, account, cursors)
+    _check_spending(connection, chain, account, cursors)
+
+
+def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Collection[Head]) -> None:
+    expected = chain.head.seq + 1
+    try:
+        rows.take(entry)
+    except Broken as broken:
+        raise Bad(expected, str(broken)) from None
+    if any(entry.seq == head.seq and entry.hash != head.hash for head in kept):
+        raise Bad(entry.seq, "the entry is not the one that was kept")
+
+
+def _check_head(chain: Chain, stored: Head, kept: Collection[Head]) -> None:
+    last = chain.head.seq
+    if last < max(stored.seq, 1, *(head.seq for head in kept)):
+        raise Bad(last + 1, journal.MISSING)
+    if stored != chain.head:
+        raise Bad(last, "the account's head is not the last entry")
+
+
+def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> None:
+    """The account's row: what its first entry fixed, and what all entries together make of it."""
+    fixed = {
+        "unit": (account.unit, chain.unit),
+        "neighbouring": (account.neighbouring, chain.neighbouring.value),
+        "description": (account.description, chain.description),
+        "admission": (account.admission, budgets.write_weights(chain.weights)),
+        "created_at": (account.created_at, chain.created_at),
+        "parent": (account.parent, chain.parent),
+    }
+    budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
+    present = {
+        "budget": (account.budget, budget),
+        "totals": (account.totals, budgets.write_totals(chain.totals)),
+        "state": (account.state, chain.state),
+        "approval_above": (account.approval_above, chain.approval_above),
+        "next_expiry": (account.next_expiry, chain.next_expiry),
+        "releases": (account.releases, chain.releases),
+    }
+    below = select(func.sum(Account.releases)).where(Account.parent_id == account.id)
+    if chain.releases != chain.own_releases + int(connection.execute(below).scalar_one() or 0):
+        raise Bad(chain.head.seq, "the releases are not those of the account and of the accounts under it")
+    for seq, columns in ((1, fixed), (chain.head.seq, present)):
+        for column, (stored, journalled) in columns.items():
+            if stored != journalled:
+                raise Bad(seq, f"the account's {column} is not what the journal makes it")
+    if not account_rows.is_sealed(secret_of(connection), account._mapping):
+        raise Bad(chain.head.seq, account_rows.unsealed(account))
+
+
+def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
+    """What is held of the account: exactly what its entries hold, at their price."""
+    query, secret = select(*reservation_rows.COLUMNS).where(Hold.account_id == account.id), secret_of(connection)
+    missing = set(chain.held)
+    for row in stream(connection, query, cursors):
+        held = chain.held.get(row.release_id)
+        if held is None or (amount_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
+            raise Bad(chain.head.seq, "a row of holds is not what the journal makes it")
+        if not reservation_rows.is_sealed(secret, row):
+            raise Bad(chain.head.seq, "a row of holds was not written by the service")
+        missing.discard(row.release_id)
+    if missing:
+        raise Bad(chain.head.seq, "a release that is held has no row in holds")
+
+
+def _check_spending(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
+    """How often each distinct subplan occurs: exactly as often as the entries say, under its own digest."""
+    query = select(Spending.digest, Spending.subplan, Spending.occurrences, Spending.reserved)
+    spent, reserved = Counter(chain.spent), chain.reserved
+    for row in stream(connection, query.where(Spending.account_id == account.id), cursors):
+        counted = (
+            hashlib.sha256(row.subplan.encode()).hexdigest(),
+            spent.pop(row.subplan, 0),
+            reserved.pop(row.subplan, 0),
+        )
+        if counted != (row.digest, row.occurrences, row.reserved):
+            raise Bad(chain.head.seq, "a row of spending is not what the journal makes it")
+    if +spent or +reserved:
+        raise Bad(chain.head.seq, "what was spent has no row in spending")
+    if not is_sum(secret_of(connection), account.id, account.spending_sum, chain.spent, chain.reserved):
+        raise Bad(chain.head.seq, "the account's sum of its spending is not what the journal makes it")

@@ -1,0 +1,70 @@
+"""Verification of what belongs to no account: the installation's journal, and the rows that are sealed with its secret.
+
+Keys are held against the journal both ways: a row that somebody restored as it once was has its seal, and is not what
+the entries made of it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, select
+
+from service.ledger import jobs
+from service.ledger.access.key_events import Known, keys_and_misuses
+from service.ledger.access.keys import fixed, stored_keys
+from service.ledger.installation import installation_journal
+from service.ledger.journal.journal import BEFORE_FIRST, Broken
+from service.ledger.storage import idempotency
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Account, ApiKey, Installation
+
+
+def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]:
+    """Whatever is not as the service wrote it, in words; nothing where all is."""
+    bound = connection.execute(select(Installation.secret_fingerprint)).scalars().all()
+    if list(bound) != [secret.fingerprint()] and not (not bound and _is_new(connection)):
+        yield "installation: expected one row, with the fingerprint of the secret"
+    try:
+        known, misuses = keys_and_misuses(connection, secret)
+    except Broken as broken:
+        yield f"installation_journal: {broken}"
+    else:
+        yield from (f"installation_journal: {misuse}" for misuse in misuses)
+        yield from _sealed_again(connection, secret)
+        yield from _keys(connection, secret, known)
+    for principal, number in Counter(idempotency.altered(connection, secret)).items():
+        yield f"stored_answers: {number} of {principal!r} not as stored"
+    for job_id in jobs.altered(connection, secret):
+        yield f"jobs: the result of {job_id} is not as the service wrote it"
+
+
+def _is_new(connection: Connection) -> bool:
+    """Whether no server has begun a ledger here: it binds the database to its secret first."""
+    used = connection.execute(select(Account.id).limit(1)).first() or connection.execute(select(ApiKey.id)).first()
+    return used is None and installation_journal.head(connection) == BEFORE_FIRST
+
+
+def _sealed_again(connection: Connection, secret: Secret) -> Iterator[str]:
+    """Rows without seals are sealed once, as an older version's: the second time they were somebody else's."""
+    before: set[str] = set()
+    for said in installation_journal.read(connection, secret):
+        if said["kind"] == "rows_sealed":
+            if not before.isdisjoint(said["content"]):
+                yield f"installation_journal: entry {said['seq']} sealed rows that had been sealed before"
+            before |= said["content"].keys()
+
+
+def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]:
+    missing = dict(known)
+    for record, sealed in stored_keys(connection, secret):
+        entered = missing.pop(record.id, None)
+        if entered is None:
+            yield f"api_keys: no entry made the key {record.id} of {record.name!r}"
+        elif sealed != entered.sealed:
+            yield f"api_keys: the row of {record.id} of {record.name!r} is not as the service wrote it"
+        elif fixed(record) != fixed(entered):
+            stored, journalled = fixed(record), fixed(entered)
+            columns = ", ".join(name for name in stored if stored[name] != journalled[name])
+            yield f"api_keys: {columns} of {record.id} of {record.name!r} is not what the journal makes it"
+    for key_id, entered in missing.items():
+        yield f"api_keys: the key {key_id} of {entered.name!r} is missing"

@@ -1,0 +1,123 @@
+"""Requests of the planner to ``/v1``: the account, noise for the targets, its cost, and a dry run."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from service.api.schemas.guarantees import usual_delta_text
+from service.pages.planner.form import (
+    Form,
+    Mechanism,
+    Proposal,
+    Question,
+    composition_of,
+    field_of_question,
+    field_of_release,
+    plan_of,
+    questions,
+)
+from service.pages.shell.api_client import Refused, Visit, address, get, send
+from service.pages.shell.layout import may
+
+Account = Mapping[str, Any]
+_MOST_LISTED = 1000
+
+
+class FormFaults(Exception):
+    """The faults of a form that ``/v1`` refused, by field; those of the whole form have an empty name."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__(", ".join(faults))
+        self.faults = dict(faults)
+
+
+async def open_accounts(visit: Visit) -> list[str]:
+    """Return the names of all open accounts that the key reaches."""
+    names: list[str] = []
+    query: dict[str, str | int] = {"limit": _MOST_LISTED}
+    while True:
+        page = await get(visit, address("accounts"), query)
+        names += [account["name"] for account in page["items"] if account["state"] == "open"]
+        if page["next_cursor"] is None:
+            return names
+        query["cursor"] = page["next_cursor"]
+
+
+async def open_account_named(visit: Visit, name: str) -> Account | None:
+    """Return an account by its name; None where the key reaches no such account."""
+    if not name:
+        return None
+    try:
+        account: Account = await get(visit, address("accounts", name))
+    except Refused as refused:
+        if refused.status not in (403, 404):
+            raise
+        return None
+    return account
+
+
+def delta_of(form: Form, account: Account) -> str:
+    """Return the delta at which costs are shown: the typed one, or the account's."""
+    return form["delta"] or usual_delta_text(account["budget"])
+
+
+async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> Proposal:
+    """Return a plan of one mechanism with all its shown figures.
+
+    Raises:
+        FormFaults: a field is invalid.
+    """
+    requests, answers, plan = await ask_plan(visit, form, account, mechanism)
+    try:
+        question = composition_of(plan, account, delta_of(form, account))
+        cost = await send(visit, "POST", address("compositions"), question)
+        rehearsal = await _dry_run(visit, account, {"name": "plan", "plan": plan})
+    except Refused as refused:
+        raise FormFaults(faults_of(refused, partial(field_of_release, form))) from None
+    return Proposal(mechanism, plan, requests, answers, cost, rehearsal)
+
+
+async def ask_plan(
+    visit: Visit, form: Form, account: Account, mechanism: Mechanism
+) -> tuple[list[Question], list[Mapping[str, Any]], dict[str, Any]]:
+    """Return the plan that meets the targets, with the requests and answers that it is made of.
+
+    Raises:
+        FormFaults: fields are invalid; it has the faults of all requests together.
+    """
+    requests = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
+    answers: list[Mapping[str, Any]] = []
+    faults: dict[str, str] = {}
+    for question in requests:
+        try:
+            answers.append(await send(visit, "POST", question.path, question.body))
+        except Refused as refused:
+            faults |= faults_of(refused, partial(field_of_question, form, question))
+    if faults:
+        raise FormFaults(faults)
+    return requests, answers, plan_of(form, requests, answers)
+
+
+async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the dry run's answer or problem; None where the key may not register."""
+    if not may(visit.session.role, "pipeline"):
+        return None
+    path = address("accounts", account["name"], "releases")
+    try:
+        answer: Mapping[str, Any] = await send(visit, "POST", path, body, query={"dry_run": "true"})
+    except Refused as refused:
+        if refused.status == 409:
+            return refused.problem
+        raise
+    return answer
+
+
+def faults_of(refused: Refused, field_of: Callable[[str], str]) -> dict[str, str]:
+    """Return the refused fields with the reasons.
+
+    Raises:
+        Refused: the problem is not a fault of the form.
+    """
+    if not refused.faults:
+        raise refused
+    return {field_of(pointer): detail for pointer, detail in refused.faults.items()}

@@ -1,0 +1,143 @@
+"""View of the planner: proposals side by side, as texts for a template. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from service.pages.planner.form import MECHANISMS, Form, Proposal, digest_of
+from service.pages.shell.figures import down, epsilon_of, rho_of, up
+
+
+def _cap_of(budget: Mapping[str, Any]) -> Fraction:
+    return Fraction(repr(budget["rho" if budget["definition"] == "zcdp" else "epsilon"]))
+
+
+class Charge(NamedTuple):
+    """The loss that a plan adds to an account; ``nats`` is None where it is infinite."""
+
+    nats: Fraction | None
+
+
+def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
+    """Return the loss that a plan adds in the account's definition; None where only a dry run knows.
+
+    In most definitions that is the plan's own loss. An (epsilon, delta) account counts an epsilon of all its releases
+    together, which no analysis of one plan gives: the dry run returns its growth, if the key may ask.
+    """
+    cost, rehearsal = dict(proposal.cost), proposal.rehearsal
+    match account["budget"]["definition"]:
+        case "pure":
+            return Charge(epsilon_of(cost))
+        case "zcdp":
+            return Charge(rho_of(cost))
+        case "rdp":
+            return Charge(_exact(cost["rdp"][-1]["epsilon"]))
+    if rehearsal is None:
+        return None
+    if "type" not in rehearsal:
+        return Charge(_cap_of(account["remaining"]) - _cap_of(rehearsal["remaining"]))
+    failure = _own_failure(rehearsal, account["name"])
+    return None if failure is None else Charge(_exact(failure["requested"]))
+
+
+def _own_failure(rehearsal: Mapping[str, Any], account: str) -> Mapping[str, Any] | None:
+    """Return the failure of a plan at the account itself, where it is too large."""
+    failures = rehearsal.get("failures", ())
+    return next((one for one in failures if one["account"] == account and one["cap"] in ("epsilon", "rho")), None)
+
+
+def _exact(figure: float | None) -> Fraction | None:
+    return None if figure is None else Fraction(repr(figure))
+
+
+def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
+    return None if statement is None else float(statement["epsilon"])
+
+
+def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the proposals side by side; the cheapest is marked where there is one and all costs are known."""
+    shown = [_side(proposal, account) for proposal in proposals]
+    charges = [side["charge"] for side in shown]
+    finite = [charge.nats for charge in charges if charge is not None and charge.nats is not None]
+    alone = None not in charges and len(charges) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
+    return [side | {"cheaper": alone and side["charge"].nats == min(finite)} for side in shown]
+
+
+def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
+    best, charge = proposal.cost["best"][0], charge_of(proposal, account)
+    nats = None if charge is None else charge.nats
+    return {
+        "mechanism": proposal.mechanism,
+        "title": MECHANISMS[proposal.mechanism],
+        "charge": charge,
+        "taken": None if nats is None else _percent(nats, _cap_of(account["remaining"])),
+        "adaptive": _epsilon(best["adaptive"]),
+        "fixed": _epsilon(best["fixed"]),
+        "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),
+        "digest": digest_of(account["name"], proposal.plan),
+    } | _fit(proposal.rehearsal)
+
+
+def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return if a plan fits, the remaining budget, and the change that would make it fit."""
+    unknown: dict[str, Any] = {"fits": None, "left": None, "failures": [], "multiplier": None, "refusal": None}
+    if rehearsal is None:
+        return unknown
+    if "type" not in rehearsal:
+        return unknown | {"fits": True, "left": _cap_of(rehearsal["remaining"]), "state": rehearsal["state"]}
+    if rehearsal["type"] != "/problems/budget_exceeded":
+        return unknown | {"fits": False, "refusal": rehearsal}
+    return unknown | {
+        "fits": False,
+        "failures": rehearsal["failures"],
+        "multiplier": rehearsal["noise_multiplier_that_fits"],
+    }
+
+
+def _percent(part: Fraction, whole: Fraction) -> str | None:
+    return None if whole <= 0 else f"{up(100 * part / whole, 3)} %"
+
+
+def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
+    """Return the tables, each with its noise by either mechanism.
+
+    Shares are relative to the tables of one request, so they are shown only where one request has all tables.
+    """
+    by_row = [_by_row(proposal) for proposal in proposals]
+    whole = all(len(proposal.asked) == 1 for proposal in proposals)
+    rows = []
+    for row in sorted(by_row[0]):
+        queries = [one[row] for one in by_row]
+        rows.append(
+            {
+                "name": queries[0]["name"],
+                "moe": form.rows[row]["moe"],
+                "confidence": form.rows[row]["confidence"],
+                "cells": queries[0]["mechanism"]["cells"],
+                "noise": [_noise(query, whole) for query in queries],
+            }
+        )
+    return rows
+
+
+def _noise(query: Mapping[str, Any], whole: bool) -> dict[str, str | None]:
+    """Return the parameter as it is registered, and its share of the cost."""
+    mechanism = query["mechanism"]
+    name, symbol = ("scale", "b") if mechanism["type"] == "geometric" else ("sigma_squared", "σ²")
+    share = f"{down(100 * query['share'], 3)} %" if whole else None
+    return {"symbol": symbol, "value": mechanism[name], "share": share}
+
+
+def level_rows(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
+    """Return SafeTab's levels, each with its cost by either mechanism."""
+    answers = [proposal.answers[0]["levels"] for proposal in proposals]
+    return [{"name": level[0]["name"], "moe": level[0]["moe"], "sides": level} for level in zip(*answers, strict=True)]
+
+
+def _by_row(proposal: Proposal) -> dict[int, Any]:
+    return {
+        row: query
+        for question, answer in zip(proposal.asked, proposal.answers, strict=True)
+        for row, query in zip(question.rows, answer["queries"], strict=True)
+    }

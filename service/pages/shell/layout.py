@@ -1,0 +1,114 @@
+"""Common parts of all pages: the template environment, the header and the navigation."""
+
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from service import __version__
+from service.ledger.access.key_records import Role, includes
+from service.pages.shell import figures
+from service.pages.shell.responsive_tables import stacked
+from service.pages.shell.session import csrf_token, session_of
+
+WEB = Path(__file__).parents[2] / "web"
+
+# Scripts, styles and pictures only from this service, nothing inline; forms only to this service; no frames.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action"
+    " 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+# For pages with an embedded picture, which must not be stored or would take as long to make again.
+PICTURES_WITHIN = POLICY.replace("img-src 'self'", "img-src 'self' data:")
+
+
+class Entry(NamedTuple):
+    """A link of the navigation; ``role`` is the lowest role that sees it, None: every visitor, signed in or not."""
+
+    path: str
+    label: str
+    role: Role | None = None
+
+
+NAVIGATION = (
+    Entry("/", "Accounts", "auditor"),
+    Entry("/plan", "Planner", "auditor"),
+    Entry("/empirical", "Empirical loss", "steward"),
+    Entry("/keys", "Keys", "steward"),
+    Entry("/guide", "Guide"),
+    Entry("/docs", "HTTP interface"),
+)
+
+
+def page(
+    request: Request,
+    template: str,
+    context: dict[str, Any] | None = None,
+    *,
+    status: int = 200,
+    policy: str = POLICY,
+) -> HTMLResponse:
+    """Render a template as a page. It is never cached, since the next visitor may be another user.
+
+    Args:
+        request: the request.
+        template: the name of the template.
+        context: its variables.
+        status: the HTTP status.
+        policy: the Content-Security-Policy.
+    """
+    session = session_of(request)
+    role = None if session is None else session.role
+    surroundings = {
+        "session": session,
+        "csrf": "" if session is None else csrf_token(request.app.state.secret, session),
+        "once": f"page-{uuid.uuid4()}",
+        "navigation": [entry for entry in NAVIGATION if entry.role is None or may(role, entry.role)],
+        "here": request.url.path,
+        "version": __version__,
+        "problem": None,
+    }
+    text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
+    # With no-referrer, browsers would not state the site that a form comes from.
+    headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
+    return HTMLResponse(text, status, headers)
+
+
+def may(role: Role | None, least: Role) -> bool:
+    """Return True where a role includes another. It controls what is shown; ``/v1`` controls what is allowed."""
+    return role is not None and includes(role, least)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(WEB / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "up": figures.up,
+        "down": figures.down,
+        "moment": figures.moment,
+        "budget": figures.budget_text,
+        "relation": figures.relation_text,
+        "epsilon": figures.epsilon_of,
+        "rho": figures.rho_of,
+        "in_words": figures.in_words,
+        "stacked": stacked,
+    }
+    environment.globals |= {
+        "may": may,
+        "usage": figures.usage,
+        "growth": figures.growth,
+        "share_of": figures.share_of,
+        "best_epsilon": figures.best_epsilon,
+    }
+    return environment
+
+
+_ENVIRONMENT = _environment()

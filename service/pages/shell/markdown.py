@@ -1,0 +1,143 @@
+"""Rendering of the repository's Markdown files: formulas as MathML, headings with anchors, no script or style.
+
+The text is the service's own. HTML in it is escaped all the same.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import pairwise
+from posixpath import normpath
+from typing import Any, NamedTuple
+
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
+from mdit_py_plugins.anchors import anchors_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+from service.pages.shell.responsive_tables import stacked_where_wide
+
+_PRIMED = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0203[23];)</mi></msup>")
+_NAMED = re.compile(r"(<mi>(?:log|ln|sinh|cosh|tanh)</mi>)(?=<m(?:i|n|row|frac|sup|sub)\b)")
+_BARS = re.compile(r"<mo(?: stretchy=\"false\")?>(&#x0007C;|&#x02016;)</mo>")
+_INFINITY = re.compile(r"<mo>(&#x0221E;)</mo>")
+# An inline formula, with the punctuation that must stay on its line.
+_BOUND = re.compile(r"[(\[]*<span class=\"math inline\">.*?</span>[-.,;:)\]]*")
+_FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
+
+
+class Section(NamedTuple):
+    """A heading of the second or third level: its anchor, its text, and its level."""
+
+    anchor: str
+    title: str
+    level: int
+
+
+class Document(NamedTuple):
+    """A rendered file.
+
+    Attributes:
+        title: of its first heading, which is not in ``html``; empty where it has none.
+        html: the rest.
+        sections: its headings in order.
+        links: the addresses of the files that it links to, in order.
+    """
+
+    title: str
+    html: Markup
+    sections: Sequence[Section]
+    links: Sequence[str]
+
+
+def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
+    """Render a file's text.
+
+    Args:
+        text: Markdown, with tables and formulas between dollars.
+        folder: the file's own folder, the base of its links to other files.
+        address: returns the address of another file's page, from its path without ``.md``.
+    """
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    reader.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, renderer=_inline)
+    reader.use(anchors_plugin, min_level=2, max_level=3)
+    reader.core.ruler.push("classes", _classes)
+    reader.add_render_rule("fence", _listing)
+    reader.add_render_rule("math_block", _display)
+    reader.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
+    reader.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    tokens = reader.parse(text)
+    links = _addressed(tokens, folder, address)
+    title = ""
+    if tokens and tokens[0].tag == "h1":
+        title, tokens = _text(tokens[1]), tokens[3:]
+    headings = [(token, inline) for token, inline in pairwise(tokens) if token.tag in ("h2", "h3")]
+    sections = [
+        Section(str(token.attrs["id"]), _text(inline), int(token.tag[1]))
+        for token, inline in headings
+        if token.type == "heading_open"
+    ]
+    bound = _BOUND.sub(r'<span class="whole">\g<0></span>', reader.renderer.render(tokens, reader.options, {}))
+    html = stacked_where_wide(bound)
+    return Document(title, html, sections, links)
+
+
+def _text(inline: Token) -> str:
+    return "".join(child.content for child in inline.children or ())
+
+
+def _inline(latex: str, _: dict[str, Any]) -> str:
+    return _mathml(latex, "inline")
+
+
+def _mathml(latex: str, display: str) -> str:
+    """Return the converter's MathML with four corrections for browsers.
+
+    A prime is raised by its own shape: as a superscript at a superscript's size it vanishes. A function's name gets a
+    small space before an argument without parentheses. The bars of absolute values and norms, and infinity, are no
+    operators, which would have space on either side.
+    """
+    mathml = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
+    mathml = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', mathml)
+    mathml = _INFINITY.sub(r"<mi>\1</mi>", mathml)
+    return _NAMED.sub(r'\1<mspace width="0.17em" />', mathml)
+
+
+def _classes(state: StateCore) -> None:
+    """Align columns by a class: a style attribute would be refused by the page's Content-Security-Policy."""
+    for token in state.tokens:
+        if token.attrs.pop("style", None) == "text-align:right":
+            token.attrs["class"] = "number"
+
+
+def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
+    """Render code that can be scrolled by keyboard; the first word of its info string is its class."""
+    kind = tokens[place].info.partition(" ")[0]
+    return f'<pre class="{escape(kind)}" tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
+
+
+def _display(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
+    """Render display formulas: those with a wide space between them stand side by side only where they fit.
+
+    A single formula can be wider than a small screen too.
+    """
+    formulas = [_mathml(latex, "block") for latex in tokens[place].content.strip().split(r"\qquad")]
+    return f'<div class="math block" tabindex="0">{"".join(formulas)}</div>\n'
+
+
+def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], str]) -> list[str]:
+    """Replace links to other files with links to their pages."""
+    links = []
+    for token in tokens:
+        for child in token.children or ():
+            match = _FILE.fullmatch(str(child.attrs.get("href", "")))
+            if match:
+                link = address(normpath(f"{folder}/{match['path']}"))
+                child.attrs["href"] = link + (match["anchor"] or "")
+                links.append(link)
+    return links

@@ -1,0 +1,1 @@
+"""Losses of plans: prices, curves, conversions and the filter."""

@@ -1,0 +1,222 @@
+"""Costs of plans of thousands of mechanisms at once, with a proven error.
+
+Costs that are rational (at every order c*alpha with a rational c) are added up exactly. All others are
+evaluated together in intervals of doubles, whose upper ends are added up with every operation rounded
+upward: bounds some 1e-14 of themselves above the truth. Where doubles do not tell, balls do.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.privacy.mechanisms import Mechanism
+from service.privacy.numerics.arithmetic import Doubles, double
+from service.privacy.numerics.curve_table import Curve, Table
+from service.privacy.numerics.intervals import INTERVALS, up
+from service.privacy.numerics.loss import INFINITE, ZERO, Loss, largest, total
+from service.privacy.numerics.numbers import double_up
+from service.privacy.plans.composition_program import Notion, Outline, evaluate
+
+_NARROW = 2.0**-37
+"""Of itself: an interval that is wider is replaced by a ball, so that every bound is within 1e-11."""
+_REACH = 1e290
+"""A plan with a cost above it, or below its inverse, is added up in rationals: doubles stay far from their ends."""
+_FEW = 100
+"""So many costs are sooner evaluated in balls, one by one."""
+_EXACT = 2**53
+"""Whole numbers up to it are doubles."""
+
+
+class Beyond(ArithmeticError):
+    """A figure is too large or too small for doubles."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of the outline in arrays.
+
+    Attributes:
+        slope: the exact part c*alpha, of all parts together.
+        how_many: as in ``plan.Step``.
+        places: of the parts that have more than an exact part.
+        counts: of those, in a column; rounded up.
+    """
+
+    slope: Loss
+    how_many: int | None
+    places: NDArray[np.intp]
+    counts: Doubles
+
+
+class Straight:
+    """The part of a plan's costs that is c*alpha with a rational c, added up exactly.
+
+    Attributes:
+        plan: the outline.
+        slopes: c of each place; 0 where a mechanism has more to it, or a maximum is of unlike parts.
+        curved: the mechanisms' places that have more.
+        steps: the plan's, with what is left of them.
+    """
+
+    def __init__(self, plan: Outline, slopes: Sequence[Loss | None]) -> None:
+        """``slopes``: c where a mechanism costs c*alpha; None where there is more to it."""
+        self.plan = plan
+        self.slopes = [ZERO if one is None else one for one in slopes]
+        self.curved = [place for place, one in enumerate(slopes) if one is None]
+        self.steps: list[_Step] = []
+        has_more = [one is None for one in slopes]
+        for step in plan.steps:
+            straight = [(self.slopes[part], count) for part, count in step.pairs if self.slopes[part] is not ZERO]
+            more = [(part, count) for part, count in step.pairs if has_more[part]]
+            if step.how_many is None:
+                slope = total(straight)
+            elif more:
+                slope, more = ZERO, [(part, min(count, step.how_many)) for part, count in step.pairs]
+            else:
+                slope = largest(straight, step.how_many)
+            places = np.array([part for part, _ in more], dtype=np.intp)
+            self.steps.append(_Step(slope, step.how_many, places, _column([count for _, count in more])))
+            self.slopes.append(slope)
+            has_more.append(bool(more))
+
+
+class Costs:
+    """One notion's costs of a plan at any orders.
+
+    Args:
+        plan: what is exact of it.
+        curves: of the plan's mechanisms, the formulas in alpha - 1 where there are orders; None where ``exact`` is to
+            be asked.
+        exact: a mechanism's cost at an order, rounded up from balls.
+        orders: False where the cost has no order; then the order 1 stands for it.
+    """
+
+    def __init__(
+        self,
+        plan: "Straight",
+        curves: Sequence[Curve | None],
+        exact: Callable[[Mechanism, Fraction], Loss],
+        *,
+        orders: bool = True,
+    ) -> None:
+        self._plan, self._slopes, self._steps = plan.plan, plan.slopes, plan.steps
+        self._exact, self._orders = exact, orders
+        found = [(place, curves[place]) for place in plan.curved]
+        in_table = [(place, one) for place, one in found if one is not None and one.in_arrays]
+        self._in_table = np.array([place for place, _ in in_table], dtype=np.intp)
+        self._table = Table([one for _, one in in_table])
+        self._others = sorted({place for place, _ in found} - {place for place, _ in in_table})
+
+    @property
+    def slope(self) -> Loss:
+        """The whole plan's exact part."""
+        return self._steps[-1].slope
+
+    @property
+    def is_straight(self) -> bool:
+        """True where the exact part is all."""
+        return not len(self._steps[-1].places)
+
+    def bounds(self, orders: Sequence[Fraction]) -> list[Loss]:
+        """Upper bounds of the whole plan's cost at the orders."""
+        slope = self.slope.nats
+        straight = [INFINITE if slope is None else Loss(slope * order, self.slope.rational) for order in orders]
+        if self.is_straight or slope is None:
+            return straight
+        if (len(self._in_table) + len(self._others)) * len(orders) <= _FEW:
+            return [self._in_rationals(order) for order in orders]
+        try:
+            rest = self.rest(orders)
+        except Beyond:
+            return [self._in_rationals(order) for order in orders]
+        above = [Loss(Fraction(nats), rational=False) if nats < math.inf else INFINITE for nats in rest.tolist()]
+        return [total([(one, 1), (two, 1)]) for one, two in zip(straight, above, strict=True)]
+
+    def _in_rationals(self, order: Fraction) -> Loss:
+        return evaluate(self._plan, Notion(lambda mechanism: self._exact(mechanism, order), total, largest))
+
+    def rest(self, orders: Sequence[Fraction]) -> Doubles:
+        """Upper bounds of what the cost exceeds the exact part by, at the orders.
+
+        Raises:
+            Beyond: doubles do not reach.
+        """
+        if any(step.how_many and len(step.places) * step.how_many > _EXACT for step in self._steps):
+            raise Beyond
+        rows = np.zeros((len(self._plan.mechanisms), len(orders)))
+        z = INTERVALS.nearest(np.array([double(order - 1) for order in orders]))
+        if len(self._in_table):
+            table = self._table.bounds(*([z] if self._orders else []))
+            rows[self._in_table] = table.high
+            for row, column in np.argwhere(~table.narrow(_NARROW)):
+                place = int(self._in_table[row])
+                rows[place, column] = self._in_balls(place, orders[column])
+        for place in self._others:
+            rows[place] = [self._in_balls(place, order) for order in orders]
+        found = self._along(rows, (z + 1).high)
+        if not np.all(found < _REACH) and np.all(rows < np.inf):
+            raise Beyond
+        return found
+
+    def _in_balls(self, place: int, order: Fraction) -> float:
+        nats = self._exact(self._plan.mechanisms[place], order).nats
+        if nats and not 1 / _REACH < double(nats) < _REACH:
+            raise Beyond
+        return math.inf if nats is None else double_up(nats)
+
+    def rough(self, alphas: Doubles, other: Callable[[Mechanism, Doubles], Doubles]) -> Doubles:
+        """The whole cost in doubles, to search with; ``other`` where there is no formula for arrays."""
+        with np.errstate(all="ignore"):
+            straight = _up(self.slope) * alphas
+            if self.is_straight:
+                return straight
+            rows = np.zeros((len(self._plan.mechanisms), len(alphas)))
+            rows[self._in_table] = self._table.rough(alphas - 1)
+            for place in self._others:
+                rows[place] = other(self._plan.mechanisms[place], alphas)
+            return np.asarray(straight + self._along(rows, alphas))
+
+    def _along(self, rows: Doubles, alphas: Doubles) -> Doubles:
+        """Return the last step's excess over its exact part, from the mechanisms' rows."""
+        place = len(rows)
+        rows = np.concatenate([rows, np.zeros((len(self._steps), len(alphas)))])
+        for step in self._steps:
+            if step.how_many is None and len(step.places):
+                rows[place] = _sum(up(rows[step.places] * step.counts))
+            elif step.how_many is not None and len(step.places):
+                compared = [up(rows[part] + up(_up(self._slopes[part]) * alphas)) for part in step.places]
+                rows[place] = _sum_of_largest(np.stack(compared), step.counts, step.how_many)
+            place += 1
+        return np.asarray(rows[-1])
+
+
+def _sum(rows: Doubles) -> Doubles:
+    """The sum over the rows, by halves and rounded up once a halving."""
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = np.concatenate([up(rows[:half] + rows[half : 2 * half]), rows[2 * half :]])
+    return np.asarray(rows[0])
+
+
+def _sum_of_largest(rows: Doubles, counts: Doubles, how_many: int) -> Doubles:
+    """At each order by itself. The counts add up exactly, as ``Costs.rest`` made sure."""
+    order = np.argsort(-rows, axis=0)
+    each = np.take_along_axis(np.broadcast_to(counts, rows.shape), order, axis=0)
+    taken = np.clip(how_many - (np.cumsum(each, axis=0) - each), 0, each)
+    with np.errstate(invalid="ignore"):  # of an infinite cost nothing may be taken
+        return _sum(np.where(taken > 0, up(np.take_along_axis(rows, order, axis=0) * taken), 0))
+
+
+def _column(counts: list[int]) -> Doubles:
+    """The counts as doubles, or doubles above them."""
+    if max(counts, default=0) <= _EXACT:
+        return np.array(counts, dtype=np.float64)[:, None]
+    return np.array([double_up(Fraction(count)) for count in counts])[:, None]
+
+
+def _up(slope: Loss) -> float:
+    return math.inf if slope.nats is None else double_up(slope.nats)

@@ -1,0 +1,238 @@
+"""Between notions: from RDP and zCDP to (epsilon, delta), and back.
+
+Any order gives a valid bound, so the order is searched for in doubles and the bound is then
+evaluated once, in ball arithmetic, rounded to the safe side.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+from flint import arb
+
+from service.privacy.numerics.arithmetic import Doubles, double
+from service.privacy.numerics.loss import INFINITE, Loss
+from service.privacy.numerics.numbers import ball, ceiling, floor
+
+Exact = Callable[[Fraction], Loss]
+"""tau at one order, as an upper bound."""
+Rough = Callable[[Doubles], Doubles]
+"""tau at many orders, in doubles."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOrder:
+    """A bound and the order alpha that gave it; None where the bound is a cap that needs no order."""
+
+    loss: Loss
+    alpha: Fraction | None
+
+
+Objective = Callable[[Doubles, Doubles], Doubles]
+"""What an order is chosen to minimise, from log(alpha-1) and alpha."""
+
+
+_AROUND = np.arange(-4.0, 5.0)
+_GRAIN = 2.0**-20
+"""Of log(alpha-1): objectives with the same minimum find the same order, at a cost of some 1e-13 relative."""
+_LOWEST, _HIGHEST = -40.0, 700.0
+"""Of log(alpha-1): beyond them no order of interest lies, and no double."""
+
+
+def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
+    """The order alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
+
+    Over all alpha from 1 + e^-40 to e^700 and not over a table of orders: at rho = 1e-6 the best
+    order is in the thousands, and ten repetitions of anything move it. From a grid over all of them,
+    or, where an order ``near`` is known and the objective has one minimum, uphill on either side of it.
+    The bracket is divided by four, then, where the vertex of the parabola through the best points is lower than its
+    own neighbours, by 64 about that: on a smooth curve a few dozen orders do, at a kink it only takes longer.
+    Doubles round either way here, and may: every order above 1 gives a valid bound, which callers evaluate at the
+    returned order with directed rounding. An eighth of the values has the same vertex, to the last bit unless it is
+    below the normal doubles, and neither sum nor difference of it overflows.
+    """
+
+    def at(t: Doubles) -> tuple[int, Doubles]:
+        with np.errstate(all="ignore"):
+            values = objective(t, 1 + np.exp(t))
+        values = np.where(np.isnan(values), np.inf, values)
+        return int(np.argmin(values)), values
+
+    best, step = _bracket(at, near)
+    while step > _GRAIN:
+        step /= 4
+        place, values = at(best + step * _AROUND)
+        best += step * (place - 4)
+        if 0 < place < 8 and np.all(np.isfinite(values[place - 1 : place + 2])):
+            left, middle, right = values[place - 1 : place + 2] / 8
+            bend = left - 2 * middle + right
+            vertex, finer = best + (step * (left - right) / (2 * bend) if bend > 0 else 0), step / 64
+            if at(vertex + finer * _AROUND[3:6])[0] == 1:
+                best, step = vertex, finer
+    best = np.clip(best, _LOWEST, _HIGHEST)  # an objective that falls for ever draws a search from ``near`` past it
+    return 1 + Fraction(float(np.exp(np.rint(best / _GRAIN) * _GRAIN)))
+
+
+def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None) -> tuple[float, float]:
+    """A point and a step such that the minimum is no further from the point than the step."""
+    if near is not None:
+        best, step = _rough_log(near - 1), 0.25
+        while _LOWEST <= best <= _HIGHEST:
+            t = best + step * _AROUND
+            place, _ = at(t)
+            best = t[place]
+            if 0 < place < len(t) - 1:
+                return best, step
+            step *= 2
+    t = np.linspace(_LOWEST, _HIGHEST, 371)
+    return t[at(t)[0]], t[1] - t[0]
+
+
+def _rough_excess(t: Doubles, alpha: Doubles) -> Doubles:
+    """(alpha-1) log(1-1/alpha) - log(alpha): what ``conversion`` adds to log(1/delta)."""
+    return np.asarray(np.exp(t) * -np.log1p(np.exp(-t)) - np.log(alpha))
+
+
+def _excess(alpha: Fraction) -> arb:
+    """(alpha-1) log(1-1/alpha) - log(alpha)."""
+    return ball(alpha - 1) * ball(-1 / alpha).log1p() - ball(alpha).log()
+
+
+def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
+    """The excess of epsilon over tau(alpha): [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
+
+    Canonne, Kamath, Steinke 2020, Prop. 12 (Haney et al. 2021, Lemma 4), rounded up; it can be negative.
+
+    Raises:
+        ArithmeticError: it is not a number, as at delta = 0.
+    """
+    needed = ceiling(lambda: (_excess(alpha) - ball(delta).log()) / ball(alpha - 1))
+    if needed is None:
+        raise ArithmeticError("expected an order above 1 and a delta above 0")
+    return needed
+
+
+def _candidates(objective: Objective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
+    """Orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
+
+    A minimum at a kink is met by the search to 1e-6 only, and at the last order of a declared curve it
+    can be a last digit beyond, where the curve is infinite.
+    """
+    orders = sorted(kinks)
+    if not orders:
+        return [best_order(objective, near)]
+    with np.errstate(all="ignore"):
+        t = np.array([_rough_log(order - 1) for order in orders])
+        values = objective(t, np.array([double(order) for order in orders]))
+    return [best_order(objective), orders[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]]
+
+
+def rdp_to_epsilon(
+    exact: Exact,
+    rough: Rough,
+    delta: Fraction,
+    cap: Loss = INFINITE,
+    kinks: Iterable[Fraction] = (),
+    near: Fraction | None = None,
+) -> AtOrder:
+    """The least epsilon that a Rényi curve gives at ``delta`` > 0, never above ``cap``, the pure epsilon.
+
+    Args:
+        exact, rough: the curve.
+        delta: above 0.
+        cap: the pure epsilon.
+        kinks: the orders at which the curve may have a kink, or end.
+        near: an order from which to search; only for a curve whose (alpha-1) tau(alpha) is convex. Then what
+            is minimised has one minimum: (alpha-1) log(1-1/alpha) - log(alpha) is convex in alpha as well,
+            and a convex function over alpha - 1 falls up to a point and rises from there.
+    """
+    needed = _rough_log(1 / delta)
+    least = AtOrder(cap, None)
+
+    def above(t: Doubles, alpha: Doubles) -> Doubles:
+        return rough(alpha) + (needed + _rough_excess(t, alpha)) / np.exp(t)
+
+    for alpha in _candidates(above, kinks, near):
+        tau = exact(alpha).nats
+        if tau is not None:
+            epsilon = Loss(max(tau + conversion(alpha, delta), Fraction(0)), rational=False)
+            least = AtOrder(epsilon, alpha) if epsilon < least.loss else least
+    return least
+
+
+def rdp_to_delta(
+    exact: Exact, rough: Rough, epsilon: Fraction, kinks: Iterable[Fraction] = (), near: Fraction | None = None
+) -> AtOrder:
+    """The least delta that a Rényi curve gives at ``epsilon``, at most 1: the same inequality, solved for delta."""
+    target = double(epsilon)
+    least = AtOrder(Loss(Fraction(1)), None)
+
+    def exponent(t: Doubles, alpha: Doubles) -> Doubles:
+        return np.exp(t) * (rough(alpha) - target) + _rough_excess(t, alpha)
+
+    for alpha in _candidates(exponent, kinks, near):
+        tau = exact(alpha).nats
+        if tau is not None:
+            delta = Loss(ceiling(partial(_delta_at, alpha, tau, epsilon)), rational=False)
+            least = AtOrder(delta, alpha) if delta < least.loss else least
+    return least
+
+
+def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
+    return (ball((alpha - 1) * (tau - epsilon)) + _excess(alpha)).exp()
+
+
+def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
+    """The least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
+
+    Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
+    (``mechanisms/randomized_response.py``): (e^pure - e^epsilon)/(1 + e^pure).
+    """
+    if epsilon >= pure:
+        return Loss(Fraction(0))
+    reached = ceiling(lambda: -ball(epsilon - pure).expm1() / (1 + (-ball(pure)).exp()))
+    return Loss(Fraction(1) if reached is None else min(reached, Fraction(1)), rational=False)
+
+
+def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """The largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
+
+    For each order, rho = (epsilon - conversion)/alpha suffices; the best order gives the most.
+    """
+    needed, target = _rough_log(1 / delta), double(epsilon)
+    alpha = best_order(lambda t, alpha: ((needed + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
+    return max((epsilon - conversion(alpha, delta)) / alpha, Fraction(0))
+
+
+def rho_to_epsilon_analytic(rho: Fraction, delta: Fraction) -> Loss:
+    """rho + sqrt(4 rho log(1/delta)) (Bun and Steinke 2016, Prop. 1.3; Haney et al. 2021, Lemma 5): for comparison."""
+    return Loss(ceiling(lambda: ball(rho) + (-4 * ball(rho) * ball(delta).log()).sqrt()), rational=False)
+
+
+def rho_to_delta_analytic(rho: Fraction, epsilon: Fraction) -> Loss:
+    """exp(-(epsilon - rho)²/(4 rho)), the same solved for delta; 1 below rho."""
+    if epsilon <= rho or rho == 0:
+        return Loss(Fraction(rho > 0))
+    return Loss(ceiling(lambda: (-(ball(epsilon - rho) ** 2) / (4 * ball(rho))).exp()), rational=False)
+
+
+def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """Solve the analytic bound for rho, rounded down: (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))².
+
+    As epsilon²/(sum of the two roots)², in which nothing cancels.
+    """
+
+    def solved() -> arb:
+        needed = -ball(delta).log()
+        return (ball(epsilon) / ((needed + ball(epsilon)).sqrt() + needed.sqrt())) ** 2
+
+    return max(floor(solved), Fraction(0))
+
+
+def _rough_log(value: Fraction) -> float:
+    """log of a rational that may be beyond the doubles."""
+    shift = value.numerator.bit_length() - value.denominator.bit_length()
+    scaled = value / (1 << shift) if shift >= 0 else value * (1 << -shift)
+    return float(np.log(float(scaled)) + shift * np.log(2))

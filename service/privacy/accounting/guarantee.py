@@ -1,0 +1,220 @@
+"""The whole guarantee of a plan, in every notion, at the orders and deltas asked for."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from service.privacy.accounting.conversion import (
+    AtOrder,
+    pure_to_delta,
+    rdp_to_delta,
+    rdp_to_epsilon,
+    rho_to_delta_analytic,
+    rho_to_epsilon_analytic,
+)
+from service.privacy.accounting.pure import plan_delta, plan_epsilon
+from service.privacy.accounting.renyi import Renyi, declared_orders
+from service.privacy.accounting.zcdp import certified_rho
+from service.privacy.numerics.arithmetic import Doubles, double
+from service.privacy.numerics.loss import INFINITE, Loss, least
+from service.privacy.plans.composition_program import outline
+from service.privacy.plans.condensed import Condensed
+from service.privacy.plans.walking import Neighbouring, Priced, condense
+from service.privacy.tight import Bounded, Tight
+
+USUAL_ORDERS = tuple(
+    Fraction(order) for order in ("1.25", "1.5", "2", "3", "4", "5", "8", "16", "32", "64", "256", "1024")
+)
+USUAL_DELTA = Fraction(1, 10**10)
+
+
+@dataclass(frozen=True, slots=True)
+class Approximate:
+    """One (epsilon, delta) statement: by which analysis, at which order, and whether it is adaptive.
+
+    Attributes:
+        delta: as asked, what the mechanisms declare included.
+        epsilon: nats, an upper bound.
+        via: ``zcdp``, ``rdp``, ``pure``, ``analytic`` or ``tight``.
+        alpha: the order that gave it, where one did.
+        adaptive: it holds although later mechanisms are chosen after seeing earlier outputs.
+        method: of ``tight``, how it was computed, or which other analysis says no more; None for the others.
+    """
+
+    delta: Fraction
+    epsilon: Loss
+    via: str
+    alpha: Fraction | None
+    adaptive: bool
+    method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtEpsilon:
+    """The delta that one analysis shows at an epsilon; ``method`` as in ``Approximate``."""
+
+    delta: Loss
+    via: str
+    method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The least epsilon at one delta, among the adaptive statements and among all."""
+
+    delta: Fraction
+    adaptive: Approximate | None
+    fixed: Approximate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """Upper bounds on what a plan loses; losses in nats."""
+
+    epsilon: Loss
+    rho: Loss
+    rdp: tuple[tuple[Fraction, Loss], ...]
+    delta: Fraction
+    approximate: tuple[Approximate, ...]
+    best: tuple[Best, ...]
+
+
+def guarantee(
+    plan: Priced,
+    neighbouring: Neighbouring,
+    *,
+    deltas: Sequence[Fraction] = (USUAL_DELTA,),
+    orders: Sequence[Fraction] = USUAL_ORDERS,
+    adaptive: bool = True,
+    tight: bool = True,
+) -> Guarantee:
+    """Return what a plan costs, in every notion that is asked for.
+
+    Args:
+        plan: the release, or all releases.
+        neighbouring: the relation under which the figures hold.
+        deltas: each strictly between 0 and 1.
+        orders: each above 1; for the ``rdp`` figures only, conversions search all orders.
+        adaptive: False where the plan is a ledger's history: figures converted from what turned out
+            to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
+        tight: False leaves the tight statement out, which no adaptive one needs.
+    """
+    condensed = condense(plan)
+    spent = _Spent.of(condensed, neighbouring)
+    profile = Tight.of(condensed, neighbouring, len(deltas)) if deltas and tight else None
+    statements = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
+    approximate = [statement for statement in statements if tight or statement.via != "tight"]
+    return Guarantee(
+        epsilon=spent.epsilon,
+        rho=spent.rho,
+        rdp=tuple(zip(orders, spent.curve.taus(orders), strict=True)),
+        delta=spent.delta,
+        approximate=tuple(approximate),
+        best=tuple(_best(delta, approximate) for delta in deltas),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """The losses of a plan from which every conversion starts.
+
+    Attributes:
+        delta: what its mechanisms declare.
+        curve: its Rényi curve.
+        orders: at which its curve may have a kink.
+    """
+
+    epsilon: Loss
+    rho: Loss
+    delta: Fraction
+    curve: Renyi
+    orders: list[Fraction]
+
+    @classmethod
+    def of(cls, plan: Condensed, neighbouring: Neighbouring) -> "_Spent":
+        outlined = outline(plan, neighbouring)
+        curve = Renyi(outlined)
+        return cls(
+            plan_epsilon(outlined, neighbouring),
+            certified_rho(curve.whole),
+            plan_delta(outlined, neighbouring),
+            curve,
+            declared_orders(outlined),
+        )
+
+    def tau(self, alpha: Fraction) -> Loss:
+        (tau,) = self.curve.taus([alpha])
+        return tau
+
+    def near(self, alpha: Fraction | None) -> Fraction | None:
+        """An order to search from, where the curve is known to be one of a kind that allows it."""
+        return alpha if self.curve.is_convex else None
+
+
+def _at_delta(spent: _Spent, profile: Tight | None, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
+    """The analyses that say something at one delta; the deltas that mechanisms spend come off first."""
+    left, rho, pure = delta - spent.delta, spent.rho.nats, spent.epsilon
+    by_zcdp = by_rdp = AtOrder(INFINITE, None)
+    if left > 0 and rho is not None:
+        by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _line(rho), left, pure)
+        yield Approximate(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
+    if left > 0:
+        by_rdp = by_zcdp
+        if not spent.curve.is_straight:
+            near = spent.near(by_zcdp.alpha)
+            found = rdp_to_epsilon(spent.tau, spent.curve.rough, left, pure, spent.orders, near)
+            by_rdp = min(found, by_zcdp, key=lambda one: one.loss)  # rho*alpha is a Rényi curve too
+        if by_rdp.loss.nats is not None:
+            yield Approximate(delta, by_rdp.loss, "rdp", by_rdp.alpha, adaptive)
+    if left >= 0 and pure.nats is not None:
+        yield Approximate(delta, pure, "pure", None, adaptive)
+    if left > 0 and rho is not None:
+        yield Approximate(delta, least([rho_to_epsilon_analytic(rho, left), pure]), "analytic", None, adaptive)
+    others = [(pure if left >= 0 else INFINITE, "pure"), (by_rdp.loss, "rdp"), (by_zcdp.loss, "zcdp")]
+    loss, method = _least_known(None if profile is None else profile.epsilon(delta), others)
+    if loss.nats is not None:
+        yield Approximate(delta, loss, "tight", None, adaptive=False, method=method)
+
+
+def _least_known(tight: Bounded | None, others: Iterable[tuple[Loss, str]]) -> tuple[Loss, str]:
+    """The least that is known of a plan in full: its own profile's, or another analysis's where that is not above."""
+    loss, method = min(others, key=lambda pair: pair[0])
+    return (tight.loss, tight.method) if tight is not None and tight.loss < loss else (loss, method)
+
+
+def _line(slope: Fraction) -> Callable[[Doubles], Doubles]:
+    rough = double(slope)
+    return lambda alphas: rough * alphas
+
+
+def _best(delta: Fraction, statements: Iterable[Approximate]) -> Best:
+    at_delta = sorted((s for s in statements if s.delta == delta), key=lambda s: s.epsilon)
+    return Best(delta, next((s for s in at_delta if s.adaptive), None), next(iter(at_delta), None))
+
+
+def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[AtEpsilon]:
+    """The delta at which a plan is (epsilon, delta)-private, at most 1, by each analysis; the least first."""
+    condensed = condense(plan)
+    spent = _Spent.of(condensed, neighbouring)
+    found: list[AtEpsilon] = []
+
+    def add(loss: Loss, via: str) -> None:
+        beside = Fraction(1) if loss.nats is None else min(loss.nats + spent.delta, Fraction(1))
+        found.append(AtEpsilon(Loss(beside, loss.rational), via))
+
+    if spent.epsilon.nats is not None:
+        add(pure_to_delta(spent.epsilon.nats, epsilon), "pure")
+    near = None
+    if spent.rho.nats is not None:
+        rho = spent.rho.nats
+        by_zcdp = rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon)
+        add(by_zcdp.loss, "zcdp")
+        near = spent.near(by_zcdp.alpha)
+    add(rdp_to_delta(spent.tau, spent.curve.rough, epsilon, spent.orders, near).loss, "rdp")
+    if spent.rho.nats is not None:
+        add(rho_to_delta_analytic(spent.rho.nats, epsilon), "analytic")
+    profile = Tight.of(condensed, neighbouring)
+    others = [(one.delta, one.via) for one in found]
+    loss, method = _least_known(None if profile is None else profile.delta(epsilon), others)
+    found.append(AtEpsilon(loss, "tight", method))
+    return sorted(found, key=lambda one: one.delta)

@@ -1,0 +1,143 @@
+"""Prices: a release's addition to an account's totals, exact, the same integers on every machine.
+
+Figures that users state stay as they are; irrational ones are the ceiling in quanta of 1e-15 nat.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from service.privacy.accounting.batch_costs import Beyond
+from service.privacy.accounting.pure import plan_delta, plan_epsilon
+from service.privacy.accounting.rdp import mechanism_taus
+from service.privacy.accounting.renyi import Renyi
+from service.privacy.accounting.zcdp import plan_rho
+from service.privacy.mechanisms import Mechanism
+from service.privacy.numerics.intervals import up
+from service.privacy.numerics.keyed import Figures
+from service.privacy.numerics.loss import Loss, largest as largest_loss, total as total_loss
+from service.privacy.plans import Plan
+from service.privacy.plans.composition_program import Foldable, Notion, fold, outline
+from service.privacy.plans.condensed import Condensed
+from service.privacy.plans.walking import Neighbouring, Priced, condense
+
+ACCOUNTANT = "1"
+"""The version of everything that decides a price; a release stores the one that priced it."""
+
+QUANTA = 10**15  # in a nat
+MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans come rarely twice and would fill the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One release's addition to an account's totals.
+
+    Attributes:
+        epsilon, rho: rational, or infinite.
+        delta: what its mechanisms declare.
+        linear: c of the part c*alpha of its Rényi curve.
+        quanta: the rest of the curve at each of the account's orders (None: infinite); empty: 0 everywhere.
+    """
+
+    epsilon: Fraction | None
+    rho: Fraction | None
+    delta: Fraction
+    linear: Fraction
+    quanta: tuple[int | None, ...]
+
+
+def price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    """Return a plan's addition to the totals of an account with these orders; memoised whatever its names are."""
+    condensed = condense(plan)
+    if condensed.size > MEMOISED_SIZE:
+        return _price(condensed, neighbouring, orders)
+    return _memoised(condensed, neighbouring, Figures.of(orders))
+
+
+@lru_cache(maxsize=1024)
+def _memoised(plan: Condensed, neighbouring: Neighbouring, orders: Figures) -> Price:
+    return _price(plan, neighbouring, orders)
+
+
+def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    linear, rest = _curve(plan, neighbouring, orders) if orders else (Fraction(0), ())
+    quanta = tuple(None if loss.nats is None else math.ceil(loss.nats * QUANTA) for loss in rest)
+    return _priced(plan, neighbouring, linear, quanta)
+
+
+def _priced(plan: Foldable, neighbouring: Neighbouring, linear: Fraction, quanta: tuple[int | None, ...]) -> Price:
+    """The price with this Rényi curve; an irrational rho is whole quanta, rounded up."""
+    rho = plan_rho(plan, neighbouring)
+    nats = rho.nats
+    if nats is not None and not rho.rational:
+        nats = Fraction(math.ceil(nats * QUANTA), QUANTA)
+    return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
+
+
+def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+    """A price that is nowhere below ``price`` and above it by some 1e-13: to search with, never to charge.
+
+    Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
+    themselves at most: far less than the unit by which each end is moved up here. At one order it is the price.
+
+    Raises:
+        Beyond: doubles do not reach.
+    """
+    if len(orders) <= 1:
+        return price(plan, neighbouring, orders)
+    outlined = outline(condense(plan), neighbouring)
+    linear, rest = Renyi(outlined).parts(orders)
+    if linear.nats is None:
+        raise Beyond
+    quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
+    return _priced(outlined, neighbouring, linear.nats, quanta if set(quanta) - {0} else ())
+
+
+_Curve = tuple[Fraction, tuple[Loss, ...]]
+"""tau at the orders as c*alpha plus a rest at each; an empty rest is 0."""
+
+
+def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> _Curve:
+    """Linear curves, which most ledgers are made of, add up as one number; others order by order.
+
+    At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
+    """
+
+    key = Figures.of(orders)
+
+    def mechanism(mechanism: Mechanism) -> _Curve:
+        linear = mechanism.rdp().sole_slope
+        if linear is not None:
+            return linear, ()
+        rest = mechanism_taus(mechanism, key)
+        if len(rest) == 1 and rest[0].rational and rest[0].nats is not None:
+            return rest[0].nats / orders[0], ()
+        return Fraction(0), rest
+
+    def total(weighted: Iterable[tuple[_Curve, int]]) -> _Curve:
+        listed = list(weighted)
+        rests = [(rest, count) for (_, rest), count in listed if rest]
+        return (
+            total_loss((Loss(linear), count) for (linear, _), count in listed).nats or Fraction(0),
+            tuple(total_loss([(rest[k], count) for rest, count in rests]) for k in range(len(orders) if rests else 0)),
+        )
+
+    def largest(weighted: Iterable[tuple[_Curve, int]], how_many: int) -> _Curve:
+        listed = list(weighted)
+        if not any(rest for (_, rest), _ in listed):
+            chosen = largest_loss([(Loss(linear), count) for (linear, _), count in listed], how_many)
+            return chosen.nats or Fraction(0), ()
+        values = [(_at_orders(curve, orders), count) for curve, count in listed]
+        return Fraction(0), tuple(
+            largest_loss([(value[k], count) for value, count in values], how_many) for k in range(len(orders))
+        )
+
+    return fold(plan, neighbouring, Notion(mechanism, total, largest))
+
+
+def _at_orders(curve: _Curve, orders: tuple[Fraction, ...]) -> list[Loss]:
+    linear, rest = curve
+    straight = [Loss(linear * order) for order in orders]
+    return [total_loss([(a, 1), (b, 1)]) for a, b in zip(straight, rest, strict=True)] if rest else straight

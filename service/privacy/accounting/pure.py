@@ -1,0 +1,20 @@
+"""Pure differential privacy: epsilon, the largest privacy loss (Haney et al. 2021, Lemma 1 composes it)."""
+
+from fractions import Fraction
+
+from service.privacy.numerics.loss import Loss, largest, total
+from service.privacy.plans.composition_program import Foldable, Notion, fold
+from service.privacy.plans.walking import Neighbouring
+
+_EPSILON = Notion(lambda mechanism: mechanism.pure_epsilon(), total, largest)
+_DELTA = Notion(lambda mechanism: mechanism.delta(), total, largest)
+
+
+def plan_epsilon(plan: Foldable, neighbouring: Neighbouring) -> Loss:
+    """Pure epsilon of a plan, in nats."""
+    return fold(plan, neighbouring, _EPSILON)
+
+
+def plan_delta(plan: Foldable, neighbouring: Neighbouring) -> Fraction:
+    """The sum of the deltas that a plan's declared mechanisms spend, which can exceed 1."""
+    return fold(plan, neighbouring, _DELTA).nats or Fraction(0)

@@ -1,0 +1,1 @@
+"""Margins of error of noise, of single cells and of sums."""

@@ -1,0 +1,140 @@
+"""From a target margin of error to the parameter of the noise.
+
+Parameters are numbers of 12 significant decimal digits, on the safe side for accuracy: rounded so
+that there is less noise, never more, than the target allows.
+
+The exact calibrations search the largest parameter whose tail meets the target. There is one, and
+a search finds it, because P(|X| > m) grows with the parameter: let f(x) = exp(-a h(|x|)), h
+increasing, a = 1/b or 1/(2 sigma²). Then P(|X| > m)/P(|X| <= m) is the sum of exp(-a (h(x) - h(m)))
+over |x| > m, each of which falls as a grows, over the sum of exp(a (h(m) - h(x))) over |x| <= m,
+none of which does.
+"""
+
+import math
+from collections.abc import Callable
+from decimal import ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+
+from flint import arb
+
+from service.privacy.accuracy.tails import excess_of, smallest, tail, within
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.numerics.numbers import ball, floor as lower_bound, precision
+
+LARGEST_MARGIN = 2**53  # counts
+_TWELVE_DIGITS_DOWN = Context(prec=12, rounding=ROUND_FLOOR)
+_LEAST_DIGITS = 10**11
+_SECANTS = 8
+_CLOSE = 1e-13  # in a parameter's logarithm: less than its 12 digits tell apart
+_PER_DECADE = 9 * _LEAST_DIGITS  # how many numbers of 12 digits share a decimal exponent
+
+
+def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
+    """The largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
+
+    Raises:
+        ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
+    """
+    excess = _checked(margin, confidence)
+    # As b grows the tail comes near exp(-(m + 1/2)/b).
+    guess = lower_bound(lambda: (margin + arb(0.5)) / -ball(excess).log())
+    return _largest(lambda scale: NoiseLaw(scale=scale), margin, excess, guess)
+
+
+def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
+    """The largest 12-digit sigma² (counts squared) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
+
+    Raises:
+        ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
+    """
+    excess = _checked(margin, confidence)
+    # As sigma grows the tail comes near that of the normal law beyond m + 1/2.
+    guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2 / 2)
+    return _largest(lambda square: NoiseLaw(sigma_squared=square), margin, excess, guess)
+
+
+def safetab_scale(margin: int) -> Fraction:
+    """SafeTab's scale for a 95 % margin of error, b = (margin + 1)/ln 20, rounded down (Haney et al. 2021, eq. 38).
+
+    To reproduce the paper only: it is **unsafe**. Its derivation floors a margin that must be rounded
+    up (eqs. 35, 36), so that the coverage falls short of 95 %: it is 0.9395 at margin 6.
+
+    Raises:
+        ValueError: a margin that is not in [0, 2^53].
+    """
+    _check_margin(margin)
+    return _rounded_down(lower_bound(lambda: (margin + 1) / arb(20).log()))
+
+
+def safetab_sigma_squared(margin: int) -> Fraction:
+    """SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
+
+    rho = 1.92/margin² at sensitivity 1, so sigma² = 1/(2 rho) = margin²/3.84. Safe but wasteful at the paper's
+    margins: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95 %, as 1.92 is 1.96²/2 rounded down.
+
+    Raises:
+        ValueError: a margin that is not in [1, 2^53]; at 0 the formula divides by zero.
+    """
+    _check_margin(margin)
+    if margin == 0:
+        raise ValueError("expected a margin of at least 1: rho = 1.92/margin² has no meaning at 0")
+    return _rounded_down(margin * margin / Fraction("3.84"))
+
+
+def _check_margin(margin: int) -> None:
+    if not 0 <= margin <= LARGEST_MARGIN:
+        raise ValueError(f"expected a margin of at least 0 and at most 2^53 ({LARGEST_MARGIN}), got {margin}")
+
+
+def _checked(margin: int, confidence: Fraction) -> Fraction:
+    _check_margin(margin)
+    return excess_of(confidence)
+
+
+def _largest(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+    """The largest 12-digit parameter that meets a target, which all smaller ones meet too."""
+    near = rank_of(_solved(law, margin, excess, guess))
+    return of_rank(smallest(lambda rank: not within(law(of_rank(rank)), margin, excess), near) - 1)
+
+
+def _solved(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+    """The parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
+
+    log(-log P) is nearly a straight line in the parameter's logarithm, of slope -1. So four or five tails give all
+    digits, where halving an interval takes forty. What is returned only tells where to begin; it proves nothing.
+    """
+
+    def missed(place: float) -> float:
+        return float((-tail(law(Fraction(math.exp(place))), margin).log()).log().mid()) - wanted
+
+    with precision(128 + excess.denominator.bit_length()):
+        wanted = float((-ball(excess).log()).log().mid())
+        place = math.log(guess)
+        miss, slope = missed(place), -1.0
+        for _ in range(_SECANTS):
+            step = min(max(-miss / slope, -1.0), 1.0)
+            if not math.isfinite(step) or abs(step) < _CLOSE:
+                break
+            before, place = miss, place + step
+            miss = missed(place)
+            slope = (miss - before) / step if miss != before else slope
+    return Fraction(math.exp(place))
+
+
+def _rounded_down(value: Fraction) -> Fraction:
+    """The largest 12-digit number that is not above a positive ``value``."""
+    return of_rank(rank_of(value))
+
+
+def rank_of(value: Fraction) -> int:
+    """The place of ``value``, rounded down to 12 digits, among all such numbers in ascending order; 1 has place 0."""
+    rounded = _TWELVE_DIGITS_DOWN.divide(Decimal(value.numerator), Decimal(value.denominator))
+    exponent = rounded.adjusted()
+    digits = int(_TWELVE_DIGITS_DOWN.scaleb(rounded, 11 - exponent))
+    return exponent * _PER_DECADE + digits - _LEAST_DIGITS
+
+
+def of_rank(rank: int) -> Fraction:
+    """The number of 12 digits at a place; see ``rank_of``."""
+    exponent, place = divmod(rank, _PER_DECADE)
+    return Fraction(f"{_LEAST_DIGITS + place}e{exponent - 11}")

@@ -1,0 +1,324 @@
+"""The law of a sum of n cells' noise: certified tails, exact margins of error, expected size.
+
+Geometric noise has a closed form: a sum is the difference of two negative binomial counts, and the
+race between them ends after n to 2n - 1 steps (``_Race``). All others are inverted from their characteristic function
+by the trapezoid rule over one period of M (``_Spectrum``):
+
+    1/M times the sum over j of phi(2 pi j/M)^n D_m(2 pi j/M) = P(|S mod M| <= m),  D_m(t) = sin((2m+1)t/2)/sin(t/2),
+
+where S mod M is in (-M/2, M/2] and nowhere larger than S in size. So the truth P(|S| > m) is at least P(|S mod M| > m),
+and above it by P(|S| > M/2) at most, which Chernoff's bound makes negligible. phi falls from 0 to pi, so that the
+frequencies that are left out are bounded by its values at a few of them: where sigma is in the billions and n is in
+the millions, a hundred frequencies are left. All of it is ball arithmetic: what is not exact is a radius.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from flint import arb, ctx
+
+from service.privacy.accuracy.tails import coverage, excess_of, margin_of_error, smallest, tail
+from service.privacy.laws.characteristic import characteristic, characteristics, sine
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.numerics.arithmetic import double
+from service.privacy.numerics.half_gaussian_sums import half_line
+from service.privacy.numerics.numbers import ball, ceiling, double_down, floor as lower_bound, precision
+
+RACED = 64
+"""Sums of so many geometric cells, at most, go by the closed form."""
+_FREQUENCIES = 1 << 8
+_STEEP = Fraction(1000)  # nats: noise that falls faster is nothing but for less than exp(-1000)
+_DIGITS = 50  # bits, of the allowed excess, that tails are known to
+_HALF = 100  # bits, at most, that the expected size is known to
+
+
+def variance(law: NoiseLaw) -> arb:
+    """Var X of one cell, in counts squared, as a ball."""
+    if law.sigma_squared is None:
+        return 1 / (2 * (ball(law.linear) / 2).sinh() ** 2)
+    offset = ball(law.sigma_squared * law.linear)
+    moments = half_line(offset, law.sigma_squared, 3, lattice=True)
+    return moments[2] / moments[0]
+
+
+def mean_size(law: NoiseLaw) -> arb:
+    """E|X| of one cell, in counts, as a ball."""
+    if law.sigma_squared is None:
+        return 1 / ball(law.linear).sinh()
+    offset = ball(law.sigma_squared * law.linear)
+    moments = half_line(offset, law.sigma_squared, 2, lattice=True)
+    return moments[1] / moments[0]
+
+
+def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
+    """A size x with P(|S| >= x) <= 2 exp(-nats), of the right order; proven for the x that is returned.
+
+    log E exp(sX) is at most sigma² s²/2 (Canonne, Kamath, Steinke 2020, Cor. 8), and at most that of geometric noise
+    of rate r, -log(1 - (sinh(s/2)/sinh(r/2))²): the law is that one, times factors that fall with |x|, which can only
+    make large values rarer (Chebyshev's association inequality), as from x to x+1 its mass falls by at least
+    r = 1/b + 1/(2 sigma²).
+    """
+    found: list[arb] = []
+    wanted = ball(Fraction(nats))
+    if law.sigma_squared is not None:
+        found.append((2 * cells * ball(law.sigma_squared) * wanted).sqrt())
+    rate = min(law.linear + law.quadratic, _STEEP)
+    u = np.concatenate([np.logspace(-12, -2, 200), np.linspace(0.01, 0.999, 800)])
+    r = min(max(double(rate), 1e-200), 1e200)
+    with np.errstate(all="ignore"):
+        share = np.exp(r * (u - 1)) * (np.expm1(-r * u) / np.expm1(-r)) ** 2
+        needed = (-cells * np.log1p(-share) + nats) / u
+    best = ball(rate) * ball(Fraction(float(u[int(np.nanargmin(needed))])))
+    ratio = (best / 2).sinh() / (ball(rate) / 2).sinh()
+    found.append((wanted - cells * (-ratio * ratio).log1p()) / best)
+    return min(int(one.upper().ceil().fmpz()) for one in found if one.is_finite())
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """One cell: a single tail, to any precision."""
+
+    law: NoiseLaw
+
+    def beyond(self, margin: int) -> arb:
+        """P(|X| > margin)."""
+        return tail(self.law, margin)
+
+    def mean_size(self) -> arb:
+        """E|X|."""
+        return mean_size(self.law)
+
+
+@dataclass(frozen=True, slots=True)
+class _Race:
+    """S of n cells of geometric noise, q = exp(-1/b): certified tails from positive terms.
+
+    X is A - B for two geometric counts, and S a difference of two negative binomial ones. Of one factor of each,
+    1/((1-qz)(1-q/z)) = (1/(1-qz) + (q/z)/(1-q/z))/(1-q²): the counts are lost one by one, B's with probability
+    1/(1+q), A's with q/(1+q) and a step down, until one side has none left. So, with W_i the sum over j <= i of
+    C(n-1+j, j) q^j/(1+q)^(n+j), for k >= 1
+
+        P(S >= k) = sum over i < n of W_i C(k+n-1, k+i) q^(k+i) (1-q)^(n-1-i).
+    """
+
+    law: NoiseLaw
+    cells: int
+
+    def beyond(self, margin: int) -> arb:
+        """P(|S| > margin)."""
+        n, k, rate = self.cells, margin + 1, ball(self.law.linear)
+        q, p = (-rate).exp(), -(-rate).expm1()
+        weight = (1 + q) ** -n
+        sums = [weight]
+        for j in range(1, n):
+            weight = weight * (n - 1 + j) / j * q / (1 + q)
+            sums.append(sums[-1] + weight)
+        term, total = (-rate * (k + n - 1)).exp(), arb(0)
+        for i in range(n - 1, -1, -1):
+            total += sums[i] * term
+            if i:
+                term = term * (k + i) / (n - i) * (p / q)
+        return 2 * total
+
+    def mean_size(self) -> arb:
+        """E|S| = Var X times the sum over i <= n of P(S_i = 0).
+
+        |k| is the mean of (1 - cos kt)/(1 - cos t) over t, and 1 - phi^n = Var X (1 - cos t) (phi + ... + phi^n).
+        P(S_i = 0) = (1-q)^2i/(1-q²)^(2i-1) times the sum over j < i of C(i-1, j)² q^2j.
+        """
+        rate = ball(self.law.linear)
+        q, p, r = (-rate).exp(), -(-rate).expm1(), -(-2 * rate).expm1()
+        total, squares = arb(0), [q ** (2 * j) for j in range(self.cells)]
+        for i in range(1, self.cells + 1):
+            inner = sum((math.comb(i - 1, j) ** 2 * squares[j] for j in range(i)), arb(0))
+            total += inner * p ** (2 * i) / r ** (2 * i - 1)
+        return variance(self.law) * total
+
+
+@dataclass(frozen=True, slots=True)
+class _Spectrum:
+    """S by its frequencies.
+
+    Attributes:
+        period: M.
+        weights: 2 phi^n/(M sin(pi j/M)) at j = 1, 2, ...; the last counts half at M/2.
+        cut: what the frequencies beyond can add to a tail, at most, in size.
+        cut_mean: the same of the expected size.
+        folded: P(|S| > M/2) at most.
+    """
+
+    law: NoiseLaw
+    cells: int
+    period: int
+    weights: list[arb]
+    cut: arb
+    cut_mean: arb
+    folded: arb
+
+    @classmethod
+    def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "_Spectrum":
+        bits = max(_DIGITS + _bits(1 / excess), _HALF)
+        half = 2 * (_chernoff(law, cells, bits * math.log(2)) // 2 + 1)
+        if law.scale is not None and law.sigma_squared is not None:
+            half = 1 << half.bit_length()  # transforms of such a length are quickest
+        period, tolerance = 2 * half, arb(2) ** -bits
+        table = characteristics(law, period)
+        if table is None:
+            needed = smallest(lambda j: j >= 1 and (j >= half or _cut(law, cells, period, j)[0] < tolerance), half // 8)
+            last = min(needed, half, _FREQUENCIES)
+            table = [characteristic(law, j, period) for j in range(1, last + 1)]
+        else:
+            negligible = 2.0 ** (-(bits + 20) / cells)
+            table = table[: next((j for j, phi in enumerate(table, 1) if float(phi.mid()) < negligible), half)]
+        last = len(table)
+        weights = [2 * _power(phi, cells) / (period * sine(j, period)) for j, phi in enumerate(table, 1)]
+        if last == half:
+            weights[-1] /= 2
+        cut, cut_mean = (arb(0), arb(0)) if last >= half else _cut(law, cells, period, last)
+        return cls(law, cells, period, weights, cut, cut_mean, 2 * tolerance)
+
+    def beyond(self, margin: int) -> arb:
+        """P(|S| > margin)."""
+        if 2 * margin + 2 > self.period:
+            return arb(0).union(self.folded)
+        factor = ball(Fraction(2 * margin + 1, self.period))
+        inside = sum((weight * (factor * j).sin_pi() for j, weight in enumerate(self.weights, 1)), factor)
+        return 1 - inside + arb(0, self.cut.upper()) + arb(0).union(self.folded)
+
+    def mean_size(self) -> arb:
+        """E|S mod M| = M/4 - (2/M) times the sum over odd j of phi^n/sin²(pi j/M), and what lies beyond M/2.
+
+        E of |S| where that is beyond is at most sqrt(E S² P(|S| > M/2)) (Cauchy and Schwarz). M/2 is even.
+        """
+        odd = enumerate(self.weights[::2])
+        near = sum((weight / sine(2 * i + 1, self.period) for i, weight in odd), arb(0))
+        far = arb((self.cells * variance(self.law) * self.folded).abs_upper()).sqrt()
+        return ball(Fraction(self.period, 4)) - near + arb(0, self.cut_mean.upper()) + arb(0).union(far)
+
+    def likely_margin(self, excess: float) -> int:
+        """The margin but for rounding, in doubles."""
+        weights = np.array([float(weight.mid()) for weight in self.weights])
+        j = np.arange(1, len(weights) + 1)
+        low, high = -1, self.period // 2
+
+        def beyond(margin: int) -> float:
+            factor = (2 * margin + 1) / self.period
+            return float(1 - factor - np.sum(weights * np.sin(np.pi * factor * j)))
+
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if beyond(middle) <= excess else (middle, high)
+        return high
+
+
+def _power(phi: arb, cells: int) -> arb:
+    """phi^n for phi > 0, also where its ball does not tell."""
+    return phi**cells if phi > 0 else arb(0).union(arb(phi.abs_upper()) ** cells)
+
+
+def _cut(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
+    """Return what the frequencies beyond the last can add to a tail and to the expected size.
+
+    In the block from t to 2t, t = 2 pi j/M, are j of them; phi <= phi(t) there and sin(u/2) >= u/pi. So it adds
+    (2/M) j phi(t)^n pi/t = phi(t)^n to the one, and as much times pi/t to the other, at most.
+    """
+    tail, mean, j = arb(0), arb(0), last
+    while 2 * j < period:
+        power = _power(characteristic(law, j, period), cells)
+        tail += power
+        mean += power * period / (2 * j)
+        if power < arb(2) ** (-4 * ctx.prec):
+            blocks = (period // j).bit_length()  # all others are smaller
+            return tail + blocks * power, mean + blocks * power * period / j
+        j *= 2
+    return tail, mean
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum S of so many cells' noise, known well enough for confidences up to 1 - excess."""
+
+    law: NoiseLaw
+    cells: int
+    excess: Fraction
+    tails: _One | _Race | _Spectrum
+
+    @classmethod
+    def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "Sum":
+        """The sum.
+
+        Raises:
+            ValueError: the noise is wider than is computed with.
+        """
+        if cells == 1:
+            return cls(law, cells, excess, _One(law))
+        with precision(_working_bits(cells, excess)):
+            widest = 200 if law.scale is None or law.sigma_squared is None else 100
+            if not cells * variance(law) <= ball(Fraction(1 << widest)):
+                raise ValueError(f"expected noise of the sum with a variance of at most 2^{widest}")
+            raced = law.sigma_squared is None and cells <= RACED
+            return cls(law, cells, excess, _Race(law, cells) if raced else _Spectrum.of(law, cells, excess))
+
+    @property
+    def method(self) -> str:
+        """The method by which tails are found."""
+        return "characteristic function" if isinstance(self.tails, _Spectrum) else "closed form"
+
+    def margin(self, confidence: Fraction) -> tuple[int, float]:
+        """The smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
+
+        Where too few frequencies were computed to tell, Chernoff's bound proves a larger one.
+        """
+        if isinstance(self.tails, _One):
+            least = margin_of_error(self.law, confidence)
+            return least, coverage(self.law, least)
+        excess = excess_of(confidence)
+        with precision(_working_bits(self.cells, self.excess)):
+            allowed = ball(excess)
+            proven = _chernoff(self.law, self.cells, math.log(2 / excess) + 1e-9) - 1
+            guess = self.tails.likely_margin(float(excess)) if isinstance(self.tails, _Spectrum) else proven // 2
+            margin = smallest(
+                lambda m: m >= proven or (m >= 0 and bool(self.tails.beyond(m) <= allowed)), min(guess, proven)
+            )
+            covered = 1 - self.tails.beyond(margin) + arb(0, arb(2) ** -ctx.prec)
+        return margin, max(
+            double_down(lower_bound(lambda: covered)), double_down(confidence) if margin == proven else 0
+        )
+
+    def variance(self) -> Fraction:
+        """Var S, in counts squared, rounded up."""
+        return self.cells * variance_of_cell(self.law)
+
+    def mean_size(self) -> Fraction:
+        """E|S|, in counts, rounded up; never above Var S, as S is whole."""
+        if not isinstance(self.tails, _Spectrum):
+            return finite(ceiling(self.tails.mean_size))
+        with precision(_working_bits(self.cells, self.excess)):
+            size = self.tails.mean_size()
+        return min(finite(ceiling(lambda: size)), self.variance())
+
+
+def _bits(value: Fraction) -> int:
+    return max(0, value.numerator.bit_length() - value.denominator.bit_length() + 1)
+
+
+def _working_bits(cells: int, excess: Fraction) -> int:
+    return 2 * _HALF + _bits(1 / excess) + cells.bit_length()
+
+
+def variance_of_cell(law: NoiseLaw) -> Fraction:
+    """Var X of one cell, in counts squared, rounded up."""
+    return finite(ceiling(lambda: variance(law)))
+
+
+def finite(value: Fraction | None) -> Fraction:
+    """A number that exists.
+
+    Raises:
+        ArithmeticError: it does not, or no precision tells.
+    """
+    if value is None:
+        raise ArithmeticError("expected a finite number")
+    return value

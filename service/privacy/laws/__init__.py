@@ -1,0 +1,1 @@
+"""Laws of noise and of privacy losses, and their Rényi divergences."""

@@ -1,0 +1,87 @@
+"""The Rényi divergences tau of the mechanisms, each formula once, for every arithmetic.
+
+Everything is symmetric in the two neighbours, so one direction is computed. z stands for the order
+alpha less 1, M(z) for E exp(zL), L the privacy loss: tau(alpha) = log M(z)/z. Each comes in two forms
+(``Arithmetic.either``): log1p of M - 1 as a sum without cancellation, however small the loss is; and
+with the leading exponential taken out, however large it is.
+"""
+
+from collections.abc import Callable
+
+from service.privacy.numerics.arithmetic import Arithmetic, Number
+
+
+def _two_sided(loss: Number, other: Number, mean: Callable[[], Number], z: Number, at: Arithmetic) -> Number:
+    """tau where M(z) = (1-r) e^(zS) + r e^(-alpha S) with S = ``loss``, r = ``other``, 0 <= r <= 1/2.
+
+    M - 1 = (1-r) x(zS) + r x(-alpha S) + ``mean`` for x(t) = e^t - 1 - t and mean = (1-r) zS - r alpha S.
+    """
+    alpha = z + 1
+
+    def small() -> Number:
+        second = (1 - other) * at.exp_excess(z * loss) + other * at.exp_excess(-alpha * loss)
+        return at.log1p(second + mean()) / z
+
+    def large() -> Number:
+        return loss + at.log1p(other * at.expm1(-(alpha + z) * loss)) / z
+
+    return at.either(z * loss, small, large)
+
+
+def laplace(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Number:
+    """Mironov 2017, Prop. 6: M = alpha/(2 alpha-1) e^(zS) + z/(2 alpha-1) e^(-alpha S), S = sensitivity/scale.
+
+    The terms of first order cancel exactly: alpha zS = z alpha S.
+    """
+    return _two_sided(sensitivity / scale, z / (2 * z + 1), lambda: 0, z, at)
+
+
+def geometric(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Number:
+    """The sum over the integers in closed form.
+
+    Haney et al. 2021, eq. (17), integrates instead, and is below the truth.
+
+    With e = 1/scale, S = s e, w = z + 1/2 and T = tanh(e/2)/tanh(we), the s+1 atoms of the loss, at
+    S, S - 2e, ..., -S, sum to M = e^(-S/2) [cosh(wS) + T sinh(wS)]: (1-r) e^(zS) + r e^(-alpha S) for
+    r = (1-T)/2 = q (1 - q^(2z))/((1+q) (1 - q^(2w))), q = e^(-e). The terms of first order are
+    S (2wT - 1)/2, and 2wT = (1 + C(we))/(1 + C(e/2)) for C(x) = x coth x - 1. For s = 1
+    M is cosh(we)/cosh(e/2).
+    """
+    rate = 1 / scale
+    loss, q, y = sensitivity * rate, at.exp(-rate), 2 * z + 1
+    other = q * at.expm1(-2 * z * rate) / ((1 + q) * at.expm1(-y * rate))
+
+    def mean() -> Number:
+        half = at.coth_excess(rate / 2)
+        return loss / 2 * (at.coth_excess(y * rate / 2) - half) / (1 + half)
+
+    return _two_sided(loss, other, mean, z, at)
+
+
+def discrete_gaussian(variance: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Number:
+    """alpha*rho + log[theta(alpha s)/theta(0)]/z, theta(u) the sum of exp(-(x-u)²/(2 sigma²)) over the integers.
+
+    Completing the square in P^alpha Q^(1-alpha) gives it; theta has period 1 and s is whole, so u is
+    z*s taken off centre.
+    """
+    u = at.off_centre(z * sensitivity)
+    moved = at.log1p(at.gaussian_side(u, variance)) - at.log1p(at.gaussian_side(0 * u, variance))
+    return (z + 1) * sensitivity * sensitivity / (2 * variance) + (moved - u * u / (2 * variance)) / z
+
+
+def randomized_response(epsilon: Number, values: Number, z: Number, at: Arithmetic) -> Number:
+    """With two values it dominates every epsilon-DP mechanism.
+
+    The losses are epsilon with probability p = 1/(1 + (k-1) e^-epsilon), -epsilon with p e^-epsilon and 0,
+    so that M - 1 = p (e^(z epsilon) - 1) (1 - e^(-alpha epsilon)).
+    """
+    alpha, lost = z + 1, at.exp(-epsilon)
+
+    def small() -> Number:
+        return at.log1p(at.expm1(z * epsilon) * -at.expm1(-alpha * epsilon) / (1 + (values - 1) * lost)) / z
+
+    def large() -> Number:
+        others = at.exp(-(alpha + z) * epsilon) + (values - 2) * at.exp(-alpha * epsilon)
+        return epsilon + (at.log1p(others) - at.log1p((values - 1) * lost)) / z
+
+    return at.either(z * epsilon, small, large)

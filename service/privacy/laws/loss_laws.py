@@ -1,0 +1,154 @@
+"""Laws of the privacy loss of one cell moved: what the tight figures of a composition are computed from.
+
+Each is a mechanism without what its loss does not depend on. All of them are symmetric in the two neighbours.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from service.privacy.numerics.keyed import Keyed
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder(Keyed):
+    """A loss on equidistant rungs: of geometric noise, of randomised response, of a declared pure epsilon.
+
+    Attributes:
+        e: largest loss, nats.
+        s: steps of 2e/s from it down to -e.
+        values: of randomised response with more than 2 (then s = 2), or 2: the geometric mechanism of sensitivity s,
+            which for s = 1 is two-valued response.
+    """
+
+    e: Fraction
+    s: int = 1
+    values: int = 2
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be within the doubles."""
+        return self.e, Fraction(self.s)
+
+    @property
+    def is_nothing(self) -> bool:
+        """True where nothing is lost."""
+        return self.e == 0
+
+    @property
+    def inner(self) -> float:
+        """The weight of the rungs between the ends."""
+        if self.values > 2:
+            return (self.values - 2) * math.exp(-float(self.e) / 2)
+        return -math.expm1(-float(self.e / self.s))
+
+
+class _Something(Keyed):
+    """A loss that is not 0."""
+
+    __slots__ = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """False: noise has a sensitivity above 0."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceLoss(_Something):
+    """The loss of continuous Laplace noise: a density between e and -e, and an atom at each of them.
+
+    Attributes:
+        scale: of the noise.
+        sensitivity: by how much the answer is moved.
+    """
+
+    scale: Fraction
+    sensitivity: Fraction = Fraction(1)
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be within the doubles."""
+        return (self.sensitivity,)
+
+    @property
+    def e(self) -> Fraction:
+        """The largest loss, nats."""
+        return self.sensitivity / self.scale
+
+    def in_rungs(self, steps: int) -> Ladder:
+        """Return the geometric law of as large a loss, which is worse, by the less the more steps there are."""
+        return Ladder(self.e, steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianLoss(Keyed):
+    """The loss of continuous Gaussian noise, which is Gaussian: mean rho, variance 2 rho.
+
+    Attributes:
+        sigma_squared: variance of the noise.
+        sensitivity: by how much the answer is moved.
+    """
+
+    sigma_squared: Fraction
+    sensitivity: Fraction = Fraction(1)
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """None: it has a closed form."""
+        return ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """True where nothing is lost."""
+        return self.sensitivity == 0
+
+    @property
+    def rho(self) -> Fraction:
+        """zCDP loss, nats: s²/(2 sigma²)."""
+        return self.sensitivity**2 / (2 * self.sigma_squared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteGaussianLoss(_Something):
+    """The loss of discrete Gaussian noise."""
+
+    sigma_squared: Fraction
+    sensitivity: int
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be within the doubles."""
+        return Fraction(self.sensitivity), self.sigma_squared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OsgtLoss(_Something):
+    """The loss of continuous noise with offset symmetric Gaussian tails."""
+
+    sigma_squared: Fraction
+    m: Fraction
+    sensitivity: Fraction
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be within the doubles."""
+        return self.sensitivity, self.sigma_squared, self.m
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteOsgtLoss(_Something):
+    """The loss of integer noise with offset symmetric Gaussian tails."""
+
+    sigma_squared: Fraction
+    m: Fraction
+    sensitivity: int
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be within the doubles."""
+        return Fraction(self.sensitivity), self.sigma_squared, self.m
+
+
+LossLaw = Ladder | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss
+"""Laws that mechanisms have."""

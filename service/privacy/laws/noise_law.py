@@ -1,0 +1,60 @@
+"""Laws of noise as one family: log mass(x) = -x²/(2 sigma²) - |x|/b + constant."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from service.privacy.numerics.keyed import Keyed
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseLaw(Keyed):
+    """A law of noise, symmetric about 0, with exact parameters: a mass on the integers, or a density.
+
+    ``scale`` alone is the geometric law (discrete Laplace), ``sigma_squared`` alone the discrete
+    Gaussian; both together are offset symmetric Gaussian tails of offset m = sigma²/b. Sampling,
+    tails and margins read the two coefficients and not the name of a law.
+
+    Attributes:
+        sigma_squared: of the Gaussian part (counts squared), positive; None where there is none.
+        scale: b of the two-sided exponential part (counts), positive; None where there is none.
+
+    Raises:
+        ValueError: a parameter that is not positive, or none at all.
+    """
+
+    sigma_squared: Fraction | None = None
+    scale: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if self.sigma_squared is None and self.scale is None:
+            raise ValueError("expected a sigma_squared or a scale, got neither")
+        if self.sigma_squared is not None and self.sigma_squared <= 0:
+            raise ValueError("expected a sigma_squared above 0")
+        if self.scale is not None and self.scale <= 0:
+            raise ValueError("expected a scale above 0")
+
+    @property
+    def quadratic(self) -> Fraction:
+        """The coefficient of x² in -log mass(x), which is 1/(2 sigma²)."""
+        return Fraction(0) if self.sigma_squared is None else 1 / (2 * self.sigma_squared)
+
+    @property
+    def linear(self) -> Fraction:
+        """The coefficient of |x| in -log mass(x), which is 1/b."""
+        return Fraction(0) if self.scale is None else 1 / self.scale
+
+    @property
+    def offset(self) -> Fraction:
+        """m = sigma²/b, of the tails exp(-(|x| + m)²/(2 sigma²)) (counts); 0 where there is no exponential part.
+
+        Raises:
+            ValueError: there is no Gaussian part.
+        """
+        if self.sigma_squared is None:
+            raise ValueError("expected a Gaussian part")
+        return self.sigma_squared * self.linear
+
+
+def offset_law(sigma_squared: Fraction, m: Fraction) -> NoiseLaw:
+    """Return offset symmetric Gaussian tails; without an offset the Gaussian law."""
+    return NoiseLaw(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)

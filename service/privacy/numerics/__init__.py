@@ -1,0 +1,1 @@
+"""Exact numbers, directed rounding and certified arithmetic."""

@@ -1,0 +1,69 @@
+"""A privacy loss in nats as an exact upper bound, and the two ways in which losses combine."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from service.privacy.numerics.numbers import round_up
+
+_MANAGEABLE_BITS = 4096  # of a denominator; the sum of thousands of unlike fractions would have millions
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An upper bound on a loss (nats), or a probability where deltas are added.
+
+    Attributes:
+        nats: the bound, never negative; None is infinite.
+        rational: True where the loss itself is this rational; False where an irrational one was
+            rounded up on the way, so that the figure must not be shown as exact.
+    """
+
+    nats: Fraction | None
+    rational: bool = True
+
+    def __lt__(self, other: "Loss") -> bool:
+        return self.nats is not None and (other.nats is None or self.nats < other.nats)
+
+
+ZERO = Loss(Fraction(0))
+INFINITE = Loss(None)
+
+
+def total(weighted: Iterable[tuple[Loss, int]]) -> Loss:
+    """The sum of losses, each taken ``count`` times: composition is additive in every notion.
+
+    It is exact while its denominator has at most 4096 bits, then rounded up.
+    """
+    top, bottom, rational = 0, 1, True  # unreduced: most denominators are unlike, and dividing out takes longest
+    for loss, count in weighted:
+        if loss is ZERO:  # as are the deltas of thousands of mechanisms
+            continue
+        if loss.nats is None:
+            return INFINITE
+        part, of = loss.nats.numerator * count, loss.nats.denominator
+        top, bottom = (top + part, bottom) if of == bottom else (top * of + part * bottom, bottom * of)
+        rational = rational and loss.rational
+        if bottom.bit_length() > _MANAGEABLE_BITS:
+            nats = Fraction(top, bottom)
+            if nats.denominator.bit_length() > _MANAGEABLE_BITS:
+                nats, rational = round_up(nats), False
+            top, bottom = nats.numerator, nats.denominator
+    return Loss(Fraction(top, bottom), rational)
+
+
+def largest(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
+    """The sum of the ``how_many`` largest of losses, each present ``count`` times."""
+    chosen: list[tuple[Loss, int]] = []
+    left = how_many
+    for loss, count in sorted(weighted, key=lambda pair: pair[0], reverse=True):
+        chosen.append((loss, min(count, left)))
+        left -= chosen[-1][1]
+        if left == 0:
+            break
+    return total(chosen)
+
+
+def least(losses: Iterable[Loss]) -> Loss:
+    """The smallest of several bounds on one loss; infinite where there is none."""
+    return min(losses, default=INFINITE)

@@ -1,0 +1,1 @@
+"""Plans from targets: allocation, least noise, comparison, SafeTab."""

@@ -1,0 +1,325 @@
+"""A budget over queries: from weights and a budget to noise, and from margins of error to the budget that they need.
+
+The unit in which a budget is divided is the mechanism's own: epsilon of geometric and Laplace noise, rho of Gaussian
+noise, which add up. Under a budget in that unit the shares are exact fractions of it, and all of it is spent; under
+another one the largest amount of 12 digits is searched whose plan an empty account with that budget would admit.
+"""
+
+from collections.abc import Callable, Sequence as Listed
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from flint import arb
+
+from service.privacy.accounting.batch_costs import Beyond
+from service.privacy.accounting.conversion import epsilon_to_rho_at
+from service.privacy.accounting.filter import Budget, Definition, Totals, Weights, add, charged, open_weights, spent
+from service.privacy.accounting.pricing import estimate, price
+from service.privacy.accuracy.calibration import (
+    LARGEST_MARGIN,
+    margin_to_scale,
+    margin_to_sigma_squared,
+    of_rank,
+    rank_of,
+)
+from service.privacy.accuracy.tails import excess_of, smallest
+from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
+from service.privacy.numerics.arithmetic import DOUBLES, Doubles, double
+from service.privacy.numerics.keyed import remembered
+from service.privacy.numerics.numbers import MAX_BITS, ball, floor as lower_bound
+from service.privacy.plans import Plan, Sequence
+from service.privacy.plans.walking import Neighbouring
+
+Noise = Geometric | Laplace | DiscreteGaussian | Gaussian
+Kind = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian]
+
+_SECANTS = 40
+_HALVINGS = 100
+_BROAD = 1e12  # factor in either direction within which noise is searched
+_SHARES = 10**15  # what a share that is not exact is rounded down to a multiple of the inverse of
+
+
+class NoAllocation(ValueError):
+    """Under this budget there is no noise, or none within reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query: how far one record moves a cell of it, how many cells it moves, and what it is worth."""
+
+    name: str
+    weight: Fraction = Fraction(1)
+    sensitivity: Fraction = Fraction(1)
+    cells: int = 1
+
+
+def plan_of(noise: Listed[Noise]) -> Plan:
+    """All queries in sequence."""
+    return Sequence(parts=tuple(noise))
+
+
+def amount_of(noise: Noise) -> Fraction:
+    """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells, exact."""
+    cells, s = noise.cells or 1, Fraction(noise.sensitivity)
+    if isinstance(noise, Geometric | Laplace):
+        return cells * s / noise.scale
+    return cells * s * s / (2 * noise.sigma_squared)
+
+
+def with_amount(kind: Kind, query: Query, amount: Fraction) -> Noise:
+    """The noise for which a query costs so much, or a little less where that is too long to be stated."""
+    s, c = query.sensitivity, query.cells
+    return _with_parameter(kind, query, _short(c * s / amount if _is_pure(kind) else c * s * s / (2 * amount)))
+
+
+def with_margin(kind: Kind, query: Query, margin: Fraction, confidence: Fraction) -> Noise:
+    """The cheapest noise of 12 digits that stays within a margin of error (counts) with this confidence.
+
+    Raises:
+        ValueError: a margin or a confidence out of range.
+    """
+    whole = kind.DRAWN
+    reached = Fraction(int(margin)) if whole else margin
+    return _with_parameter(kind, query, _calibrated(kind, reached, confidence))
+
+
+@remembered(maxsize=4096)
+def _calibrated(kind: Kind, margin: Fraction, confidence: Fraction) -> Fraction:
+    if kind is Geometric:
+        return margin_to_scale(int(margin), confidence)
+    if kind is DiscreteGaussian:
+        return margin_to_sigma_squared(int(margin), confidence)
+    excess = excess_of(confidence)
+    if margin <= 0:
+        raise ValueError("expected a margin above 0: continuous noise has no other")
+    if kind is Laplace:
+        return of_rank(rank_of(lower_bound(lambda: ball(margin) / -ball(excess).log())))
+    return of_rank(rank_of(lower_bound(lambda: (ball(margin) / ball(excess).erfcinv()) ** 2 / arb(2))))
+
+
+def _is_pure(kind: Kind) -> bool:
+    return kind in (Geometric, Laplace)
+
+
+def _with_parameter(kind: Kind, query: Query, parameter: Fraction) -> Noise:
+    name, s, cells = query.name, query.sensitivity, query.cells
+    if kind is Geometric:
+        return Geometric(name=name, scale=parameter, sensitivity=int(s), cells=cells)
+    if kind is Laplace:
+        return Laplace(name=name, scale=parameter, sensitivity=s, cells=cells)
+    if kind is DiscreteGaussian:
+        return DiscreteGaussian(name=name, sigma_squared=parameter, sensitivity=int(s), cells=cells)
+    return Gaussian(name=name, sigma_squared=parameter, sensitivity=s, cells=cells)
+
+
+def _short(value: Fraction) -> Fraction:
+    """More noise, by less than 1e-11 of itself, where the exact figure is beyond the limits of a number."""
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS:
+        return value
+    return of_rank(rank_of(value) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An empty account with a budget, to ask what it would admit."""
+
+    budget: Budget
+    weights: Weights
+
+    @classmethod
+    def of(cls, budget: Budget) -> "Account":
+        return cls(budget, open_weights(budget))
+
+    def used(self, plan: Plan) -> Fraction | None:
+        """Return the figure that the filter would compare with the cap; a little more, never less. None is infinite."""
+        totals = Totals()
+        asked = plan, Neighbouring.ADD_REMOVE, self.weights.orders
+        try:
+            amount = estimate(*asked)
+        except Beyond:
+            amount = price(*asked)
+        return spent(self.budget, self.weights, add(totals, charged(totals, amount)))
+
+    def over(self, plan: Plan) -> float:
+        """Return how far beyond the cap a plan is, in logarithms; not above 0 where it is admitted."""
+        used = self.used(plan)
+        if used is None:
+            raise NoAllocation("expected a budget in a definition in which this mechanism's loss is finite")
+        if used <= 0:
+            return -1.0
+        return max(float(np.log(double(used / self.budget.cap))), -20.0) if used != self.budget.cap else 0.0
+
+    def admits(self, plan: Plan) -> bool:
+        """Tell whether the filter admits a plan as the first one."""
+        used = self.used(plan)
+        return used is not None and used <= self.budget.cap
+
+    def about_the_cap(self) -> float:
+        """The cap as a pure epsilon where it is one, else about as rho."""
+        match self.budget:
+            case Budget(definition=Definition.APPROXIMATE, cap=cap, delta=delta, declared_delta=declared):
+                return double(epsilon_to_rho_at(cap, delta - declared))
+            case Budget(definition=Definition.RDP, cap=cap, alpha=Fraction() as alpha):
+                return double(cap / alpha)
+            case _:
+                return double(self.budget.cap)
+
+    def own_amount(self, kind: Kind) -> Fraction | None:
+        """The cap in the mechanism's own unit; None where it is in another."""
+        match self.budget.definition:
+            case Definition.PURE if _is_pure(kind):
+                return self.budget.cap
+            case Definition.ZCDP if not _is_pure(kind):
+                return self.budget.cap
+            case Definition.RDP if not _is_pure(kind) and self.budget.alpha is not None:
+                return self.budget.cap / self.budget.alpha  # tau(alpha) is at most alpha*rho
+            case _:
+                return None
+
+
+def divided(account: Account, kind: Kind, queries: Listed[Query], shares: Listed[Fraction]) -> list[Noise]:
+    """The least noise that the budget admits, with these shares (of the mechanism's unit, 1 at most in all).
+
+    Raises:
+        NoAllocation: no noise keeps the budget, or none within reach.
+    """
+
+    def noise(amount: Fraction) -> list[Noise]:
+        return [with_amount(kind, query, share * amount) for query, share in zip(queries, shares, strict=True)]
+
+    amount = account.own_amount(kind)
+    if amount is None:
+        amount = _largest(account, lambda value: plan_of(noise(value)))
+    found = noise(amount)
+    if not account.admits(plan_of(found)):  # a last digit, where irrational losses are rounded up
+        found = noise(of_rank(rank_of(amount) - 1))
+    return found
+
+
+def _largest(account: Account, plan: Callable[[Fraction], Plan]) -> Fraction:
+    """The largest amount of 12 digits whose plan is admitted; the loss grows with the amount."""
+    guess = _solve(lambda x: account.over(plan(Fraction(x))), 1.0)
+    rank = smallest(lambda rank: not account.admits(plan(of_rank(rank))), rank_of(Fraction(guess)))
+    return of_rank(rank - 1)
+
+
+def least_largest_error(account: Account, kind: Kind, queries: Listed[Query], confidence: Fraction) -> list[Noise]:
+    """The noise whose largest weight times margin of error is as small as the budget admits.
+
+    Raises:
+        NoAllocation: no noise keeps the budget, or none within reach.
+    """
+    whole = kind.DRAWN
+
+    def noise(error: Fraction) -> list[Noise]:
+        margins = [min(error / query.weight, Fraction(LARGEST_MARGIN)) for query in queries]
+        return [with_margin(kind, query, m, confidence) for query, m in zip(queries, margins, strict=True)]
+
+    def over(x: float) -> float:
+        return account.over(plan_of(noise(Fraction(x))))
+
+    least = max(query.weight for query in queries) if whole else Fraction(1)
+    guess = _solve(lambda x: -over(x), double(least) * 10, lowest=double(least) if whole else 0.0)
+
+    def admitted(rank: int) -> bool:
+        error = of_rank(rank)
+        return (not whole or error >= least) and account.admits(plan_of(noise(error)))
+
+    return noise(of_rank(smallest(admitted, rank_of(Fraction(guess)))))
+
+
+def _solve(grows: Callable[[float], float], start: float, lowest: float = 0.0) -> float:
+    """About where a growing function is 0: secants in log x inside a bracket. Only a place to search from.
+
+    Raises:
+        NoAllocation: not within a factor of 1e12.
+    """
+    x, low, high, before = start, lowest, np.inf, None
+    for _ in range(_SECANTS):
+        value = grows(x)
+        low, high = (max(low, x), high) if value < 0 else (low, min(high, x))
+        if abs(value) < 1e-12 or high <= low * (1 + 1e-12):
+            return x
+        step = 8.0 if value < 0 else 1 / 8
+        if before is not None and before[1] != value:
+            step = float(np.exp(np.clip(-value * np.log(x / before[0]) / (value - before[1]), -4, 4)))
+        before = (x, value)
+        x *= step
+        if not low < x < high:
+            x = (low * high) ** 0.5 if low > 0 and high < np.inf else max(x, lowest * (1 + 1e-9))
+        if not start / _BROAD < x < start * _BROAD:
+            raise NoAllocation("expected a budget for which some noise is within reach")
+    return x
+
+
+def proportional(queries: Listed[Query]) -> list[Fraction]:
+    """Shares by weight, exact."""
+    whole = sum((query.weight for query in queries), Fraction(0))
+    return [query.weight / whole for query in queries]
+
+
+def least_weighted_error(account: Account, kind: Kind, queries: Listed[Query]) -> list[Fraction]:
+    """Shares with the least sum of weight times variance, to some 1e-6; rounded down, so that they do not exceed 1.
+
+    At the optimum every query has the same gain, weight times variance, per loss. Losses are those of a pure budget,
+    else rho, which is what losses converted to (epsilon, delta) go by.
+    """
+    weight, s = (
+        np.array([double(getattr(query, field)) for query in queries])[:, None] for field in ("weight", "sensitivity")
+    )
+    cells = np.array([float(query.cells) for query in queries])[:, None]
+    in_rho = account.budget.definition is not Definition.PURE
+    around = np.exp(np.array([-1e-3, 1e-3]))
+
+    def gain(unit: Doubles) -> Doubles:
+        """By the noise's parameter, its scale or its sigma; it grows with it."""
+        near = unit * around
+        loss = cells * _loss(kind, near, s, in_rho)
+        error = weight * _variance(kind, near)
+        return np.asarray((error[:, 1:] - error[:, :1]) / (loss[:, :1] - loss[:, 1:]))
+
+    start = s * cells
+    target = float(gain(start * 30).max())  # any: what it has to be follows from the budget
+    unit = _equal(gain, start, target)
+    cap = account.about_the_cap()
+    for _ in range(_HALVINGS):
+        total = float(np.sum(cells * _loss(kind, unit, s, in_rho)))
+        if abs(np.log(total / cap)) < 1e-9:
+            break
+        target *= (total / cap) ** (3 if _is_pure(kind) and not in_rho else 2)
+        unit = _equal(gain, start, target)
+    amounts = (cells * (s / unit if _is_pure(kind) else s * s / (2 * unit * unit)))[:, 0]
+    return [Fraction(int(share * _SHARES), _SHARES) for share in (amounts / amounts.sum() * (1 - 1e-14)).tolist()]
+
+
+def _equal(gain: Callable[[Doubles], Doubles], start: Doubles, target: float) -> Doubles:
+    low, high = np.log(start) - 40, np.log(start) + 60
+    for _ in range(70):
+        middle = (low + high) / 2
+        with np.errstate(all="ignore"):
+            above = ~(gain(np.exp(middle)) < target)
+        # Noise so small that neither error nor loss can be told counts as below.
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return np.asarray(np.exp((low + high) / 2))
+
+
+def _loss(kind: Kind, unit: Doubles, s: Doubles, in_rho: bool) -> Doubles:
+    if not _is_pure(kind):
+        return np.asarray(s * s / (2 * unit * unit))
+    if not in_rho:
+        return np.asarray(s / unit)
+    example = Geometric(scale=Fraction(1)) if kind is Geometric else Laplace(scale=Fraction(1))
+    return np.asarray(example.rho_curve().formula(unit, s, DOUBLES))
+
+
+def _variance(kind: Kind, unit: Doubles) -> Doubles:
+    if kind is Laplace:
+        return 2 * unit * unit
+    if kind is Geometric:
+        return np.asarray(1 / (2 * np.sinh(np.minimum(1 / (2 * unit), 300)) ** 2))
+    if kind is Gaussian:
+        return unit * unit
+    x = np.arange(1, 40.0)[:, None, None]
+    mass = 2 * np.exp(-x * x / (2 * np.minimum(unit, 2.0) ** 2))
+    return np.asarray(np.where(unit < 2, (x * x * mass).sum(axis=0) / (1 + mass.sum(axis=0)), unit * unit))

@@ -1,0 +1,305 @@
+"""The least noise that keeps (epsilon, delta), by the exact condition and not by a conversion from zCDP.
+
+What is returned was evaluated, whatever the search did: by balls where there is a closed form (continuous Gaussian
+noise, one cell of continuous offset tails), else by the tight accountant, whose delta is an upper bound. sigma² is a
+number of 12 significant digits, the smallest that holds: the next smaller one does not.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from service.privacy.accounting.conversion import epsilon_to_rho_analytic
+from service.privacy.accuracy.calibration import of_rank, rank_of
+from service.privacy.accuracy.sums import variance
+from service.privacy.accuracy.tails import smallest
+from service.privacy.laws.offset_tails import osgt_tau
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt
+from service.privacy.numerics.arithmetic import DOUBLES
+from service.privacy.numerics.half_gaussian_sums import half_line
+from service.privacy.numerics.numbers import ball, precision
+from service.privacy.planning.narrow_noise import LARGEST_SENSITIVITY, narrowest
+from service.privacy.planning.one_cell_delta import integer_delta, osgt_delta, rough_osgt_delta
+from service.privacy.plans.walking import Neighbouring
+from service.privacy.tight import Tight
+from service.privacy.tight.gaussian import gaussian_delta, gaussian_rho_at
+
+Noise = Gaussian | DiscreteGaussian | Osgt | DiscreteOsgt
+EPSILONS = Fraction(1, 100), Fraction(20)
+DELTAS = Fraction(1, 10**30), Fraction(1, 10)
+SENSITIVITIES = Fraction(1, 10**4), Fraction(10**4)
+MOST_CELLS: Mapping[type[Noise], int] = {Gaussian: 10**6, DiscreteGaussian: 10**6, Osgt: 20, DiscreteOsgt: 20}
+
+_WIDE = 100  # counts squared: noise of such a variance has its best offset on the integers where it has it on the line
+_LARGEST_OFFSET = 1e3  # in sigmas; beyond, the noise is Laplace noise but for less than 1e-4 of the variance
+_LARGEST_OF_MANY = 10.0  # the same of more than one cell
+_ORDERS = 1 + np.logspace(-3, 6, 400)
+_SUB_GAUSSIAN = (
+    0.67448  # in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (Sadeghi and Korki 2022)
+)
+_SECANTS = 40
+_CLOSE = 1e-12
+_FURTHEST = 30.0  # in log sigma, from where a search begins
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_NONE = "expected a guarantee that some noise is proven to keep"
+
+
+class NoSuchNoise(ArithmeticError):
+    """No noise is proven to keep the guarantee."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """(epsilon, delta) for so many cells; of offset tails, whether the noise is to be sub-Gaussian."""
+
+    epsilon: Fraction
+    delta: Fraction
+    cells: int = 1
+    sub_gaussian: bool = False
+
+    @property
+    def negligible(self) -> Fraction:
+        """A delta that need not be told from smaller ones."""
+        return self.delta / 2**200
+
+    @property
+    def largest_offset(self) -> float:
+        """In sigmas."""
+        if self.sub_gaussian:
+            return _SUB_GAUSSIAN
+        return _LARGEST_OFFSET if self.cells == 1 else _LARGEST_OF_MANY
+
+
+def delta_of(mechanism: Noise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)) -> Fraction | None:
+    """delta at epsilon of the mechanism on so many cells, rounded up; None where digits run out.
+
+    What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
+    """
+    named = mechanism.simplest()
+    match named:
+        case Gaussian(sigma_squared=v, sensitivity=s):
+            return gaussian_delta(cells * s * s / (2 * v), epsilon).nats
+        case Osgt() if cells == 1:
+            return osgt_delta(named, epsilon)
+        case DiscreteGaussian() | DiscreteOsgt() if cells == 1:
+            return integer_delta(named, epsilon, negligible)
+    profile = Tight.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
+    found = None if profile is None else profile.delta(epsilon)
+    return None if found is None else found.loss.nats
+
+
+def least_variance(mechanism: Noise, target: Target) -> Noise:
+    """The mechanism with the least sigma² that keeps the target, its offset (and all else) as it is.
+
+    The search takes delta to fall as sigma² grows; that the result keeps the target does not depend on it.
+
+    Raises:
+        NoSuchNoise: none is found.
+    """
+    start = mechanism.sigma_squared
+    if not isinstance(mechanism.simplest(), Gaussian):
+        start = _sized(mechanism, None, target).sigma_squared
+    return _proven(mechanism, target, start)
+
+
+def _proven(mechanism: Noise, target: Target, start: Fraction) -> Noise:
+    """Return the mechanism with the least sigma² that keeps the target, searched from one that is about right."""
+
+    def holds(rank: int) -> bool:
+        changed = replace(mechanism, sigma_squared=of_rank(rank))
+        delta = delta_of(changed, target.cells, target.epsilon, target.negligible)
+        return delta is not None and delta <= target.delta
+
+    rank = rank_of(start)
+    if isinstance(mechanism.simplest(), Osgt | DiscreteOsgt) and target.cells > 1:
+        rank = next((rank + 10**k for k in range(12) if holds(rank + 10**k)), -1)  # a look takes tens of milliseconds
+        if rank == -1:
+            raise NoSuchNoise(_NONE)
+    else:
+        rank = smallest(holds, rank)
+    return replace(mechanism, sigma_squared=of_rank(rank))
+
+
+def least_gaussian(kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target) -> Noise:
+    """The Gaussian noise of least variance."""
+    below = epsilon_to_rho_analytic(target.epsilon, target.delta)
+    rho = gaussian_rho_at(target.epsilon, target.delta, below)
+    start = target.cells * sensitivity * sensitivity / (2 * rho)
+    if kind is Gaussian:
+        return least_variance(Gaussian(sigma_squared=start, sensitivity=sensitivity), target)
+    plain = least_variance(DiscreteGaussian(sigma_squared=start, sensitivity=int(sensitivity)), target)
+    narrow = _narrow(DiscreteGaussian, int(sensitivity), target)
+    return plain if narrow is None else min(plain, narrow, key=_variance)
+
+
+def _narrow(kind: type[DiscreteGaussian] | type[DiscreteOsgt], sensitivity: int, target: Target) -> Noise | None:
+    """The noise of least variance of those on the integers that are hardly wider than a place; see ``narrow_noise``."""
+    if target.cells > 1 or sensitivity > LARGEST_SENSITIVITY:
+        return None
+    largest = 0.0 if kind is DiscreteGaussian else target.largest_offset
+    found = narrowest(sensitivity, float(target.epsilon), float(target.delta), largest)
+    if found is None:
+        return None
+    v, m = (Fraction(value) for value in found)
+    noise: Noise = DiscreteGaussian(sigma_squared=v, sensitivity=sensitivity)
+    if kind is DiscreteOsgt and m:
+        noise = _rounded(DiscreteOsgt(sigma_squared=v, m=m, sensitivity=sensitivity))
+    return _proven(noise, target, v)
+
+
+def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> Noise:
+    """The noise with offset tails of least variance: over the offset in sigmas, for each the sigma that it needs.
+
+    Without an offset it is Gaussian noise. The search is in doubles; on the integers its ripples are searched where
+    they matter.
+    """
+    gaussian = least_gaussian(Gaussian, sensitivity, target)
+
+    def of_line(r: float) -> Noise:
+        return _scaled(Osgt, r, gaussian.sigma_squared, sensitivity)
+
+    def of_integers(r: float) -> Noise:
+        # From the sigma that the line needs: far from the right one deltas are tiny, and take many digits.
+        return _scaled(DiscreteOsgt, r, _sized(of_line(r), r, target).sigma_squared, sensitivity)
+
+    best = on_line = _best(of_line, target)
+    if kind is DiscreteOsgt:
+        if _variance(on_line) < _WIDE:
+            best = _best(of_integers, target)
+        else:
+            v, m = on_line.sigma_squared, on_line.noise_law().offset
+            best = DiscreteOsgt(sigma_squared=v, m=m, sensitivity=int(sensitivity))
+    found = least_variance(_rounded(best), target)
+    others = [gaussian]
+    if kind is DiscreteOsgt:
+        narrow = _narrow(DiscreteOsgt, int(sensitivity), target)
+        others = [least_gaussian(DiscreteGaussian, sensitivity, target), *([] if narrow is None else [narrow])]
+    return min(found, *others, key=_variance)
+
+
+def _rounded(mechanism: Noise) -> Noise:
+    """With an offset of 12 digits."""
+    if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m:
+        return replace(mechanism, m=of_rank(rank_of(mechanism.m)))
+    return mechanism
+
+
+def _scaled(kind: type[Osgt] | type[DiscreteOsgt], r: float, start: Fraction, sensitivity: Fraction) -> Noise:
+    offset = Fraction(r * math.sqrt(start))
+    if kind is Osgt:
+        return Osgt(sigma_squared=start, m=offset, sensitivity=sensitivity)
+    return DiscreteOsgt(sigma_squared=start, m=offset, sensitivity=int(sensitivity))
+
+
+def _best(start: Callable[[float], Noise], target: Target) -> Noise:
+    """The least variance over r = m/sigma, by t = log(1+r): on a grid, then by golden sections near its best place."""
+    known: dict[float, tuple[float, Noise]] = {}
+
+    def at(t: float) -> float:
+        if t not in known:
+            try:
+                noise = _sized(start(math.expm1(t)), math.expm1(t), target)
+                known[t] = (_variance(noise), noise)
+            except NoSuchNoise:
+                known[t] = (math.inf, start(0))
+        return known[t][0]
+
+    points, sections = 33, 25
+    grid = [float(t) for t in np.linspace(0, math.log1p(target.largest_offset), points)]
+    k = min(range(points), key=lambda place: at(grid[place]))
+    low, high = grid[max(k - 1, 0)], grid[min(k + 1, points - 1)]
+    for _ in range(sections):
+        one, two = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        low, high = (low, two) if at(one) <= at(two) else (one, high)
+    variance, noise = min(known.values(), key=lambda pair: pair[0])
+    if variance == math.inf:
+        raise NoSuchNoise(_NONE)
+    return noise
+
+
+def _sized(mechanism: Noise, r: float | None, target: Target) -> Noise:
+    """The mechanism with the sigma that it needs while m/sigma stays r, or, without r, while m does."""
+
+    def noise(sigma: float) -> Noise:
+        changed = replace(mechanism, sigma_squared=Fraction(sigma * sigma))
+        if r is not None and isinstance(changed, Osgt | DiscreteOsgt):
+            changed = replace(changed, m=Fraction(r * sigma))
+        return changed
+
+    over = _over if r is None or target.cells == 1 else _roughly_over
+    return noise(_root(lambda sigma: over(noise(sigma), target), math.sqrt(mechanism.sigma_squared)))
+
+
+def _root(over: Callable[[float], float], start: float) -> float:
+    """About the least sigma with over(sigma) <= 0: the secant method in log sigma, inside a bracket if there is one."""
+    x, low, high = math.log(start), -math.inf, math.inf
+    before: tuple[float, float] | None = None
+    start_at = x
+    for _ in range(_SECANTS):
+        if abs(x - start_at) > _FURTHEST:
+            break
+        value = over(math.exp(x))
+        low, high = (max(low, x), high) if value > 0 else (low, min(high, x))
+        if abs(value) < _CLOSE or high - low < _CLOSE:
+            break
+        step = math.copysign(0.1, value)
+        if before is not None and before[1] != value:
+            step = min(max(-value * (x - before[0]) / (value - before[1]), -2.0), 2.0)
+        before = (x, value)
+        x += step
+        if not low < x < high:
+            x = (low + high) / 2
+    if not math.isfinite(high):
+        raise NoSuchNoise(_NONE)
+    return math.exp(high)
+
+
+def _over(mechanism: Noise, target: Target) -> float:
+    """Return how far the mechanism is from the target, in logarithms; not above 0 where it keeps it.
+
+    In epsilon, which is about a power of sigma; of one cell of continuous offset tails in delta, which is a formula.
+    """
+    if isinstance(mechanism, Osgt) and target.cells == 1:
+        return rough_osgt_delta(mechanism, float(target.epsilon)) - _log(target.delta)
+    if target.cells == 1:
+        delta = delta_of(mechanism, 1, target.epsilon, target.negligible)
+        if delta is None:
+            raise NoSuchNoise(_NONE)
+        return _log(delta / target.delta) if delta else -_FURTHEST
+    profile = Tight.of(replace(mechanism, cells=target.cells), Neighbouring.ADD_REMOVE)
+    found = None if profile is None else profile.epsilon(target.delta)
+    if found is None or found.loss.nats is None:
+        raise NoSuchNoise(_NONE)
+    return -1.0 if found.loss.nats == 0 else max(_log(found.loss.nats / target.epsilon), -1.0)
+
+
+def _roughly_over(mechanism: Noise, target: Target) -> float:
+    """Return the distance from the target by Rényi divergences: to choose an offset for many cells by."""
+    z = _ORDERS - 1
+    with np.errstate(all="ignore"):
+        tau = (
+            np.asarray(osgt_tau(mechanism, z, DOUBLES))
+            if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m
+            else _ORDERS * float(mechanism.sensitivity**2 / (2 * mechanism.sigma_squared))
+        )
+        needed = (-_log(target.delta) + z * np.log1p(-1 / _ORDERS) - np.log(_ORDERS)) / z
+        return float(np.log(np.nanmin(target.cells * tau + needed)) - _log(target.epsilon))
+
+
+def _log(value: Fraction) -> float:
+    return math.log(value.numerator) - math.log(value.denominator)
+
+
+def _variance(mechanism: Noise) -> float:
+    law = mechanism.noise_law()
+    if mechanism.DRAWN:
+        with precision(128):
+            return float(variance(law).mid())
+    if law.scale is None:
+        return float(mechanism.sigma_squared)
+    with precision(256):
+        moments = half_line(ball(law.offset), mechanism.sigma_squared, 3, lattice=False)
+        return float((moments[2] / moments[0]).mid())

@@ -1,0 +1,81 @@
+"""The levels of a SafeTab plan: where in the tree their mechanisms are (Haney et al. 2021, Algorithms 1 and 2)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plans import Choice, Parallel, Plan, Sequence
+from service.privacy.plans.walking import below
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A population group level: a choice, for each group, between its total and the two steps.
+
+    Attributes:
+        name: what the names of its mechanisms have in common before their last ``/``.
+        pointer: the choice's JSON pointer in the plan.
+        total, step_1, step_2: its mechanisms.
+        branches: which branch of the choice the total is, and which one the steps are.
+        count: how often the choice is repeated. So many groups of the level a record may be in, each with a choice of
+            its own and in one cell of a table: that is the promise under which the plan's price holds. More cells
+            would not do, as the tight figure of a choice is that of one choice for all of them.
+    """
+
+    name: str
+    pointer: str
+    total: Mechanism
+    step_1: Mechanism
+    step_2: Mechanism
+    branches: tuple[int, int]
+    count: int
+
+
+def find_level(plan: Plan, name: str) -> Level | None:
+    """The level of this name; None where the plan has none, or more than one."""
+    found = [level for level in levels_of(plan) if level.name == name]
+    return found[0] if len(found) == 1 else None
+
+
+def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
+    """Every level, from left to right; none under another ``choice``, which a tabulation would have to follow."""
+    if isinstance(plan, Choice):
+        level = _level(plan, pointer, count)
+        if level is not None:
+            yield level
+        return
+    if isinstance(plan, Mechanism):
+        return
+    for step, part in below(plan):
+        yield from levels_of(part, pointer + step, count * plan.times)
+
+
+def _level(choice: Choice, pointer: str, count: int) -> Level | None:
+    for branches in ((0, 1), (1, 0)):
+        if len(choice.parts) != len(branches):
+            return None
+        total, steps = (choice.parts[branch] for branch in branches)
+        if not isinstance(total, Mechanism) or not isinstance(steps, Sequence) or len(steps.parts) != len(branches):
+            continue
+        step_1, step_2 = map(_alone, steps.parts)
+        if step_1 is None or step_2 is None:
+            continue
+        names = {(mechanism.name or "").rpartition("/")[0] for mechanism in (total, step_1, step_2)}
+        if len(names) == 1:
+            return Level(names.pop(), pointer, total, step_1, step_2, branches, count)
+    return None
+
+
+def _alone(part: Plan) -> Mechanism | None:
+    """A mechanism, also in a ``parallel`` of its own, which says that its cells are disjoint."""
+    if isinstance(part, Parallel) and len(part.parts) == 1:
+        (part,) = part.parts
+    return part if isinstance(part, Mechanism) else None
+
+
+def laws_of(level: Level) -> tuple[NoiseLaw, NoiseLaw, NoiseLaw] | None:
+    """The noise of its total and its two steps; None where it is not whole counts."""
+    mechanisms = (level.total, level.step_1, level.step_2)
+    total, step_1, step_2 = (one.noise_law() if one.DRAWN and one.unit == 1 else None for one in mechanisms)
+    return None if total is None or step_1 is None or step_2 is None else (total, step_1, step_2)

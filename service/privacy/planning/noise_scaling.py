@@ -1,0 +1,38 @@
+"""By how much the noise of a refused plan must grow for it to fit."""
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plans import Plan
+from service.privacy.plans.walking import mechanisms_of, parts_of, with_parts
+
+_FINEST = 10**6  # the answer is a multiple of its inverse
+_LARGEST = 10**12
+
+
+def scaled(plan: Plan, multiplier: Fraction) -> Plan:
+    """The plan with every noise scale (sigma, b) multiplied; that of offset tails is sigma with m."""
+    if isinstance(plan, Mechanism):
+        return plan.scaled(multiplier)
+    return with_parts(plan, (scaled(part, multiplier) for part in parts_of(plan)))
+
+
+def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | None:
+    """The smallest multiple of 1e-6 by which every noise scale must grow so that the plan fits.
+
+    None where growing noise does not help: the plan holds a guarantee without a noise scale, or there
+    is next to nothing left. ``fits`` must be monotone, which it is: more noise never costs more.
+    """
+    if not all(mechanism.ADDITIVE for mechanism in mechanisms_of(plan)):
+        return None
+    high = 2 * _FINEST
+    while not fits(scaled(plan, Fraction(high, _FINEST))):
+        high *= 4
+        if high > _LARGEST * _FINEST:
+            return None
+    low = high // 4 if high > 2 * _FINEST else _FINEST
+    while high - low > max(1, high // _FINEST):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(scaled(plan, Fraction(middle, _FINEST))) else (middle, high)
+    return Fraction(high, _FINEST)

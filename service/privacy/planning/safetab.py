@@ -1,0 +1,226 @@
+"""SafeTab (Haney et al. 2021): from margins of error at levels of population groups to a plan, and its analyses.
+
+At each level a record is in at most ``stability`` groups. A group's budget goes to its total alone, or a fraction of it
+to the total (step 1) and the rest to a table that the noisy total chooses (step 2), in whose cells the margin is met.
+"""
+
+import math
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from service.privacy.accounting.conversion import conversion
+from service.privacy.accounting.zcdp import mechanism_rho
+from service.privacy.accuracy.calibration import (
+    margin_to_scale,
+    margin_to_sigma_squared,
+    safetab_scale,
+    safetab_sigma_squared,
+)
+from service.privacy.mechanisms import DiscreteGaussian, Geometric
+from service.privacy.numerics.arithmetic import Doubles, double
+from service.privacy.numerics.keyed import remembered
+from service.privacy.plans import Choice, Repeat, Sequence
+
+Kind = type[Geometric] | type[DiscreteGaussian]
+
+MOST_TIGHT = 16
+"""Levels of which the tight analysis is asked for."""
+CONFIDENCE = Fraction(95, 100)
+"""The only one of the paper's closed forms."""
+GRID = tuple(Fraction(k, 100) for k in range(101, 1001))
+"""The orders that the paper looks at: 1.01, 1.02, ..., 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of population groups, and the margin of error of a cell of its tables (counts)."""
+
+    name: str
+    margin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The inputs of SafeTab.
+
+    Attributes:
+        stability: groups of one level that a record can be in.
+        stage_1: the fraction of a group's budget that is spent on choosing its table, between 0 and 1.
+        exact: calibrate by the exact tail; False: by the closed forms of the paper (at 0.95 only).
+    """
+
+    kind: Kind
+    levels: tuple[Level, ...]
+    stability: int
+    stage_1: Fraction
+    confidence: Fraction = CONFIDENCE
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The mechanisms of one level: of groups that have their total only, and of the two steps of the others."""
+
+    total_only: Geometric | DiscreteGaussian
+    step_1: Geometric | DiscreteGaussian
+    step_2: Geometric | DiscreteGaussian
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """epsilon of the whole at delta by one analysis; ``sound``: whether it is proven to be an upper bound."""
+
+    name: str
+    epsilon: Fraction
+    delta: Fraction
+    sound: bool
+
+
+@remembered(maxsize=1024)
+def base_of(kind: Kind, margin: int, confidence: Fraction, exact: bool) -> Geometric | DiscreteGaussian:
+    """The mechanism of step 2 that meets a margin of error.
+
+    Raises:
+        ValueError: a margin or a confidence out of range.
+    """
+    if kind is Geometric:
+        return Geometric(scale=margin_to_scale(margin, confidence) if exact else safetab_scale(margin), cells=1)
+    variance = margin_to_sigma_squared(margin, confidence) if exact else safetab_sigma_squared(margin)
+    return DiscreteGaussian(sigma_squared=variance, cells=1)
+
+
+def loss_of(mechanism: Geometric | DiscreteGaussian) -> Fraction:
+    """Return the loss that divides a budget: epsilon of geometric, rho of discrete Gaussian noise (nats, exact)."""
+    loss = mechanism.pure_epsilon() if isinstance(mechanism, Geometric) else mechanism_rho(mechanism)
+    return loss.nats or Fraction(0)
+
+
+def noise_of(design: Design, level: Level) -> Noise:
+    """The mechanisms of a level; step 2 has the share 1 - stage_1 of a group's budget.
+
+    So the budget is rho_base/(1 - gamma), as in the paper's Table 4; below its eq. 38 it says 1/gamma.
+    """
+    base = base_of(design.kind, level.margin, design.confidence, design.exact)
+    rest = 1 - design.stage_1
+    total = _with_share(base, 1 / rest, f"{level.name}/total only")
+    return Noise(
+        total,
+        _with_share(base, design.stage_1 / rest, f"{level.name}/step 1"),
+        _with_share(base, Fraction(1), f"{level.name}/step 2"),
+    )
+
+
+def _with_share(mechanism: Geometric | DiscreteGaussian, share: Fraction, name: str) -> Geometric | DiscreteGaussian:
+    if isinstance(mechanism, Geometric):
+        return Geometric(name=name, scale=mechanism.scale / share, cells=1)
+    return DiscreteGaussian(name=name, sigma_squared=mechanism.sigma_squared / share, cells=1)
+
+
+def plan_of(design: Design, noise: Listed[Noise]) -> Sequence:
+    """The plan, ready to be registered.
+
+    At each level, ``stability`` times: the total only, or step 1 and then step 2. So many repetitions are what the
+    groups of one record cost, each with a choice of its own; the cells of a table are disjoint, so one cell is moved.
+    """
+    levels = tuple(
+        Repeat(
+            count=design.stability,
+            part=Choice(parts=(one.total_only, Sequence(parts=(one.step_1, one.step_2)))),
+            tags=(level.name,),
+        )
+        for level, one in zip(design.levels, noise, strict=True)
+    )
+    return Sequence(parts=levels)
+
+
+def printed(design: Design, noise: Listed[Noise], delta: Fraction) -> Analysis:
+    """epsilon of the plan by the paper's formula as it is printed."""
+    if design.kind is Geometric:
+        shares = [(one.step_1, one.step_2, one.total_only) for one in noise]
+        return Analysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False)
+    rho = design.stability * sum((loss_of(one.total_only) for one in noise), Fraction(0))
+    return Analysis("zcdp, printed formula", _printed_zcdp(rho, delta), delta, sound=True)
+
+
+def _rough_excess(alphas: Doubles, delta: Fraction) -> Doubles:
+    needed = math.log(delta.denominator) - math.log(delta.numerator)
+    above = (alphas - 1) * np.log1p(-1 / alphas) - np.log(alphas)
+    return np.asarray((needed + above) / (alphas - 1))
+
+
+def _printed_rdp(design: Design, shares: Listed[tuple[Geometric | DiscreteGaussian, ...]], delta: Fraction) -> Fraction:
+    """Eqs. 39 and 40 with eq. 17 on the paper's orders: too small, as eq. 17 integrates where it should sum."""
+    alphas = np.array([double(alpha) for alpha in GRID])
+    total = np.zeros_like(alphas)
+    for mechanisms in shares:
+        one, two, whole = (_printed_tau(double(loss_of(mechanism)), alphas) for mechanism in mechanisms)
+        total += design.stability * np.maximum(one + two, whole)
+    return Fraction(float(np.min(total + _rough_excess(alphas, delta))))
+
+
+def _printed_tau(epsilon: float, alphas: Doubles) -> Doubles:
+    """Eq. 17, which understates: 0.540 at epsilon = 1 and alpha = 2, where the divergence is 0.735."""
+    y = 2 * alphas - 1
+    inside = np.tanh(epsilon / 2) * 2 * (alphas + (alphas - 1) * np.exp(-y * epsilon)) / (epsilon * y)
+    return np.asarray(epsilon + np.log(inside) / (alphas - 1))
+
+
+def _printed_zcdp(rho: Fraction, delta: Fraction) -> Fraction:
+    """Eq. 6 on the paper's orders; any order gives a bound, and the best of these is evaluated once, rounded up."""
+    alphas = np.array([double(alpha) for alpha in GRID])
+    best = GRID[int(np.argmin(double(rho) * alphas + _rough_excess(alphas, delta)))]
+    return max(rho * best + conversion(best, delta), Fraction(0))
+
+
+PAPER = Design(
+    Geometric,
+    tuple(
+        Level(name, margin)
+        for name, margin in (
+            ("Nation, Detailed", 6),
+            ("State, Detailed", 6),
+            ("County, Detailed", 11),
+            ("AIANNH, Detailed", 11),
+            ("Nation, Regional", 50),
+            ("State, Regional", 50),
+            ("County, Regional", 50),
+        )
+    ),
+    9,
+    Fraction(1, 10),
+    exact=False,
+)
+"""The paper's settings (Table 4), at delta = 1e-10."""
+PAPER_DELTA = Fraction(1, 10**10)
+_TABLE_4: dict[Kind, dict[int, tuple[str, str]]] = {
+    Geometric: {6: ("3.84", "4.27"), 11: ("2.24", "2.49"), 50: ("0.531", "0.59")},
+    DiscreteGaussian: {6: ("0.481", "0.534"), 11: ("0.143", "0.159"), 50: ("0.007", "0.008")},
+}
+_TABLE_2: dict[Kind, tuple[tuple[str, str, int], ...]] = {
+    Geometric: (("pure, as printed", "15.3", 0), ("rdp, as printed", "13.2", 1)),
+    DiscreteGaussian: (("zcdp, analytic, as printed", "12.8", 1), ("zcdp, as printed", "12.2", 1)),
+}
+
+
+def as_printed(design: Design, delta: Fraction) -> list[Analysis]:
+    """Table 2 of the paper, where the design is the paper's; rounded figures, so that none is a bound."""
+    same = [level.margin for level in design.levels] == [level.margin for level in PAPER.levels]
+    if not same or design.exact or delta != PAPER_DELTA:
+        return []
+    if (design.stability, design.stage_1) != (PAPER.stability, PAPER.stage_1):
+        return []
+    return [
+        Analysis(name, Fraction(text), delta if spends else Fraction(0), sound=False)
+        for name, text, spends in _TABLE_2[design.kind]
+    ]
+
+
+def level_as_printed(design: Design, level: Level) -> tuple[Fraction, Fraction] | None:
+    """Step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction."""
+    if design.exact or (design.stability, design.stage_1) != (PAPER.stability, PAPER.stage_1):
+        return None
+    printed = _TABLE_4[design.kind].get(level.margin)
+    return None if printed is None else (Fraction(printed[0]), Fraction(printed[1]))

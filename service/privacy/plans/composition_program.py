@@ -1,0 +1,193 @@
+"""A plan under a neighbouring relation as sums and maxima, and the one fold that prices it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plans.condensed import Condensed
+from service.privacy.plans.walking import Neighbouring, Priced, condense
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Notion(Generic[T]):
+    """A notion of privacy loss: its prices and how they compose.
+
+    Attributes:
+        mechanism: the cost of one cell moved.
+        total: the cost of costs composed, each ``count`` times.
+        largest: the cost of the ``how_many`` largest composed, at each order by itself where the
+            notion has orders.
+    """
+
+    mechanism: Callable[[Mechanism], T]
+    total: Callable[[Iterable[tuple[T, int]]], T]
+    largest: Callable[[Iterable[tuple[T, int]], int], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node of an outline: the costs of earlier places, combined.
+
+    Attributes:
+        how_many: the sum of so many largest of them; None: of all.
+        parts: places: those of the mechanisms come first, then those of the steps.
+        counts: how often each part occurs.
+    """
+
+    how_many: int | None
+    parts: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        """Each part with its count."""
+        return zip(self.parts, self.counts, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A plan under a neighbouring relation as a straight line of sums and maxima; the last step is the whole.
+
+    Every notion of loss, exact or in arrays of doubles, is evaluated along it.
+
+    Attributes:
+        mechanisms: the distinct ones as the change sees them, one cell each; ``cells`` is in the counts.
+        groups_compose: whether pushing groups down is proven for privacy profiles, and not for Rényi divergences only.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    steps: tuple[Step, ...]
+    groups_compose: bool = True
+
+
+Foldable = Priced | Outline
+"""What can be folded; whoever folds a plan more than once under one relation outlines it first."""
+
+
+def outline(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = False) -> Outline:
+    """Return the sums and maxima that a plan's price is made of (Haney et al. 2021, Lemmas 1-3, 9, 10, 12).
+
+    ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
+    largest: the proofs of Lemmas 9, 10 and 12 bound exactly that sum.
+
+    ``profiles``: for losses that are compared by their whole privacy profiles. Two unlike one-sided changes
+    can then be worse than twice either of them, at some epsilon; what twice the worst of all profiles is not.
+
+    Raises:
+        ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
+    """
+    if isinstance(plan, Outline):
+        return plan
+    lines = _Lines(neighbouring, profiles)
+    lines.cost(condense(plan), False)
+    return lines.numbered()
+
+
+class _Lines:
+    """An outline in the making: a mechanism's place is its number, a step's is ~number until all are known."""
+
+    def __init__(self, neighbouring: Neighbouring, profiles: bool) -> None:
+        self._replaced, self._profiles = neighbouring is Neighbouring.REPLACE_ONE, profiles
+        self._groups_compose = True
+        self._mechanisms: list[Mechanism] = []
+        self._steps: list[Step] = []
+        self._places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
+        self._known: dict[tuple[Condensed, bool], int] = {}
+
+    def numbered(self) -> Outline:
+        """The outline, its steps' places after the mechanisms'."""
+        first = len(self._mechanisms)
+        steps = [
+            Step(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
+            for one in self._steps
+        ]
+        return Outline(tuple(self._mechanisms), tuple(steps), self._groups_compose)
+
+    def cost(self, node: Condensed, one_side: bool) -> int:
+        """``one_side``: the change is the removal or the addition that makes up half of a replacement."""
+        found = self._known.get((node, one_side))
+        if found is None:
+            found = self._known[node, one_side] = self._of_node(node, one_side)
+        return found
+
+    def _of_node(self, node: Condensed, one_side: bool) -> int:
+        if node.degree is None:
+            return self._step(None, self._composed(((node, 1),) if node.mechanism else node.parts, one_side))
+        self._groups_compose &= node.group == 1
+        costs = [(self.cost(part, one_side), count) for part, count in node.parts]
+        if self._replaced and not one_side:
+            # A changed record can leave one subset and enter another: two one-sided changes in
+            # two parts, which together cost at most twice the dearer one.
+            halves = [(self.cost(part, True), count) for part, count in node.parts]
+            if self._profiles and sum(count for _, count in halves) > node.degree:
+                halves = [(self._step(1, halves), 1)] * len(halves)
+            costs = [(self._worse(one, half), count) for (one, count), (half, _) in zip(costs, halves, strict=True)]
+        return self._step(node.degree, costs)
+
+    def _worse(self, one: int, half: int) -> int:
+        """The larger of a cost and of twice another; no step where one of them composes all that the other does."""
+        once, twice = self._steps[~one], self._steps[~half]
+        if once.how_many is None and twice.how_many is None:
+            counts, doubled = Counter[int](), Counter[int]()
+            for place, count in once.pairs:
+                counts[place] += count
+            for place, count in twice.pairs:
+                doubled[place] += 2 * count
+            if doubled <= counts:
+                return one
+            if counts <= doubled:
+                return self._step(None, [(half, 2)])
+        return self._step(1, [(one, 1), (self._step(None, [(half, 2)]), 1)])
+
+    def _composed(self, parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
+        for part, count in parts:
+            if part.mechanism is None:
+                yield self.cost(part, one_side), count
+            else:
+                moved, cells = part.mechanism.moved(replaced=self._replaced, one_side=one_side)
+                # Records are at most part.group to a cell and cells*part.group in all. One cell moved by a+b is
+                # worse than one by a and one by b, for noise of monotone likelihood ratio (Dong, Roth and Su 2022,
+                # Lemma A.5: the optimal tests of all shifts are the same), so that they can be put together in
+                # ``cells`` cells if they fit; of 2s and 1s all do.
+                self._groups_compose &= cells == 1 or part.group <= 2
+                yield self._place(part if moved is part.mechanism else moved, moved), cells * count
+
+    def _place(self, key: Condensed | Mechanism, moved: Mechanism) -> int:
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self._mechanisms)
+            self._mechanisms.append(moved)
+        return place
+
+    def _step(self, how_many: int | None, parts: Iterable[tuple[int, int]]) -> int:
+        listed = tuple(parts)
+        self._steps.append(Step(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed)))
+        return ~(len(self._steps) - 1)
+
+
+def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
+    """The cost of a plan in one notion.
+
+    Raises:
+        ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
+    """
+    return evaluate(outline(plan, neighbouring), notion)
+
+
+def evaluate(plan: Outline, notion: Notion[T]) -> T:
+    """The cost of a plan in one notion, step by step; a mechanism is priced when a sum comes to it."""
+    costs: dict[int, T] = {}
+
+    def cost(place: int) -> T:
+        if place not in costs:
+            costs[place] = notion.mechanism(plan.mechanisms[place])
+        return costs[place]
+
+    for place, step in enumerate(plan.steps, len(plan.mechanisms)):
+        weighted = ((cost(part), count) for part, count in step.pairs)
+        costs[place] = notion.total(weighted) if step.how_many is None else notion.largest(weighted, step.how_many)
+    return cost(len(plan.mechanisms) + len(plan.steps) - 1)

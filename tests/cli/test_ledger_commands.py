@@ -1,0 +1,341 @@
+"""The commands that check, copy and price a ledger again, as an operator uses them."""
+
+import contextlib
+import json
+import re
+import shutil
+import sqlite3
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.__main__ import main
+from service.ledger.accounts import account_rows
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.journal.journal import Head
+from service.ledger.releases import charges
+from service.ledger.storage.database import open_database
+from service.ledger.storage.migrate import migrate
+from service.ledger.storage.secret import load_secret
+from tests.api.calls import concentrated, json_of, open_account, pure, release
+from tests.ledger import charging
+from tests.ledger.charging import bind_as_before, charge, half_price, migrate_unsealed, unseal
+from tests.processes import environment, run, service
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation with a release, a draw, and what a client kept of it: a head, a receipt, the public key."""
+    path = tmp_path_factory.mktemp("installation")
+    with service(path) as served:
+        client = served.client
+        open_account(client)
+        made = release(client, concentrated("0.1"))
+        draw = {"name": "d", "mechanism": pure("0.1"), "counts": [1, 2, 3]}
+        json_of(client.post("/v1/accounts/people/draws", json=draw), 201)
+        (path / "receipt.json").write_bytes(client.get(f"/v1/accounts/people/releases/{made['id']}/receipt").content)
+        (path / "head").write_text("{seq}:{hash}".format_map(json_of(client.get("/v1/accounts/people/head"))))
+        (path / "key").write_text(json_of(client.get("/v1/installation"))["public_key"])
+        assert served.stop() == 0
+    return path
+
+
+def _changed(home: Path, copy: Path, *statements: str) -> Path:
+    """A copy of an installation on whose database somebody ran statements that it does not refuse."""
+    shutil.copytree(home, copy)
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    return copy
+
+
+def _tampered(home: Path, copy: Path, *statements: str) -> Path:
+    """The same, of somebody who takes the triggers away for that and puts them back."""
+    with contextlib.closing(sqlite3.connect(home / "data" / "ledger.db")) as connection:
+        triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    dropped, made = [f"DROP TRIGGER {name}" for name, _ in triggers], [text for _, text in triggers]
+    return _changed(home, copy, *dropped, *statements, *made)
+
+
+@dataclass
+class Command:
+    """The command line in this process: a process of its own for each command would take most of the tests' time."""
+
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, home: Path, *arguments: str, code: int = 0) -> str:
+        """What a command says in the installation of ``home``; it must end with ``code``."""
+        for name, value in environment(home).items():
+            if name.startswith("SERVICE_"):
+                self.monkeypatch.setenv(name, value)
+        self.monkeypatch.setattr(sys, "argv", ["service", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self.capsys.readouterr()
+        assert (ended.value.code or 0) == code, said
+        return said.out + said.err
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None:
+    mark, _, rest = said(home, "verify").partition("\n")
+    assert mark.startswith("the high-water mark: 6 entries in 2 journals, 20")
+    assert rest == "the installation: all valid\npeople: 4 entries, all valid\n"
+    assert "all valid" in said(home, "verify", "--account", "people", "--head", (home / "head").read_text())
+    assert said(home, "verify", "--account", "people", "--head", "9:" + "0" * 64, code=1) == (
+        "people: the first bad entry is 5: the entry is missing\n"
+    )
+    assert "error: there is no account 'nobody'" in said(home, "verify", "--account", "nobody", code=1)
+    for arguments in (["--head", "9:" + "0" * 64], ["--account", "people", "--head", "9"], ["no-such-file"]):
+        assert "Invalid value" in said(home, "verify", *arguments, code=2)
+    changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
+    bad = "people: the first bad entry is 4: the draw is not what its entry says\n"
+    assert said(changed, "verify", code=1).endswith(f"\nthe installation: all valid\n{bad}")
+
+
+def test_a_trigger_that_somebody_dropped_is_told(home: Path, tmp_path: Path, said: Command) -> None:
+    copy = _changed(home, tmp_path / "copy", "DROP TRIGGER journal_no_delete")
+    lines = said(copy, "verify", code=1).splitlines()
+    missing = "the trigger journal_no_delete on journal"
+    assert f"the database: {missing} is missing" in lines
+    assert {"the installation: all valid", "people: 4 entries, all valid"} <= set(lines)
+    for arguments in (["serve", "--host", "127.0.0.2"], ["keys", "list"]):
+        ended = run(copy, *arguments)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert re.fullmatch(rf"error: the database lacks {missing}: .*\n", ended.stderr)
+
+
+def test_an_index_that_holds_other_rows_is_told(home: Path, tmp_path: Path, said: Command) -> None:
+    swap = (
+        "UPDATE sqlite_master SET rootpage = (SELECT sum(rootpage) FROM sqlite_master AS two WHERE two.name IN"
+        " ('draws_kept', 'jobs_by_state')) - rootpage WHERE name IN ('draws_kept', 'jobs_by_state')"
+    )
+    copy = _changed(home, tmp_path / "copy", "PRAGMA writable_schema = ON", swap)
+    lines = said(copy, "verify", code=1).splitlines()
+    damaged = "the database: its file is damaged: a page, an index or a reference"
+    assert [damaged, "the installation: all valid", "people: 4 entries, all valid"] == lines[1:]
+
+
+@pytest.mark.parametrize("table", ["installation", "holds"])
+def test_a_table_that_somebody_dropped_is_told(home: Path, tmp_path: Path, table: str) -> None:
+    copy = _changed(home, tmp_path / "copy", f"DROP TABLE {table}")
+    for arguments in (["serve", "--host", "127.0.0.2"], ["verify"]):
+        ended = run(copy, *arguments)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert re.fullmatch(rf"error: the database lacks the table {table}: .*\n", ended.stderr)
+
+
+_CUT = (
+    "DELETE FROM draws",
+    "DELETE FROM journal WHERE seq > 2",
+    "UPDATE accounts SET head_seq = 2, head_hash = (SELECT hash FROM journal WHERE seq = 2)",
+)
+
+
+def test_a_ledger_that_lacks_entries_of_its_mark_is_refused_until_somebody_says_why(
+    home: Path, tmp_path: Path, said: Command
+) -> None:
+    cut = _tampered(home, tmp_path / "cut", *_CUT)
+    missing = "the journal of 'people' ends with entry 2 and had 4"
+    verdict = said(cut, "verify", code=1)
+    assert f"the installation: {missing}\n" in verdict
+    assert "people: the first bad entry is 3: the entry is missing" in verdict
+    assert "the first bad entry is 3" in said(cut, "verify", "--account", "people", code=1)
+    for command in (["export"], ["keys", "list"], ["recompute"]):
+        assert missing in said(cut, *command, code=1)
+    assert "Invalid value" in said(cut, "acknowledge", "--reason", " ", code=2)
+    assert missing in said(cut, "acknowledge", "--reason", "the disk failed; the backup of Monday")
+    assert said(cut, "keys", "list")
+    assert "nothing to acknowledge" in said(cut, "acknowledge", "--reason", "again", code=1)
+    with contextlib.closing(sqlite3.connect(cut / "data" / "ledger.db")) as connection:
+        (body,) = connection.execute(
+            "SELECT body FROM installation_journal WHERE kind = 'mark_acknowledged'"
+        ).fetchone()
+    content = json.loads(body)["content"]
+    assert (content["reason"], content["missing"]) == ("the disk failed; the backup of Monday", 1)
+    (journal,) = content["journals"]
+    assert (journal["account"], journal["seq"], journal["last"]) == ("people", 4, 2)
+
+
+def test_a_mark_that_cannot_be_used_is_refused_until_somebody_says_why(
+    home: Path, tmp_path: Path, said: Command
+) -> None:
+    copy = _tampered(home, tmp_path / "copy")
+    (copy / "service.high-water").write_bytes(b"no database")
+    for command in (["verify"], ["keys", "list"]):
+        assert "service.high-water cannot be used: " in said(copy, *command, code=1)
+    said(copy, "acknowledge", "--reason", "the volume was lost")
+    assert "the high-water mark: 7 entries in 2 journals" in said(copy, "verify")
+    (copy / "service.high-water").unlink()
+    assert said(copy, "verify").startswith("the installation: all valid\n"), "a new one begins at the next start"
+
+
+@pytest.mark.parametrize("adopt", [True, False])
+def test_an_operator_decides_whether_an_older_versions_rows_are_adopted(
+    tmp_path: Path, said: Command, adopt: bool
+) -> None:
+    place = tmp_path / "older"
+    (place / "data").mkdir(parents=True)
+    secret = load_secret(place / "service.secret")
+    with contextlib.closing(open_database(f"sqlite:///{place}/data/ledger.db")) as database:
+        migrate(database)
+        bind_as_before(database, secret)
+        charging.open_account(database)
+        unseal(database)
+        migrate_unsealed(database)
+    (place / "service.high-water").write_bytes(b"no database")
+    why = ("acknowledge", "--reason", "a backup of the old version")
+    assert "Add --adopt if" in said(place, *why, code=1)
+    said(place, *why, "--adopt" if adopt else "--no-adopt")
+    with contextlib.closing(sqlite3.connect(place / "data" / "ledger.db")) as connection:
+        rows = connection.execute("SELECT kind, body FROM installation_journal ORDER BY seq").fetchall()
+    assert [kind for kind, _ in rows] == (["rows_sealed"] if not adopt else []) + ["mark_acknowledged"]
+    assert json.loads(rows[-1][1])["content"].get("adopt", False) is adopt
+    with service(place) as served:
+        assert served.client.get("/v1/accounts/people").status_code == (200 if adopt else 503)
+
+
+def test_nothing_is_adopted_where_no_older_version_was(home: Path, tmp_path: Path, said: Command) -> None:
+    copy = _tampered(home, tmp_path / "copy")
+    (copy / "service.high-water").write_bytes(b"no database")
+    for choice in ("--adopt", "--no-adopt"):
+        assert "left no rows without seals" in said(copy, "acknowledge", "--reason", "lost", choice, code=1)
+
+
+def test_a_key_that_somebody_put_into_the_database_is_found(home: Path, tmp_path: Path, said: Command) -> None:
+    minted = "INSERT INTO api_keys (id, name, role, token_hash, created_at) VALUES ('k', 'm', 'steward', 'h', 'now')"
+    copy = _tampered(home, tmp_path / "minted", minted)
+    assert "the installation: api_keys: no entry made the key k of 'm'" in said(copy, "verify", code=1)
+    assert "all valid" in said(copy, "verify", "--account", "people")
+
+
+def test_a_receipt_is_verified_in_a_process_without_an_installation(home: Path, tmp_path: Path) -> None:
+    arguments = ("verify-receipt", str(home / "receipt.json"), "--public-key", (home / "key").read_text())
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("valid: 'a release' in 'people', committed when the receipt was issued, ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_receipt_is_refused(home: Path, tmp_path: Path, said: Command) -> None:
+    key, receipt = (home / "key").read_text(), home / "receipt.json"
+    changed: dict[str, Any] = json.loads(receipt.read_text()) | {"unit": "household"}
+    for content in (json.dumps(changed).encode(), b"{", b"[]", b"\xff", b"[" * 100_000):
+        (tmp_path / "changed.json").write_bytes(content)
+        assert said(tmp_path, "verify-receipt", str(tmp_path / "changed.json"), "--public-key", key, code=1)[:7] == (
+            "error: "
+        )
+    refused = said(tmp_path, "verify-receipt", str(receipt), "--public-key", "00" * 32, code=1)
+    assert refused == "error: the statement names another public key\n"
+
+
+def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Path, said: Command) -> None:
+    file, head = tmp_path / "export.jsonl", (home / "head").read_text()
+    assert said(home, "export", "--output", str(file)) == ""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "it tells what is not yet published"
+    assert said(home, "export", "--account", "people").splitlines()[1:] == file.read_text().splitlines()[1:]
+    key = (home / "key").read_text()
+    assert said(tmp_path, "verify", str(file), "--public-key", key) == f"people: 4 entries, all valid, head {head}\n"
+    assert f"signed with the public key {key}" in said(tmp_path, "verify", str(file))
+    assert "another public key" in said(tmp_path, "verify", str(file), "--public-key", "00" * 32, code=1)
+
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    assert "another public key" in said(copy, "import", str(file), code=1), "a new installation has a key of its own"
+    (copy / "cut.jsonl").write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    cut = said(copy, "import", str(copy / "cut.jsonl"), "--public-key", key, code=1)
+    assert cut == "error: line 6: the file ends before the noisy counts of a draw\n"
+    assert said(copy, "import", str(file), "--public-key", key) == f"people: 4 entries, head {head}\n"
+    assert said(copy, "verify").endswith("people: 4 entries, all valid\n")
+    assert "without accounts" in said(copy, "import", str(file), "--public-key", key, code=1)
+    assert not (copy / "service.high-water").exists(), "the first server begins it"
+
+    marked = tmp_path / "marked"
+    marked.mkdir()
+    with service(marked) as served:
+        assert served.stop() == 0
+    assert f"people: 4 entries, head {head}\n" in said(marked, "import", str(file), "--public-key", key)
+    assert "{0.seq}:{0.hash}".format(_marked(marked)["people"]) == head
+    (marked / "data" / "ledger.db").unlink()
+    before = _marked(marked)
+    assert f"people: 4 entries, head {head}\n" in said(marked, "import", str(file), "--public-key", key)
+    assert _marked(marked) == before, "the installation's journal is gone, which an operator is to acknowledge"
+    assert "acknowledge --reason" in said(marked, "keys", "list", code=1)
+
+
+def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(home, "recompute") == "0 releases priced otherwise; nothing was changed\n"
+    charged = tmp_path / "charged"
+    shutil.copytree(home, charged)
+    secret = load_secret(charged / "service.secret", make=False)
+    with contextlib.closing(open_database(f"sqlite:///{charged / 'data' / 'ledger.db'}")) as database:
+        database.secret = secret
+        with monkeypatch.context() as older_accountant:  # who asked for half of what is right
+            older_accountant.setattr(charges, "price", half_price)
+            older_accountant.setattr(charges, "ACCOUNTANT", "0")
+            charge(database, {"type": "discrete_gaussian", "rho": "1/50", "name": "m"})
+    lower = """UPDATE accounts SET budget = '{"definition": "zcdp", "rho": "0.1"}', seal = NULL"""
+    older = _tampered(charged, tmp_path / "older", lower)
+    with contextlib.closing(open_database(f"sqlite:///{older / 'data' / 'ledger.db'}")) as database:
+        database.write(lambda connection: account_rows.seal_old(connection, secret, 0, 9), landed=lambda *_: False)
+    answer = said(older, "recompute", code=3)
+    assert "rho 1/100 -> 1/50" in answer
+    assert "people: over its budget: " in answer
+    assert answer.endswith("1 release priced otherwise; nothing was changed\n")
+    assert said(older, "recompute", "--apply", code=3).endswith("1 release priced again\n")
+    assert _marked(older)["people"].seq == 6, "the entry of the new price"
+    assert said(older, "recompute", code=3).endswith("0 releases priced otherwise; nothing was changed\n")
+
+
+def _marked(home: Path) -> dict[str, Head]:
+    file = HighWaterFile(home / "service.high-water", load_secret(home / "service.secret", make=False))
+    mark = file.read()
+    assert mark is not None
+    assert not mark.in_use
+    return dict(mark.heads)
+
+
+def test_a_revocation_by_a_command_that_is_taken_back_is_noticed(home: Path, tmp_path: Path, said: Command) -> None:
+    """The attack: no server runs, or one that has nothing to do, and what a command wrote is taken away at leisure."""
+    copy = tmp_path / "copy"
+    shutil.copytree(home, copy)
+    before = _marked(copy)[""].seq
+    key = said(copy, "keys", "create", "--role", "steward", "--name", "eve").split()[0]
+    assert _marked(copy)[""].seq == before + 1
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        (seal,) = connection.execute("SELECT seal FROM api_keys WHERE id = ?", (key,)).fetchone()
+    assert said(copy, "keys", "revoke", key) == f"revoked {key}\n"
+    assert _marked(copy)[""].seq == before + 2
+    assert said(copy, "keys", "rotate", key, code=1) == "error: expected a valid key; it is revoked or expired\n"
+    back = _tampered(
+        copy,
+        tmp_path / "back",
+        f"UPDATE api_keys SET revoked_at = NULL, seal = '{seal}' WHERE id = '{key}'",
+    )
+    assert "steward   eve  revoked " in said(back, "keys", "list"), "as the journal says"
+    back = _tampered(
+        back,
+        tmp_path / "further",
+        "DELETE FROM installation_journal WHERE seq = (SELECT max(seq) FROM installation_journal)",
+    )
+    for command in (("keys", "list"), ("verify",)):
+        assert f"the installation's journal ends with entry {before + 1} and had" in said(back, *command, code=1)
+
+
+def test_a_command_says_that_the_row_of_a_revoked_key_was_changed(home: Path, tmp_path: Path, said: Command) -> None:
+    changed = _changed(home, tmp_path / "changed", "UPDATE api_keys SET revoked_at = created_at")
+    key = said(changed, "keys", "list").split()[0]
+    answer = run(changed, "keys", "revoke", key)  # a process of its own, whose log lines are not this one's
+    assert "warning: the key's row was not as the service wrote it; run verify\n" in answer.stderr
+    assert answer.stdout == f"revoked {key}\n"
+    assert "key revoked by the operator" in said(changed, "keys", "history")

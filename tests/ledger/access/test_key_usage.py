@@ -1,0 +1,94 @@
+"""When keys were last used: written at most once an hour a key, and never put back."""
+
+import pytest
+from sqlalchemy import Connection, Engine, event
+
+from service.errors import Unavailable
+from service.ledger.access.key_usage import Uses
+from service.ledger.access.keys import create_key, read_key
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+
+
+def _at(minutes: int) -> str:
+    return f"2026-01-02T{minutes // 60:02}:{minutes % 60:02}:00.000000Z"
+
+
+@pytest.fixture
+def keys(database: Database, secret: Secret) -> list[str]:
+    def make(connection: Connection) -> list[str]:
+        new = {"role": "auditor", "accounts": None, "expires_at": None, "at": _at(0)}
+        return [create_key(connection, secret, name=name, **new)[0].id for name in "ab"]  # type: ignore[arg-type]
+
+    return database.write(make, landed=lambda *_: False)
+
+
+def _last(database: Database, key: str) -> str | None:
+    with database.read() as connection:
+        return read_key(connection, key).last_used_at
+
+
+def _updates(uses: Uses) -> int:
+    """How many transactions that change something a look at the notes takes."""
+    seen: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        uses.write()
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    return sum(statement.startswith("UPDATE") for statement in seen)
+
+
+def test_a_use_is_written_once_an_hour(database: Database, keys: list[str]) -> None:
+    uses, (key, other) = Uses(database), keys
+    assert _updates(uses) == 0
+    uses.note(key, _at(1))
+    uses.note(key, _at(2))
+    assert _last(database, key) is None, "a request writes nothing"
+    assert _updates(uses) == 1
+    assert (_last(database, key), _last(database, other)) == (_at(2), None)
+    uses.note(key, _at(61))
+    assert _updates(uses) == 0, "it takes no lock where nothing is due"
+    uses.note(other, _at(61))
+    assert uses.write() == 1
+    assert (_last(database, key), _last(database, other)) == (_at(2), _at(61))
+    uses.note(key, _at(62))
+    assert uses.write() == 1
+    assert _last(database, key) == _at(62)
+
+
+def test_two_servers_write_of_one_key_as_often_as_one(database: Database, keys: list[str]) -> None:
+    one, two, key = Uses(database), Uses(database), keys[0]
+    one.note(key, _at(90))
+    two.note(key, _at(5))
+    for server in (one, two):
+        server.write()
+    assert _last(database, key) == _at(90), "an earlier use does not put it back"
+    two.note(key, _at(149))
+    assert two.write() == 0
+    two.note(key, _at(150))
+    assert two.write() == 1
+    assert _last(database, key) == _at(150)
+
+
+def test_what_could_not_be_written_is_written_the_next_time(
+    database: Database, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses, key = Uses(database), keys[0]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("no disk")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(database, "write", refuse)
+        with uses.written():  # its end does not fail for that
+            uses.note(key, _at(1))
+        with pytest.raises(Unavailable):
+            uses.write()
+    with uses.written():
+        pass
+    assert _last(database, key) == _at(1)

@@ -1,0 +1,186 @@
+"""The file of the high-water mark: nobody without the secret writes or edits it, and journals only advance in it."""
+
+import sqlite3
+import stat
+from contextlib import closing
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from service.ledger.installation.high_water import (
+    BrokenMark,
+    HighWaterFile,
+    last_entries,
+    lost_entries,
+    missing_entries,
+    names_of,
+    present_heads,
+)
+from service.ledger.journal.journal import BEFORE_FIRST, Head
+from service.ledger.storage.database import Database
+from service.ledger.storage.group_commit import Made
+from service.ledger.storage.secret import Secret
+from tests.ledger.charging import SECRET, account_of, charge, open_account
+
+AT, LATER = "2026-01-02T00:00:00.000000Z", "2026-01-02T00:00:01.000000Z"
+
+
+def _head(seq: int, letter: str = "a") -> Head:
+    return Head(seq, letter * 64)
+
+
+@pytest.fixture
+def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
+    return HighWaterFile(tmp_path / "service.high-water", secret)
+
+
+def _edit(file: HighWaterFile, statement: str) -> None:
+    with closing(sqlite3.connect(file.path)) as raw, raw:
+        raw.execute(statement)
+
+
+def test_there_is_none_at_first(file: HighWaterFile) -> None:
+    assert file.read() is None
+    assert not file.path.exists(), "reading makes none"
+
+
+def test_it_holds_the_latest_head_of_each_journal(file: HighWaterFile) -> None:
+    file.advance({"people": _head(3), "": _head(2)}, AT)
+    file.advance({"people": _head(5, "b"), "places": _head(1)}, LATER)
+    mark = file.read()
+    assert mark is not None
+    assert mark.heads == {"": _head(2), "people": _head(5, "b"), "places": _head(1)}
+    assert (mark.entries, mark.written_at, mark.in_use) == (8, LATER, True)
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+
+
+def test_no_journal_goes_back_in_it_nor_does_its_time(file: HighWaterFile) -> None:
+    file.advance({"people": _head(5), "places": _head(2)}, LATER)
+    file.advance({"people": _head(4), "places": _head(2)}, AT)
+    file.advance({"people": _head(5, "b")}, AT)
+    assert file.marked(["people", "nobody"]) == {"people": _head(5)}
+    mark = file.read()
+    assert mark is not None
+    assert (mark.heads["people"], mark.written_at) == (_head(5), LATER)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE heads SET seq = 3 WHERE journal = 'people'",
+        f"UPDATE heads SET hash = '{'b' * 64}' WHERE journal = 'people'",
+        "UPDATE heads SET journal = 'others' WHERE journal = 'people'",
+        "DELETE FROM heads WHERE journal = 'people'",
+        f"INSERT INTO heads VALUES ('new', 1, '{'c' * 64}')",
+        "UPDATE heads SET seq = 5 - seq",  # the sum of the entries stays
+        "UPDATE mark SET entries = entries - 1",
+        "UPDATE mark SET journals = 1",
+        "UPDATE mark SET digest = '00'",
+        "UPDATE mark SET written_at = '2020-01-01T00:00:00.000000Z'",
+        "UPDATE mark SET in_use = 0",
+        "UPDATE mark SET seal = ''",
+        "UPDATE heads SET seq = 'four'",
+        "UPDATE mark SET digest = 'none'",
+        "DROP TABLE heads",
+    ],
+)
+def test_an_edited_file_is_refused(file: HighWaterFile, edit: str) -> None:
+    file.advance({"people": _head(4), "places": _head(1)}, AT)
+    _edit(file, edit)
+    with pytest.raises(BrokenMark, match="cannot be used"):
+        file.read()
+
+
+def test_a_file_of_another_installation_is_refused_and_not_written(file: HighWaterFile) -> None:
+    file.advance({"people": _head(4)}, AT)
+    other = HighWaterFile(file.path, Secret(b"x" * 32))
+    for act in (other.read, lambda: other.advance({"people": _head(9)}, LATER)):
+        with pytest.raises(BrokenMark, match="not written with this installation's secret"):
+            act()
+    mark = file.read()
+    assert mark is not None
+    assert mark.heads == {"people": _head(4)}
+
+
+@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + b"\0" * 100])
+def test_what_is_no_such_file_is_refused(file: HighWaterFile, content: bytes) -> None:
+    file.path.write_bytes(content)
+    with pytest.raises(BrokenMark, match="cannot be used"):
+        file.read()
+
+
+def test_a_place_that_cannot_be_written_is_told_with_the_setting(tmp_path: Path, secret: Secret) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BrokenMark, match="SERVICE_HIGH_WATER_FILE"):
+        HighWaterFile(tmp_path / "file" / "mark", secret).advance({}, AT)
+
+
+def test_an_operator_begins_it_anew(file: HighWaterFile) -> None:
+    file.advance({"people": _head(4), "places": _head(1)}, LATER)
+    _edit(file, "UPDATE mark SET seal = ''")
+    file.replace({"people": _head(2)}, AT)
+    mark = file.read()
+    assert mark is not None
+    assert (mark.heads, mark.entries, mark.written_at) == ({"people": _head(2)}, 2, AT)
+
+
+def _advance_often(path: Path, key: bytes, number: int) -> None:
+    file = HighWaterFile(path, Secret(key))
+    for seq in range(1, 26):
+        file.advance({"shared": _head(seq), f"own {number}": _head(seq)}, AT)
+
+
+def test_processes_that_share_it_lose_nothing(file: HighWaterFile) -> None:
+    context = get_context("spawn")
+    processes = [context.Process(target=_advance_often, args=(file.path, file.secret.key, n)) for n in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    mark = file.read()
+    assert mark is not None
+    assert mark.heads == {name: _head(25) for name in ("shared", "own 0", "own 1", "own 2")}
+
+
+def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
+    open_account(database)
+    open_account(database, "places")
+    charge(database, {"type": "gaussian", "rho": "1/8"})
+    first, people = account_of(database).head, account_of(database).id
+    charge(database, {"type": "gaussian", "rho": "1/8"})
+    with database.read() as connection:
+        heads, altered = present_heads(connection, SECRET, last_entries(connection))
+        assert altered == []
+        assert heads == {
+            "": BEFORE_FIRST,
+            "people": account_of(database).head,
+            "places": account_of(database, "places").head,
+        }
+        assert names_of(connection, [people, 10**9]) == {people: "people"}
+        assert present_heads(connection, SECRET, last_entries(connection, ["people"])).sound.keys() == {"", "people"}
+        assert missing_entries(connection, heads, last_entries(connection)) == []
+        assert missing_entries(connection, heads | {"people": first}, last_entries(connection)) == [], (
+            "a ledger that went on is none"
+        )
+        cases = {
+            "people": (Head(4, "a" * 64), "the journal of 'people' ends with entry 3 and had 4"),
+            "places": (Head(1, "a" * 64), "the journal of 'places' has another entry 1 than it had"),
+            "nobody": (Head(1, "a" * 64), "the journal of 'nobody' ends with entry 0 and had 1"),
+            "": (Head(1, "a" * 64), "the installation's journal ends with entry 0 and had 1"),
+        }
+        for name, (head, said) in cases.items():
+            (missing,) = missing_entries(connection, heads | {name: head}, last_entries(connection))
+            assert str(missing) == said
+
+
+def test_more_journals_than_one_statement_takes(database: Database) -> None:
+    heads = {f"account {number}": _head(1) for number in range(1100)}
+    open_account(database)
+    with database.read() as connection:
+        own = present_heads(connection, SECRET, last_entries(connection)).sound
+        assert len(missing_entries(connection, heads | own, last_entries(connection))) == 1100
+        account = account_of(database)
+        made = [Made(account.id, seq, account.head.hash) for seq in range(1, 1100)]
+        assert [one.marked.seq for one in lost_entries(connection, made)] == list(range(2, 1100))

@@ -1,0 +1,442 @@
+"""A server's high-water mark follows what it commits, and an older ledger under it is not written any more."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from service.errors import StartupRefused, Unavailable
+from service.installation import writing
+from service.ledger.installation import installation_journal
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.installation_journal import Kind
+from service.ledger.journal.journal import Head
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database, note_entries, open_database
+from service.ledger.storage.group_commit import Made
+from service.ledger.storage.secret import Secret
+from service.settings import Settings
+from tests.ledger.charging import account_of, charge, open_account, seal
+
+PLAN = {"type": "gaussian", "rho": "1/8"}
+
+
+@pytest.fixture
+def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
+    return HighWaterFile(tmp_path / "service.high-water", secret)
+
+
+@pytest.fixture
+def replica(database: Database) -> Iterator[Database]:
+    """Another server of the same ledger."""
+    other = open_database(database.url)
+    other.secret = database.secret
+    yield other
+    other.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other test goes by the moments of these."""
+    monkeypatch.setattr(clock, "_clock", clock._Clock())
+
+
+def _marked(file: HighWaterFile) -> dict[str, Head]:
+    mark = file.read()
+    assert mark is not None
+    return dict(mark.heads)
+
+
+def _made(database: Database) -> Made:
+    account = account_of(database)
+    return Made(account.id, account.head.seq, account.head.hash)
+
+
+def _unprotected(database: Database, table: str, *statements: str) -> None:
+    """What somebody does who writes the database, whose triggers do not hold them up."""
+    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry")
+    drops = {
+        "sqlite": [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names],
+        "postgresql": ["SET LOCAL session_replication_role = replica"],
+    }[database.kind]
+
+    def work(connection: Connection) -> None:
+        for statement in (*drops, *statements):
+            connection.execute(text(statement))
+
+    database.write(work, landed=lambda *_: False)
+
+
+def _roll_back(database: Database, seq: int) -> None:
+    """Delete the last entries with what they wrote, and have the account's row fit."""
+    with database.read() as connection:
+        head = connection.execute(text("SELECT hash FROM journal WHERE seq = :seq"), {"seq": seq}).scalar_one()
+    for table in ("journal", "releases"):
+        _unprotected(database, table, f"DELETE FROM {table} WHERE seq > {seq}")
+    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}', seal = NULL")
+    seal(database)  # as it was in the older ledger
+
+
+def test_it_follows_what_is_committed(database: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    assert _marked(file)["people"] == account_of(database).head
+    open_account(database, "places")
+    charge(database, PLAN)
+    assert _marked(file)["people"] != account_of(database).head
+    keeper.advance()
+    assert _marked(file) == {
+        "": Head(0, "00" * 32),
+        "people": account_of(database).head,
+        "places": account_of(database, "places").head,
+    }
+    assert not database.has_committed()
+    check_mark(database, file)
+
+
+def test_it_is_written_within_a_second_and_once_more_at_the_end(database: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    with keeper.keeping():
+        charge(database, PLAN)
+        deadline = time.monotonic() + 30
+        while file.read() is None or _marked(file).get("people") != account_of(database).head:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        charge(database, PLAN)
+    assert _marked(file)["people"] == account_of(database).head
+
+
+def test_what_was_rolled_back_is_not_noted(database: Database) -> None:
+    open_account(database)
+    assert not database.has_committed(), "without a keeper nothing is remembered"
+    database.remembers = True
+
+    def work(connection: Connection) -> None:
+        note_entries(connection, [Made(1, 2, "hash")])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        database.write(work, landed=lambda *_: False)
+    assert not database.has_committed()
+    charge(database, PLAN)
+    assert database.take_committed() == [_made(database)]
+
+
+def test_what_could_not_be_written_is_written_later(database: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN, PLAN)
+    content = file.path.read_bytes()
+    file.path.write_bytes(b"no database")
+    with pytest.raises(StartupRefused):
+        keeper.advance()
+    committed = database.take_committed()
+    assert committed == [_made(database)], "of those that were found the last is enough"
+    database.put_back_committed(committed)
+    file.path.write_bytes(content)
+    keeper.advance()
+    assert _marked(file)["people"] == account_of(database).head
+
+
+def test_an_older_ledger_is_refused_at_the_start(database: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    for _ in range(3):
+        charge(database, PLAN)
+    MarkKeeper(database, file).advance(everything=True)
+    _roll_back(database, 2)
+    with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 2 and had 4") as refused:
+        check_mark(database, file)
+    assert "python -m service acknowledge --reason" in str(refused.value)
+
+
+def test_an_older_ledger_with_new_entries_is_refused_too(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    open_account(database)
+    for _ in range(3):
+        charge(database, PLAN)
+    MarkKeeper(database, file).advance(everything=True)
+    _roll_back(database, 1)
+    for _ in range(4):
+        charge(replica, {"type": "gaussian", "rho": "1/16"})
+    with pytest.raises(StartupRefused, match="the journal of 'people' has another entry 4 than it had"):
+        check_mark(database, file)
+
+
+def test_a_ledger_that_becomes_older_under_a_server_is_not_written_any_more(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    open_account(database)
+    for _ in range(3):
+        charge(database, PLAN)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    _roll_back(database, 1)
+    charge(replica, PLAN)
+    keeper.advance(everything=True)
+    with pytest.raises(Unavailable, match="entries of the ledger are missing"):
+        charge(database, PLAN)
+    assert _marked(file)["people"].seq == 4
+
+
+@pytest.mark.parametrize("seq", [0, 1, 2])
+def test_a_server_commits_no_number_twice(database: Database, replica: Database, seq: int) -> None:
+    """Before anybody looks: a request that is asked again gets no fresh answer."""
+    open_account(database)
+    for _ in range(3):
+        charge(database, PLAN)
+    _roll_back(database, seq + 1)
+    with pytest.raises(Unavailable, match="the ledger went back"):
+        charge(database, PLAN)
+    assert account_of(replica).head.seq == seq + 1
+    with pytest.raises(Unavailable, match="the ledger went back"):
+        charge(database, PLAN)
+
+
+@pytest.mark.parametrize("further", [0, 5])
+def test_a_journal_that_is_rewritten_between_two_looks_stops_the_server(
+    database: Database, replica: Database, file: HighWaterFile, further: int
+) -> None:
+    """However far it comes: what was marked of it is gone."""
+    open_account(database)
+    for _ in range(3):
+        charge(database, PLAN)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    before = _marked(file)
+    _roll_back(database, 1)
+    for _ in range(3 + further):
+        charge(replica, {"type": "gaussian", "rho": "1/32"})
+    keeper.advance(everything=True)
+    with pytest.raises(Unavailable, match="entries of the ledger are missing"):
+        charge(database, PLAN)
+    assert _marked(file) == before
+
+
+def test_the_installations_journal_cannot_be_rewritten_either(
+    database: Database, replica: Database, file: HighWaterFile, secret: Secret
+) -> None:
+    def append(server: Database, kind: Kind) -> None:
+        at = clock.now()
+        server.write(
+            lambda connection: installation_journal.append(connection, secret, kind, {}, actor=None, at=at),
+            landed=lambda *_: False,
+        )
+
+    append(database, "key_made")
+    append(database, "key_revoked")
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    _unprotected(database, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
+    append(replica, "key_rotated")
+    append(replica, "key_made")
+    keeper.advance(everything=True)
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the installation's journal has another entry 2 than it had"):
+        check_mark(database, file)
+
+
+def test_entries_that_are_taken_back_between_two_looks_stop_the_server(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    """Others were committed in their place, by another server."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN)
+    _roll_back(database, 1)
+    charge(replica, PLAN)
+    keeper.advance()
+    with pytest.raises(Unavailable, match="an entry of the ledger that was just committed is not there"):
+        charge(database, PLAN)
+    with pytest.raises(StartupRefused, match="the journal of 'people' has another entry 2 than it had"):
+        check_mark(database, file)
+
+
+def test_an_entry_that_is_put_back_between_others_for_a_look_is_not_taken_for_them(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    """Every entry is looked for, and not only the last one of each transaction."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN, PLAN)
+    last = account_of(database).head.hash
+    _roll_back(database, 1)
+    charge(replica, PLAN, PLAN)
+    _unprotected(database, "journal", f"UPDATE journal SET hash = '{last}' WHERE seq = 3")
+    keeper.advance()
+    assert database.stopped is not None
+
+
+def test_entries_that_are_taken_back_during_a_look_stop_the_server(
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN)
+    plain = HighWaterFile.marked
+
+    def marked(self: HighWaterFile, journals: list[str]) -> dict[str, Head]:
+        _roll_back(database, 1)
+        return plain(self, journals)
+
+    monkeypatch.setattr(HighWaterFile, "marked", marked)
+    keeper.advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
+        check_mark(database, file)
+
+
+def test_an_account_that_is_gone_stops_the_server(database: Database, file: HighWaterFile) -> None:
+    MarkKeeper(database, file).advance(everything=True)
+    number = open_account(database).id
+    _unprotected(database, "journal", "DELETE FROM journal")
+    _unprotected(database, "accounts", "DELETE FROM accounts")
+    MarkKeeper(database, file).advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match=f"the journal of '#{number}' ends with entry 0 and had 1"):
+        check_mark(database, file)
+
+
+def test_an_entry_of_the_installations_journal_that_is_taken_back_stops_the_server(
+    database: Database, file: HighWaterFile, secret: Secret
+) -> None:
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    database.write(
+        lambda connection: installation_journal.append(connection, secret, "key_made", {}, actor=None, at=clock.now()),
+        landed=lambda *_: False,
+    )
+    _unprotected(database, "installation_journal", "DELETE FROM installation_journal")
+    keeper.advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the installation's journal ends with entry 0 and had 1"):
+        check_mark(database, file)
+
+
+@pytest.mark.parametrize("seq", [2**63 - 1, 2**53 + 1, 0, -1, 10])
+def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
+    database: Database, file: HighWaterFile, seq: int
+) -> None:
+    open_account(database)
+    open_account(database, "places")
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    before = _marked(file)
+    made = _made(database)
+    charge(database, PLAN, name="places")
+    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq} WHERE name = 'people'")
+    database.put_back_committed([made])
+    for everything in (False, True):
+        keeper.advance(everything=everything)
+        assert _marked(file) == before | {"places": account_of(database, "places").head}
+    assert database.stopped is None, "what was marked is there"
+
+
+def test_an_entry_of_the_installations_journal_without_a_seal_is_not_marked(
+    database: Database, file: HighWaterFile
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    forged = "INSERT INTO installation_journal VALUES (4611686018427387904, 'key_made', '{}', 'zz', 'zz')"
+    _unprotected(database, "installation_journal", forged)
+    keeper.advance(everything=True)
+    assert _marked(file) == {"people": account_of(database).head}
+    assert database.stopped is None
+
+
+def test_the_thread_outlives_whatever_goes_wrong(
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    plain, failed = HighWaterFile.advance, threading.Event()
+
+    def fail_once(self: HighWaterFile, *given: Any, **named: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OverflowError
+        plain(self, *given, **named)
+
+    monkeypatch.setattr(HighWaterFile, "advance", fail_once)
+    with keeper.keeping():
+        charge(database, PLAN)
+        assert failed.wait(30)
+        deadline = time.monotonic() + 30
+        while _marked(file)["people"] != account_of(database).head:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_another_process_that_was_faster_is_no_rollback(database: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN)
+    slow = account_of(database).head
+    charge(database, PLAN)
+    keeper.advance()
+    file.advance({"people": slow}, clock.now())
+    database.put_back_committed([_made(database)])
+    keeper.advance()
+    assert database.stopped is None
+    assert _marked(file)["people"] == account_of(database).head
+
+
+def test_a_clock_behind_the_mark_is_refused_or_made_up_for(database: Database, file: HighWaterFile) -> None:
+    soon, late = (clock.later(clock.now(), timedelta(seconds=seconds)) for seconds in (30, 3600))
+    file.advance({}, soon)
+    check_mark(database, file)
+    assert clock.now() >= soon
+    assert 25 < clock.seconds_behind() <= 30
+    file.advance({}, late)
+    with pytest.raises(StartupRefused, match="this machine's clock says"):
+        check_mark(database, file)
+
+
+def test_a_command_marks_what_it_wrote_before_it_ends(
+    database: Database, file: HighWaterFile, secret: Secret, tmp_path: Path
+) -> None:
+    """It says nothing of whether a server is at work."""
+    kept = tmp_path / "service.secret"
+    kept.write_text(bytes(range(32)).hex())
+    kept.chmod(0o600)
+    settings = Settings(
+        data_dir=tmp_path / "data", database_url=database.url, secret_file=kept, high_water_file=file.path
+    )
+
+    def command(*, fails: bool = False) -> int:
+        with contextlib.suppress(ZeroDivisionError), writing(settings) as (opened, _):
+            head = opened.write(
+                lambda connection: installation_journal.append(
+                    connection, secret, "mark_acknowledged", {}, actor=None, at=clock.now()
+                ),
+                landed=lambda *_: False,
+            )
+            assert 1 // (not fails)
+        return head.seq
+
+    command()
+    assert file.read() is None, "the first server begins the mark"
+    MarkKeeper(database, file).advance(everything=True)
+    for fails in (False, True):
+        last = command(fails=fails)
+        mark = file.read()
+        assert mark is not None
+        assert (mark.heads[""].seq, mark.in_use) == (last, True)
+    _unprotected(database, "installation_journal", f"DELETE FROM installation_journal WHERE seq = {last}")
+    with pytest.raises(StartupRefused, match=f"ends with entry {last - 1} and had {last}"):
+        check_mark(database, file)

@@ -1,0 +1,333 @@
+"""What the ledger has written stays: the database itself refuses every statement that would change it."""
+
+import contextlib
+import sqlite3
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url, text
+
+from service.errors import Unavailable
+from service.ledger.storage.database import Database
+from service.ledger.storage.tables import Base
+from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, unseal
+from tests.ledger.ledgers import LEVEL, describe, tabulate
+
+# What may change, and how: everything else of these tables may not.
+_MAY_CHANGE = {
+    "accounts": {
+        "budget",
+        "totals",
+        "state",
+        "head_seq",
+        "head_hash",
+        "approval_above",
+        "next_expiry",
+        "releases",
+        "partitions_drawn",
+        "partitions_undeclared",
+        "seal",
+        "spending_sum",
+    },
+    "releases": {"state", "price", "accountant", "seal"},
+    "release_tags": set(),
+    "journal": set(),
+    "draws": {"noisy", "noisy_removed_at", "seal"},  # see test_retention
+    "branches_taken": set(),
+    "tabulations": set(),
+    "partitions_drawn": {"drawn", "seal"},
+    "descriptions": set(),
+}
+FIXED = [
+    (table, column.name)
+    for table, free in _MAY_CHANGE.items()
+    for column in Base.metadata.tables[table].columns
+    if column.name not in free
+]
+
+
+def _run(database: Database, statement: str) -> None:
+    database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+
+
+def _rows(database: Database) -> dict[str, list[Any]]:
+    with database.read() as connection:
+        return {
+            table: sorted(map(tuple, connection.execute(text(f"SELECT * FROM {table}")).all()), key=str)
+            for table in _MAY_CHANGE
+        }
+
+
+def _ledger(database: Database, name: str = "people") -> None:
+    """Rows in every table."""
+    open_account(database, name)
+    plan = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.01", "name": "a", "tags": ["t"]}]}
+    draw(database, charge(database, plan, name=name)[0].id, plan, name=name)
+    describe(database, name, description="people of a country")
+    tabulate(database, name, charge(database, LEVEL, name=name)[0].id, ["g", "h"], "02")
+    reserve(database, plan, name=name)
+    assert all(_rows(database).values())
+
+
+def _refused(database: Database, statement: str) -> None:
+    before = _rows(database)
+    with pytest.raises(RuntimeError):
+        _run(database, statement)
+    assert _rows(database) == before
+
+
+@pytest.mark.parametrize("where", ["", " WHERE 1 = 0"])
+def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
+    if where and database.kind == "sqlite":
+        return  # its triggers are for each row, and no row is changed
+    _ledger(database)
+    for table, column in FIXED:
+        if where and table == "partitions_drawn":
+            continue  # whose rows may change, each by itself
+        _refused(database, f'UPDATE {table} SET "{column}" = "{column}"{where}')
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "drawn = drawn",
+        "drawn = 1",
+        "mechanism = 'b'",
+        "repetition = 7, drawn = 9",
+        "most = 9, drawn = 9",
+        "seal = 'another'",
+        "seal = NULL, drawn = 9",
+    ],
+)
+def test_of_the_partitions_drawn_there_are_only_ever_more(database: Database, change: str) -> None:
+    open_account(database)
+    release = charge(database, LEVEL)[0].id
+    tabulate(database, "people", release, ["g", "h"], "02")
+    _run(database, "UPDATE partitions_drawn SET drawn = drawn + 1")
+    with pytest.raises(RuntimeError, match="refused"):
+        _run(database, f"UPDATE partitions_drawn SET {change}")
+
+
+def test_nothing_is_deleted(database: Database) -> None:
+    _ledger(database)
+    for table in _MAY_CHANGE:
+        _refused(database, f"DELETE FROM {table}")
+        if database.kind == "postgresql":
+            _refused(database, f"TRUNCATE {table} CASCADE")
+
+
+def test_nothing_is_replaced(database: Database) -> None:
+    """SQLite's REPLACE deletes the old row without a word to a trigger of deletion; PostgreSQL's upsert updates."""
+    _ledger(database)
+    for table in _MAY_CHANGE:
+        if database.kind == "sqlite":
+            _refused(database, f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}")
+            _refused(database, f"REPLACE INTO {table} SELECT * FROM {table}")
+        else:
+            keys = ", ".join(column.name for column in Base.metadata.tables[table].primary_key)
+            first = next(iter(Base.metadata.tables[table].primary_key)).name
+            upsert = f"ON CONFLICT ({keys}) DO UPDATE SET {first} = excluded.{first}"
+            _refused(database, f"INSERT INTO {table} SELECT * FROM {table} {upsert}")
+
+
+@pytest.mark.parametrize("table", ["releases", "draws", "accounts"])
+def test_nothing_is_replaced_by_its_other_key(database: Database, table: str) -> None:
+    _ledger(database)
+    key = "99" if table == "accounts" else "'new'"
+    rest = [column.name for column in Base.metadata.tables[table].columns if column.name != "id"]
+    columns = ", ".join(f'"{name}"' for name in rest)
+    verb = "INSERT OR REPLACE" if database.kind == "sqlite" else "INSERT"
+    before = _rows(database)
+    with pytest.raises(Exception, match=r"refused|same change"):
+        _run(database, f"{verb} INTO {table} (id, {columns}) SELECT {key}, {columns} FROM {table} LIMIT 1")
+    assert _rows(database) == before
+
+
+def test_an_account_changes_only_with_an_entry(database: Database) -> None:
+    _ledger(database)
+    changes = ("totals = '{}'", "state = 'closed'", "head_seq = 1", "head_seq = head_seq", "spending_sum = 'another'")
+    taken_away = ("seal = NULL", "spending_sum = NULL")
+    for change in (*changes, *taken_away, *(f"{column}, head_seq = head_seq + 1" for column in taken_away)):
+        _refused(database, f"UPDATE accounts SET {change}")
+    _run(database, "UPDATE accounts SET releases = 7, head_seq = head_seq + 1")
+    with database.read() as connection:
+        assert connection.execute(text("SELECT releases FROM accounts")).scalar_one() == 7
+
+
+def test_only_a_row_without_a_seal_is_sealed_without_an_entry(database: Database) -> None:
+    open_account(database)
+    _refused(database, "UPDATE accounts SET seal = 'another'")
+    unseal(database)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(database)
+    _run(database, "UPDATE accounts SET seal = 'another'")
+    _refused(database, "UPDATE accounts SET seal = 'a third'")
+    for change in ("head_seq = head_seq - 1", "seal = NULL"):
+        _refused(database, f"UPDATE accounts SET spending_sum = 'one', {change}")
+    _run(database, "UPDATE accounts SET seal = 'a third', spending_sum = 'one'")
+    _refused(database, "UPDATE accounts SET seal = 'a fourth', spending_sum = 'another'")
+
+
+@pytest.mark.parametrize("state", ["proposed", "reserved", "committed", "voided", "expired", "draft", ""])
+def test_a_release_goes_only_forward(database: Database, state: str) -> None:
+    _ledger(database)
+    _refused(database, f"UPDATE releases SET state = '{state}' WHERE state = 'committed'")
+    statement = f"UPDATE releases SET state = '{state}' WHERE state = 'reserved'"
+    if state not in ("committed", "voided", "expired"):
+        _refused(database, statement)
+        return
+    _run(database, statement)
+    for other in {"reserved", "committed", "voided", "expired"} - {"committed"}:
+        _refused(database, f"UPDATE releases SET state = '{other}'")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE spending SET occurrences = 0, reserved = 0",
+        "UPDATE spending SET occurrences = -1",
+        "UPDATE spending SET reserved = -1",
+        "UPDATE accounts SET head_seq = head_seq + 1, releases = -1",
+        "UPDATE accounts SET head_seq = head_seq + 1, state = 'shut'",
+        "INSERT INTO holds SELECT 'nobody', account_id, price, expires_at FROM holds",
+        "INSERT INTO holds SELECT release_id, 99, price, expires_at FROM holds",
+        "INSERT INTO holds SELECT release_id, account_id, price, expires_at FROM holds",
+        "INSERT INTO releases SELECT 'new', account_id, 99, name, plan, tags, delta, 'reserved', price, accountant,"
+        " created_at, NULL FROM releases LIMIT 1",
+    ],
+)
+def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> None:
+    _ledger(database)
+    with pytest.raises(Exception, match=r"refused|same change"):
+        _run(database, statement)
+    assert len(entries_of(database)) == 7
+
+
+@pytest.mark.parametrize("seq", [0, -1])
+def test_no_entry_and_no_row_of_one_has_a_number_below_one(database: Database, seq: int) -> None:
+    _ledger(database)
+    for table in ("journal", "installation_journal", "releases", "release_tags", "draws", "descriptions"):
+        names = [column.name for column in Base.metadata.tables[table].columns]
+        if table == "installation_journal":
+            _refused(database, f"INSERT INTO {table} VALUES ({seq}, 'k', 'b', 'h', 's')")
+            _run(database, f"INSERT INTO {table} VALUES (1, 'k', 'b', 'h', 's')")
+            continue
+        other = {"id": "'new'", "seq": str(seq), "partition": "'another'"}
+        values = ", ".join(other.get(name, f'"{name}"') for name in names)
+        columns = ", ".join(f'"{name}"' for name in names)
+        _refused(database, f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} LIMIT 1")
+        other["seq"] = "99"
+        values = ", ".join(other.get(name, f'"{name}"') for name in names)
+        _run(database, f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} LIMIT 1")
+
+
+def test_only_a_draw_without_a_seal_is_sealed(database: Database) -> None:
+    _ledger(database)
+    for seal in ("'another'", "NULL"):
+        _refused(database, f"UPDATE draws SET seal = {seal}")
+    unseal(database)
+    _refused(database, "UPDATE draws SET seal = 'another', noisy = 'x'")
+    for table in ("draws", "partitions_drawn"):
+        _run(database, f"UPDATE {table} SET seal = 'another'")
+        _refused(database, f"UPDATE {table} SET seal = 'a third'")
+
+
+_ROWIDS = {
+    "stated": "VALUES ({rowid}, {values})",
+    "as text": "VALUES ('{rowid}', {values})",
+    "selected": "SELECT {rowid}, {values}",
+    "stated only for the row": "VALUES (only_for_the_row({rowid}), {values})",
+}
+_OTHER_KEY = {
+    "id": "'new'",
+    "seq": "99",
+    "name": "'another'",
+    "partition": "'another'",
+    "repetition": "99",
+    "turn": "99",
+    "draw_id": "'new'",
+}
+
+
+def _sqlite(database_url: str) -> sqlite3.Connection:
+    """A connection of somebody else's, who computes a rowid otherwise for a trigger than for the row."""
+    connection = sqlite3.connect(str(make_url(database_url).database), isolation_level=None)
+    computed: list[int] = []
+
+    def only_for_the_row(rowid: int) -> int | None:
+        computed.append(rowid)
+        return None if len(computed) % 2 else rowid
+
+    connection.create_function("only_for_the_row", 1, only_for_the_row)
+    return connection
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("stated", _ROWIDS)
+def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str, stated: str) -> None:
+    """REPLACE deletes the row that has the rowid, whatever its key, and no trigger of deletion fires."""
+    for name in ("people", "others"):
+        _ledger(database, name)
+    for seq in (1, 2):
+        _run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
+    with contextlib.closing(_sqlite(database_url)) as connection:
+        for table in (*_MAY_CHANGE, "installation_journal"):
+            rows = f"SELECT rowid, * FROM {table} ORDER BY rowid"
+            before = connection.execute(rows).fetchall()
+            key = {"accounts": "id", "installation_journal": "seq"}.get(table)  # the rowid by another name
+            names = [column.name for column in Base.metadata.tables[table].columns if column.name != key]
+            old = dict(zip(names, ("?",) * len(names), strict=True))
+            values = ", ".join((old | {n: v for n, v in _OTHER_KEY.items() if n in old}).values())
+            kept = [name for name in names if name not in _OTHER_KEY]
+            known = connection.execute(f"SELECT {', '.join(kept) or 'NULL'} FROM {table} ORDER BY rowid").fetchone()
+            columns, parameters = ", ".join(names), known if kept else ()
+            legitimate = (columns, values) if table != "installation_journal" else (f"seq, {columns}", f"99, {values}")
+            for taken in (before[0][0], before[-1][0]):
+                source = _ROWIDS[stated].format(rowid=taken, values=values)
+                with pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
+                    connection.execute(f"INSERT OR REPLACE INTO {table} (rowid, {columns}) {source}", parameters)
+            assert len(before) > 1
+            assert connection.execute(rows).fetchall() == before
+            connection.execute("INSERT INTO {} ({}) VALUES ({})".format(table, *legitimate), parameters)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_no_row_is_inserted_where_the_last_rowid_is_not_noted(database: Database) -> None:
+    _run(database, "DELETE FROM last_rowid")
+    _refused(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
+    for rows in ("(7), (9)", "(-1)"):
+        _run(database, f"INSERT INTO last_rowid VALUES {rows}")
+        _run(
+            database,
+            "INSERT INTO installation_journal SELECT coalesce(max(seq), 0) + 1, 'k', 'b', 'h', 's' FROM"
+            " installation_journal",
+        )
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("odd", [0, 1])
+def test_no_row_takes_the_rowid_of_another_by_an_update_that_computes_it_anew(
+    database: Database, database_url: str, odd: int
+) -> None:
+    for seq in (1, 2):
+        _run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
+    _ledger(database)
+    with contextlib.closing(_sqlite(database_url)) as connection:
+        for table in (*_MAY_CHANGE, "installation_journal"):
+            before = connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()
+            for _ in range(odd):
+                connection.execute("SELECT only_for_the_row(1)")
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute(
+                    f"UPDATE OR REPLACE {table} SET rowid = coalesce(only_for_the_row({before[-1][0]}), rowid)"
+                )
+            assert connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall() == before
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["rowid", "oid", "_rowid_"])
+def test_no_row_is_given_another_rowid(database: Database, column: str) -> None:
+    _ledger(database)
+    _run(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
+    for table in (*_MAY_CHANGE, "installation_journal"):
+        _refused(database, f"UPDATE OR REPLACE {table} SET {column} = {column} + 1")

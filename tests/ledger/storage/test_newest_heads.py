@@ -1,0 +1,354 @@
+"""A row that was put back as it once was, with its old seal, is refused by whoever knows what followed it."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from service.errors import StartupRefused, Unavailable
+from service.ledger.access import key_events, keys
+from service.ledger.access.key_records import KeyRecord
+from service.ledger.accounts import accounts
+from service.ledger.installation import installation_journal
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.signing import signer_of
+from service.ledger.journal import journal
+from service.ledger.releases import charges
+from service.ledger.storage import clock, newest_heads
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.group_commit import Made
+from service.ledger.storage.newest_heads import Newest
+from service.ledger.storage.secret import Secret
+from service.ledger.verification import exports
+from service.ledger.verification.verify import verify
+from tests.ledger.charging import SECRET, account_of, charge, open_account, prepared
+from tests.ledger.installation.test_high_water_keeper import _unprotected, file, replica
+from tests.ledger.ledgers import exported
+
+__all__ = ["file", "replica"]  # fixtures
+
+PLAN = {"type": "gaussian", "rho": "1/32"}
+_BACK = "the ledger went back"
+
+
+def _heads(*heads: tuple[int, int, str]) -> list[Made]:
+    return [Made(*head) for head in heads]
+
+
+def test_heads_go_forward_only() -> None:
+    known = Newest()
+    known.add(_heads((1, 3, "c"), (1, 2, "b"), (2, 1, "x")))
+    known.add(_heads((1, 1, "a")))
+    assert [known.number(account) for account in (1, 2, 3)] == [3, 1, 0]
+    cases = {(3, "c"): False, (4, "d"): False, (2, "b"): True, (3, "other"): True, (0, ""): True}
+    for (seq, digest), back in cases.items():
+        assert known.went_back(1, seq, digest, known.moment) is back
+        assert known.went_back(1, seq, digest, None) is back
+    assert not known.went_back(3, 1, "a", None), "of others nothing is known"
+
+
+def test_a_transaction_is_held_against_what_was_known_when_it_began() -> None:
+    known = Newest()
+    known.add(_heads((1, 3, "c")))
+    began = known.moment
+    known.add(_heads((1, 4, "d"), (1, 5, "e")))
+    assert not known.went_back(1, 3, "c", began)
+    assert known.went_back(1, 2, "b", began)
+    assert known.went_back(1, 5, "other", began), "there is one entry of a number, whenever it came"
+    assert known.went_back(1, 3, "c", None), "a locked row is the newest"
+    assert known.went_back(1, 3, "c", known.moment)
+    assert known.committed(1, began) == Made(1, 3, "c")
+    assert known.committed(1, known.moment) == Made(1, 5, "e")
+    assert known.committed(1, 0) is None
+
+
+def test_the_heads_that_moved_last_are_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_heads, "_JOURNALS", 3)
+    monkeypatch.setattr(newest_heads, "_TOLD", 2)
+    known = Newest()
+    for account in (1, 2, 3, 1, 4):
+        known.add(_heads((account, known.moment + 1, "x")))
+    assert [known.number(account) for account in (1, 2, 3, 4)] == [4, 0, 3, 5]
+    assert known.after(0) == _heads((4, 5, "x"), (1, 4, "x"))
+    assert known.after(4) == _heads((4, 5, "x"))
+    assert known.after(5) == []
+
+
+@pytest.fixture
+def old(database: Database, replica: Database) -> Callable[[], None]:
+    """Puts the account's row back, as somebody does who writes the database, after two charges that followed it."""
+    open_account(database)
+    charge(database, PLAN)
+    row = stored_account(database)
+    for _ in range(2):
+        charge(database, PLAN)
+    return lambda: put_row(replica, row)
+
+
+def stored_account(database: Database) -> dict[str, Any]:
+    """The row of the only account."""
+    with database.read() as connection:
+        return dict(connection.execute(text("SELECT * FROM accounts")).mappings().one())
+
+
+def put_row(database: Database, row: dict[str, Any]) -> None:
+    """Put an account's row back as it was."""
+    columns = ", ".join(f"{name} = :{name}" for name in row if name != "id")
+
+    def work(connection: Connection) -> None:
+        if database.kind == "postgresql":
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+        connection.execute(text(f"UPDATE accounts SET {columns} WHERE id = :id"), row)
+
+    _unprotected(database, "accounts")
+    database.write(work, landed=lambda *_: False)
+
+
+_READS: dict[str, Callable[[Database], object]] = {
+    "balance": account_of,
+    "head": lambda database: signer_of(SECRET).sign_head("people", account_of(database).head),
+    "list": lambda database: _read(database, lambda found: accounts.list_accounts(found, "", 10, None)),
+    "line": lambda database: _read(database, lambda found: accounts.line_above(found, "people")),
+    "export": lambda database: exported(database, signer_of(SECRET)),
+    "dry run": lambda database: charges.dry_run(database, prepared(database, PLAN)),
+    "charge": lambda database: charge(database, PLAN),
+}
+
+
+def _read(database: Database, read: Callable[[Connection], object]) -> object:
+    with database.read() as connection:
+        return read(connection)
+
+
+@pytest.mark.parametrize("read", _READS)
+def test_an_older_row_is_refused_and_stops_the_server(
+    database: Database, replica: Database, old: Callable[[], None], read: str
+) -> None:
+    open_account(database, "places")
+    old()
+    with pytest.raises(Unavailable, match=_BACK):
+        _READS[read](database)
+    with pytest.raises(Unavailable, match=_BACK):
+        charge(database, PLAN, name="places")
+    assert account_of(replica).head.seq == 2, "to a server that saw nothing else it is sound"
+
+
+def test_verification_misses_the_entries_that_an_older_row_leaves_out(
+    database: Database, replica: Database, old: Callable[[], None]
+) -> None:
+    old()
+    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 2")
+    with database.read() as connection:
+        bad = verify(connection, "people").first_bad
+    assert bad == journal.BadEntry(3, journal.MISSING)
+
+
+def test_a_row_without_its_seal_stops_its_account_alone(database: Database, old: Callable[[], None]) -> None:
+    open_account(database, "places")
+    old()
+    _unprotected(database, "accounts", "UPDATE accounts SET description = 'else' WHERE name = 'people'")
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(database)
+    charge(database, PLAN, name="places")
+
+
+def test_a_read_that_began_earlier_sees_what_was_then(database: Database) -> None:
+    open_account(database)
+    charge(database, PLAN)
+    before = account_of(database).head
+    with database.read() as connection:
+        connection.execute(text("SELECT 1 FROM accounts")).all()  # the moment that it sees begins here
+        for _ in range(3):
+            charge(database, PLAN)
+            assert accounts.read_account(connection, "people").head == before
+    assert database.stopped is None
+
+
+def test_a_read_that_began_earlier_is_held_against_what_was_known_then(
+    database: Database, old: Callable[[], None]
+) -> None:
+    old()
+    with database.read() as connection:
+        database.remember([Made(account_id, 5, "x") for account_id in (1, 2)])
+        with pytest.raises(Unavailable, match=_BACK):
+            accounts.read_account(connection, "people")
+
+
+def test_charges_and_reads_at_once_are_no_rollback(database: Database) -> None:
+    open_account(database, rho="100", definition="zcdp")
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            while not ended.is_set():
+                account_of(database)
+                with database.read() as connection:
+                    assert verify(connection, "people").valid
+        except BaseException as error:  # noqa: BLE001 - it is told below
+            failures.append(error)
+
+    def charge_some() -> None:
+        try:
+            for _ in range(12):
+                charge(database, PLAN)
+        except BaseException as error:  # noqa: BLE001 - likewise
+            failures.append(error)
+
+    readers, writers = ([threading.Thread(target=work) for _ in range(3)] for work in (ask, charge_some))
+    for thread in (*readers, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    ended.set()
+    for thread in readers:
+        thread.join()
+    assert failures == []
+    assert account_of(database).head.seq == 37
+
+
+@pytest.fixture
+def held(replica: Database) -> Callable[[], None]:
+    """Has the account's row stay as it is, by a trigger, whatever is charged, until it is called again."""
+    columns = (
+        "totals",
+        "head_seq",
+        "head_hash",
+        "releases",
+        "partitions_drawn",
+        "partitions_undeclared",
+        "spending_sum",
+        "seal",
+    )
+    kept = ", ".join(f"{name} = old.{name}" for name in columns)
+    on, off = {
+        "sqlite": (
+            [
+                "CREATE TRIGGER zzz AFTER UPDATE ON accounts WHEN new.head_seq > old.head_seq"
+                f" BEGIN UPDATE accounts SET {kept} WHERE id = old.id; END"
+            ],
+            ["DROP TRIGGER zzz"],
+        ),
+        "postgresql": (
+            [
+                "CREATE FUNCTION zzz() RETURNS trigger LANGUAGE plpgsql AS 'begin return old; end'",
+                "CREATE TRIGGER zzz BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION zzz()",
+            ],
+            ["DROP TRIGGER zzz ON accounts", "DROP FUNCTION zzz"],
+        ),
+    }[replica.kind]
+    statements = iter((on, off))
+    return lambda: _unprotected(replica, "accounts", *next(statements))
+
+
+def test_a_row_that_a_trigger_holds_back_is_charged_once(database: Database, held: Callable[[], None]) -> None:
+    """Before anybody looks."""
+    open_account(database)
+    held()
+    charge(database, PLAN)
+    with pytest.raises(Unavailable, match=_BACK):
+        charge(database, PLAN)
+    held()
+    with pytest.raises(Unavailable, match=_BACK):
+        charge(database, PLAN)
+
+
+def test_a_row_that_a_trigger_holds_back_stops_the_server_at_its_next_look(
+    database: Database, replica: Database, file: HighWaterFile, held: Callable[[], None]
+) -> None:
+    """The entry is there, and nothing but the account's row says that it is not; nor does the next server start."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    held()
+    charge(database, PLAN)
+    keeper.advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
+        check_mark(replica, file)
+    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
+    with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
+        check_mark(replica, file)
+
+
+def test_an_entry_is_looked_for_until_it_is_marked(database: Database, replica: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN)
+    with database.read() as connection:
+        seal = connection.execute(text("SELECT seal FROM accounts")).scalar_one()
+    _unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
+    for _ in range(2):
+        keeper.advance()
+        assert database.has_committed()
+        assert database.stopped is None
+    _unprotected(replica, "accounts", f"UPDATE accounts SET head_seq = 2, seal = '{seal}'")
+    keeper.advance()
+    assert not database.has_committed()
+
+
+def test_an_entry_that_was_not_marked_is_not_forgotten(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    charge(database, PLAN)
+    _unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
+    keeper.advance()
+    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
+    keeper.advance()
+    assert database.stopped is not None
+    with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
+        check_mark(replica, file)
+
+
+def test_a_server_that_starts_knows_what_is_marked(
+    database: Database, replica: Database, file: HighWaterFile, old: Callable[[], None]
+) -> None:
+    MarkKeeper(database, file).advance(everything=True)
+    other = open_database(database.url)
+    other.secret = SECRET
+    check_mark(other, file)
+    old()
+    for server in (database, other):
+        with pytest.raises(Unavailable, match=_BACK):
+            account_of(server)
+    with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 2 and had 4"):
+        check_mark(replica, file)
+    other.close()
+
+
+def test_the_installations_journal_ends_no_earlier_than_it_did(
+    database: Database, replica: Database, secret: Secret
+) -> None:
+    """Whose last entry may be the revocation of a steward's key."""
+    for kind in ("key_made", "rows_sealed"):
+        _append(database, secret, kind)
+    with database.read() as connection:
+        assert len(list(installation_journal.read(connection, secret))) == 2
+    _unprotected(replica, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
+    with database.read() as connection, pytest.raises(Unavailable, match=_BACK):
+        key_events.sound_keys(connection, secret)
+    assert database.stopped is not None
+
+
+def _append(database: Database, secret: Secret, kind: Any) -> None:
+    content: dict[str, object] = {}
+    if kind == "key_made":
+        record = KeyRecord("k", "ann", "steward", None, clock.now(), None)
+        content = keys.fixed(record)
+    database.write(
+        lambda connection: installation_journal.append(connection, secret, kind, content, actor=None, at=clock.now()),
+        landed=lambda *_: False,
+    )
+
+
+def test_an_export_is_refused_before_its_first_line(database: Database, old: Callable[[], None]) -> None:
+    old()
+    with database.read() as connection, pytest.raises(Unavailable, match=_BACK):
+        exports.members(connection)

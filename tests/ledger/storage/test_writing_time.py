@@ -1,0 +1,115 @@
+"""Bounds of what a draw or a tabulation writes, and plans, which are not read while others wait."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import text
+
+from service.errors import InvalidInput
+from service.ledger.draws import choice_branches
+from service.ledger.releases import settlement
+from service.ledger.storage.database import Database
+from service.ledger.storage.writing_time import Groups, require_few_counts
+from service.privacy.plans import notation
+from tests.ledger import ledgers
+from tests.ledger.charging import BOB, approve, charge, commit, draw, mechanisms_in, open_account, reserve, void
+
+T = TypeVar("T")
+_DRAWN = {"type": "geometric", "epsilon": "0.01", "name": "a"}
+
+
+@pytest.mark.parametrize(("kind", "most"), [("sqlite", 41_666_666), ("postgresql", 10_604_824)])
+def test_the_most_counts_of_a_draw(kind: str, most: int) -> None:
+    require_few_counts(kind, most, "/counts")
+    with pytest.raises(InvalidInput, match=f"number of noisy counts {most + 1}, their bytes {8 * (most + 1)}") as found:
+        require_few_counts(kind, most + 1, "/counts")
+    assert [fault.pointer for fault in found.value.faults] == ["/counts"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(("characters", "most"), [(12, 180_000), (200, 100_000)])
+def test_the_most_groups_of_a_tabulation(kind: str, characters: int, most: int) -> None:
+    require_few_counts(kind, most, "/groups", Groups(most, most * characters))
+    with pytest.raises(InvalidInput, match=f"number of groups {most + 10_000}, characters of their keys"):
+        require_few_counts(kind, most + 10_000, "/groups", Groups(most + 10_000, (most + 10_000) * characters))
+
+
+def test_the_keys_of_groups_are_their_names_and_the_place_of_their_choice() -> None:
+    assert Groups.of(["a", "é€"], "/p/0") == Groups(2, 1 + 5 + 2 * 4)
+
+
+def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database: Database) -> None:
+    """PostgreSQL joined by the level alone where its statistics were older than the groups: each with all of them."""
+    explain = "EXPLAIN " if database.kind == "postgresql" else "EXPLAIN QUERY PLAN "
+    given = {"release": "r", "node": "", "groups": json.dumps(["a", "b"])}
+
+    def plan(connection: Any) -> str:
+        if database.kind == "postgresql":
+            connection.execute(text("ANALYZE branches_taken"))
+            connection.execute(text("SET LOCAL enable_seqscan = off"))  # of an empty table it is the cheapest
+        statement = str(choice_branches._given(connection, choice_branches._DRAWN))
+        return "\n".join(str(row) for row in connection.execute(text(explain + statement), given))
+
+    found = database.write(plan, landed=lambda *_: False)
+    assert "partition = given.value" in found.replace('"', "") or "node=? AND partition=?" in found
+    assert "Join" not in found
+    assert "Nested" not in found
+
+
+def test_no_plan_is_read_while_a_write_transaction_is_open(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = _watch(monkeypatch)
+    time = ledgers.Clock(monkeypatch)
+    open_account(database, "agency", definition="pure", epsilon="9")
+    open_account(database, parent="agency", approval_above="0.05", definition="pure", epsilon="9")
+    drawn, committed, voided, expiring = reserve(database, *[_DRAWN] * 4, hours=1)
+    draw(database, drawn, _DRAWN)
+    commit(database, committed)
+    void(database, voided)
+    (undrawn,) = reserve(database, {"type": "laplace", "epsilon": "0.01"})
+    with pytest.raises(InvalidInput, match="expected a statement that nothing was published"):
+        void(database, undrawn)
+    large = charge(database, _DRAWN | {"epsilon": "0.5"})[0]
+    approve(database, large.id, request=BOB)
+    ledgers.describe(database, "people", committed, notes="n")
+    time.forward(2)
+    with database.read() as connection:
+        account = connection.execute(text("SELECT id FROM accounts WHERE name = 'people'")).scalar_one()
+    while settlement.expire(database, account):
+        pass
+    with database.read() as connection:
+        state = connection.execute(text("SELECT state FROM releases WHERE id = :id"), {"id": expiring}).scalar_one()
+        assert len(list(mechanisms_in(connection, drawn))) == 1
+    assert state == "expired"
+    assert False in read
+    assert True not in read
+
+
+def _watch(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Note of each plan that is read if a write transaction of this thread is open."""
+    read: list[bool] = []
+    writing: list[bool] = []
+    read_plan, write = notation.read_plan, Database.write
+
+    def noting(*arguments: Any, **named: Any) -> Any:
+        read.append(bool(writing))
+        return read_plan(*arguments, **named)
+
+    def watched(self: Database, work: Callable[[Any], T], *arguments: Any, **named: Any) -> T:
+        def inside(connection: Any) -> T:
+            writing.append(True)
+            try:
+                return work(connection)
+            finally:
+                writing.pop()
+
+        done: T = write(self, inside, *arguments, **named)
+        return done
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("service.") and getattr(module, "read_plan", None) is read_plan:
+            monkeypatch.setattr(module, "read_plan", noting)
+    monkeypatch.setattr(Database, "write", watched)
+    return read

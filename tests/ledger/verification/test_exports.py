@@ -1,0 +1,294 @@
+"""Export and import: whatever a ledger has been through, its file rebuilds it, and no other file does."""
+
+import base64
+import io
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from sqlalchemy import select
+
+from service.errors import Conflict, NotFound, Unavailable
+from service.ledger.draws import count_codec
+from service.ledger.installation.signing import Signer, signer_of
+from service.ledger.journal import journal
+from service.ledger.journal.journal import Head
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.migrate import migrate
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Base
+from service.ledger.verification import exports
+from service.ledger.verification.adoption import adopt
+from service.ledger.verification.exports import BadExport, Reader
+from service.ledger.verification.imports import rebuild
+from service.ledger.verification.verify import verify
+from tests.ledger.charging import SECRET, account_of, bind_as_before, charge, entries_of, open_account, unseal
+from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, draw_what_is_held, everything, exported, play
+
+_SAME = (
+    "accounts",
+    "releases",
+    "holds",
+    "release_tags",
+    "spending",
+    "journal",
+    "draws",
+    "branches_taken",
+    "tabulations",
+    "descriptions",
+)
+
+
+def _imported(database: Database, file: bytes, signer: Signer) -> None:
+    rebuild(database, lambda: io.BytesIO(file), signer.public_key)
+
+
+def _contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of the ledger, with what is JSON in them as values: rebuilt, names may come in another order.
+
+    So a release has another seal, which verification checks.
+    """
+    found = {}
+    with database.read() as connection:
+        for table in (Base.metadata.tables[name] for name in _SAME):
+            columns = [column for column in table.columns if (table.name, column.name) != ("releases", "seal")]
+            rows = connection.execute(select(*columns).order_by(*table.primary_key)).all()
+            found[table.name] = [tuple(map(_value, row)) for row in rows]
+    return found
+
+
+def _value(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
+
+
+_steps = st.lists(st.tuples(st.sampled_from(ACTIONS), *(st.integers(0, 6) for _ in range(3))), min_size=1, max_size=25)
+
+
+@given(steps=_steps)
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+def test_a_random_ledger_is_rebuilt_from_its_export(
+    new_database: Callable[[], Database], signer: Signer, steps: list[Step]
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        original, copy = new_database(), new_database()
+        play(original, Clock(monkeypatch), steps)
+        file = exported(original, signer)
+        _imported(copy, file, signer)
+        assert _contents(copy) == _contents(original)
+        for name in NAMES:
+            assert account_of(copy, name) == account_of(original, name)
+            assert len(entries_of(copy, name)) == len(entries_of(original, name))
+        assert exported(copy, signer) == file
+
+
+def test_a_ledger_with_everything_in_it_is_rebuilt_from_its_export(
+    new_database: Callable[[], Database], signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, copy = new_database(), new_database()
+    everything(original, Clock(monkeypatch))
+    file = exported(original, signer)
+    _imported(copy, file, signer)
+    assert _contents(copy) == _contents(original)
+    for name in NAMES:
+        assert entries_of(copy, name) == entries_of(original, name)
+
+
+def test_a_family_is_exported_together_and_another_is_not(database: Database, signer: Signer) -> None:
+    for name, parent in (("a", None), ("b", None), ("a.1", "a"), ("a.2", "a"), ("a.1.1", "a.1")):
+        open_account(database, name, parent=parent)
+    with database.read() as connection:
+        assert [member.name for member in exports.members(connection, ["a.2"])] == ["a", "a.1", "a.2", "a.1.1"]
+        assert [member.name for member in exports.members(connection, ["b", "b"])] == ["b"]
+        assert [member.name for member in exports.members(connection)] == ["a", "b", "a.1", "a.2", "a.1.1"]
+        assert len(exports.members(connection, ["b", "a"])) == 5
+        with pytest.raises(NotFound):
+            exports.members(connection, ["b", "c"])
+        members = exports.members(connection, ["a.1"])
+    lines = [json.loads(line) for line in exports.export(database, signer, members, clock.now())]
+    assert {journal.read_body(line["entry"])["account"] for line in lines[1:]} == {"a", "a.1", "a.2", "a.1.1"}
+
+
+def test_an_export_ends_at_the_heads_that_it_began_with(new_database: Callable[[], Database], signer: Signer) -> None:
+    original, copy = new_database(), new_database()
+    open_account(original)
+    charge(original, A)
+    with original.read() as connection:
+        members = exports.members(connection)
+    lines = exports.export(original, signer, members, clock.now())
+    first = next(lines)
+    charge(original, A)
+    _imported(copy, (first + "".join(lines)).encode(), signer)
+    assert len(entries_of(copy)) == 2
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """The lines of an export of a ledger with everything in it."""
+    database = open_database(f"sqlite:///{tmp_path_factory.mktemp('export') / 'ledger.db'}")
+    database.secret = SECRET
+    migrate(database)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        everything(database, Clock(monkeypatch))
+    lines = exported(database, signer_of(SECRET)).splitlines(keepends=True)
+    database.close()
+    return lines
+
+
+def _read(lines: list[bytes], signer: Signer) -> None:
+    for _ in Reader(io.BytesIO(b"".join(lines)), signer.public_key).entries():
+        pass
+
+
+def _refused_at(lines: list[bytes], signer: Signer) -> int:
+    with pytest.raises(BadExport) as refused:
+        _read(lines, signer)
+    return refused.value.line
+
+
+def test_a_whole_file_is_read_without_a_database(file: list[bytes], signer: Signer) -> None:
+    _read(file, signer)
+
+
+def test_a_file_that_was_changed_in_any_line_is_refused_there(file: list[bytes], signer: Signer) -> None:
+    for at, line in enumerate(file):
+        for where in (1, len(line) // 3, len(line) // 2, len(line) - 20, len(line) - 3):
+            changed = line[:where] + bytes([line[where] ^ 1]) + line[where + 1 :]
+            found = _refused_at([*file[:at], changed, *file[at + 1 :]], signer)
+            assert found == at + 1, (line, changed)
+
+
+def test_a_file_that_was_cut_off_is_refused(file: list[bytes], signer: Signer) -> None:
+    for length in range(len(file)):
+        assert _refused_at(file[:length], signer) == length + 1
+        assert _refused_at([*file[:length], file[length][: len(file[length]) // 2]], signer) == length + 1
+        assert _refused_at([*file[:length], file[length][:-1]], signer) == length + 1
+
+
+def test_a_file_with_a_line_less_or_more_is_refused_there_or_later(file: list[bytes], signer: Signer) -> None:
+    for at in range(len(file)):
+        assert _refused_at(file[:at] + file[at + 1 :], signer) >= at + 1
+        assert _refused_at([*file[: at + 1], file[at], *file[at + 1 :]], signer) == at + 2
+    assert _refused_at([*file, file[1]], signer) == len(file) + 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n", b"{}\n", b"[]\n", b"null\n", b"1\n", b"\xff\n", b"NaN\n", b"[" * 100_000 + b"\n",
+        b'{"entry": 1, "hash": 2}\n',
+        b'{"entry": "{}", "hash": ""}\n', b'{"entry": "{\\"account\\":7}", "hash": "00"}\n',
+        b'{"entry": "{\\"account\\":\\"agency\\",\\"seq\\":1.5}", "hash": "00"}\n',
+        b'{"entry": "{\\"account\\":\\"agency\\"}", "hash": "zz"}\n', b'{"draw": "x", "noisy": ""}\n',
+    ],
+)  # fmt: skip
+def test_what_is_no_entry_is_refused_with_its_line(file: list[bytes], signer: Signer, line: bytes) -> None:
+    for at in (0, 1, 2, len(file) - 1):
+        assert _refused_at([*file[:at], line, *file[at:]], signer) == at + 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"unit": None}, {"neighbouring": "both"}, {"budget": {"definition": "zcdp"}}, {"budget": None},
+        {"admission": {}},
+        {"parent": "nobody"}, {"parent": 7}, {"approval_above": 7}, {"more": "than is known"},
+    ],
+)  # fmt: skip
+def test_an_opening_that_says_something_else_is_refused_although_it_is_signed(
+    database: Database, signer: Signer, content: dict[str, Any]
+) -> None:
+    """Whoever holds the key can sign anything; what cannot be a ledger is refused all the same."""
+    open_account(database)
+    said = json.loads(entries_of(database)[0].body)
+    said["content"] |= content
+    body = journal.canonical(said)
+    head = {"account": "people", "seq": 1, "hash": journal.entry_hash(journal.BEFORE_FIRST.hash, body)}
+    first = signer.sign("export", {"version": 1, "accounts": [head]})
+    lines = [json.dumps(line).encode() + b"\n" for line in (first, {"entry": body, "hash": head["hash"]})]
+    assert _refused_at(lines, signer) == 2
+
+
+def test_noisy_counts_that_unpack_to_more_than_was_drawn_are_refused(file: list[bytes], signer: Signer) -> None:
+    (at, *_) = (at for at, line in enumerate(file) if b'"noisy"' in line)
+    draw = json.loads(file[at])
+    bombs = [
+        zlib.compress(bytes(10**8)),
+        count_codec.pack(np.zeros(10**8, np.int64)),
+        base64.b64decode(draw["noisy"]) + b"1",
+    ]
+    for noisy in (*(base64.b64encode(bomb).decode() for bomb in bombs), "", "!", None, 7):
+        changed = json.dumps(draw | {"noisy": noisy}).encode() + b"\n"
+        assert _refused_at([*file[:at], changed, *file[at + 1 :]], signer) == at + 1
+
+
+def test_an_import_leaves_nothing_to_adopt(new_database: Callable[[], Database], signer: Signer) -> None:
+    """Whoever bound the database before: what somebody adds between the import and the first start is nobody's."""
+    original, copy = new_database(), new_database()
+    open_account(original)
+    charge(original, A)
+    bind_as_before(copy)
+    _imported(copy, exported(original, signer), signer)
+    open_account(copy, "forged")
+    unseal(copy)
+    adopt(copy, SECRET, None)
+    with pytest.raises(Unavailable, match="not as the service wrote it"):
+        account_of(copy, "forged")
+
+
+def test_nothing_is_imported_of_a_file_that_is_refused(database: Database, file: list[bytes], signer: Signer) -> None:
+    for lines in (file[:-1], [*file, file[-1]], [*file[:-2], file[-1]]):
+        with pytest.raises(BadExport, match="line "):
+            _imported(database, b"".join(lines), signer)
+        assert not any(_contents(database).values())
+    _imported(database, b"".join(file), signer)
+    with pytest.raises(Conflict, match="without accounts"):
+        _imported(database, b"".join(file), signer)
+    with database.read() as connection:
+        assert all(verify(connection, name).valid for name in NAMES)
+
+
+def test_a_file_of_another_installation_is_taken_with_its_key_alone(
+    new_database: Callable[[], Database], signer: Signer
+) -> None:
+    another, database = signer_of(Secret(bytes(32))), new_database()
+    open_account(database)
+    charge(database, A)
+    file = exported(database, another)
+    copy = new_database()
+    with pytest.raises(BadExport, match="line 1: the statement names another public key"):
+        _imported(copy, file, signer)
+    _imported(copy, file, another)
+    assert account_of(copy) == account_of(database)
+
+
+def test_charges_that_were_left_out_of_an_ancestors_chain_are_missed(database: Database, signer: Signer) -> None:
+    """A signer who is not honest could leave an ancestor's entries out; the sums of a family show it."""
+    open_account(database, "agency")
+    open_account(database, "product", parent="agency")
+    charge(database, A, name="product")
+    with database.read() as connection:
+        root, child = exports.members(connection)
+    first = Head(1, entries_of(database, "agency")[0].hash)
+    lines = list(exports.export(database, signer, [replace(root, head=first), child], clock.now()))
+    with pytest.raises(BadExport, match="the releases of 'agency' are not those of it and the accounts under it"):
+        _read([line.encode() for line in lines], signer)
+
+
+@pytest.mark.parametrize("voided", [False, True])
+def test_a_draw_of_what_was_not_committed_is_not_imported(
+    database: Database,
+    new_database: Callable[[], Database],
+    signer: Signer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    voided: bool,
+) -> None:
+    draw_what_is_held(database, monkeypatch, voided=voided)
+    with pytest.raises(BadExport, match="no committed release" if voided else "before it is committed"):
+        _imported(new_database(), exported(database, signer), signer)

@@ -1,0 +1,79 @@
+"""A plan as a tree for display."""
+
+import html
+import re
+
+from service.pages.plan_tree import MOST_NODES, MOST_PRICED, Node, tree_of
+from tests.api.calls import Client, json_of, pure, release
+
+
+def _count(node: Node) -> int:
+    return 1 + sum(map(_count, node.parts))
+
+
+def _unseen(node: Node) -> int:
+    return node.unseen + sum(map(_unseen, node.parts))
+
+
+def test_a_small_plan_is_shown_whole() -> None:
+    inner = {"type": "repeat", "count": 3, "part": {"type": "gaussian", "rho": "123456789/1234567891", "name": "a"}}
+    root = tree_of({"type": "choice", "parts": [inner, pure("0.5", tags=["t"])]})
+    assert (_count(root), _unseen(root)) == (4, 0)
+    assert root.title == "Choice: one of the parts, whichever loses most"
+    repeated, mechanism = root.parts
+    assert repeated.title == "Repeated 3 times"
+    assert (repeated.parts[0].name, repeated.parts[0].parameters) == ("a", [("rho", "≈ 0.1")])
+    assert (mechanism.title, mechanism.tags, mechanism.parameters) == ("geometric", ["t"], [("epsilon", "0.5")])
+
+
+def test_a_large_plan_is_cut_and_says_by_how_much() -> None:
+    wide = {"type": "sequence", "parts": [pure("0.1")] * 1000}
+    root = tree_of({"type": "sequence", "parts": [wide, wide, pure("1")]})
+    assert _count(root) == MOST_NODES
+    assert _unseen(root) == 1000 - (MOST_NODES - 2) + 2
+
+
+def test_each_part_says_what_it_costs_by_itself(steward: Client, api: Client) -> None:
+    plan = {"type": "parallel", "max_degree": 2, "parts": [pure("0.01", name=f"p{n}") for n in range(3)]}
+    made = release(api, {"type": "repeat", "count": 2, "part": plan}, "households")
+    text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
+    assert "Repeated 2 times ε = 0.04, ρ =" in text
+    assert "Parallel: each record is in at most 2 of the parts ε = 0.02, ρ =" in text
+    assert text.count("epsilon 0.01 ε = 0.01, ρ = 5e-5") == 3
+
+
+def test_only_so_many_unlike_parts_are_priced(steward: Client, api: Client) -> None:
+    parts = [pure(f"{n + 1}e-9", name=f"part {n}") for n in range(MOST_PRICED)]
+    made = release(api, {"type": "sequence", "parts": parts}, "households")
+    text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
+    assert f"at most {MOST_PRICED} unlike parts are priced" in text
+    assert len(re.findall(r"part \d+ geometric epsilon \S+ ε = ", text)) == MOST_PRICED - 1  # and the whole
+
+
+def test_large_parts_are_not_priced_again_and_again(steward: Client, api: Client) -> None:
+    """Otherwise each part around the leaves would be priced with all of them."""
+    plan = {"type": "sequence", "parts": [pure("1e-12")] * 2000}
+    for _ in range(9):
+        plan = {"type": "sequence", "parts": [plan]}
+    made = release(api, plan, "households")
+    text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
+    assert "none that is large itself" in text
+    assert text.count("Sequence: losses add up ε") == 4  # of two thousand nodes each
+    assert text.count("geometric epsilon 1e-12 ε") > 300
+
+
+def test_names_are_text_and_never_markup(steward: Client, api: Client) -> None:
+    nasty = "<script>alert(1)</script>'\"&"
+    made = release(api, pure("1e-9", name=nasty, tags=[nasty]), "households", name=nasty, tags=[nasty])
+    drawn = {"mechanism": nasty, "counts": [1], "partition": nasty}
+    json_of(api.post(f"/v1/accounts/households/releases/{made['id']}/draws", json=drawn), 201)
+    for path in (f"releases/{made['id']}", "releases", "tags", "journal", ""):
+        page = steward.get(f"/accounts/households/{path}".rstrip("/")).text
+        assert "<script>" not in page
+    page = steward.get(f"/accounts/households/releases/{made['id']}").text
+    assert html.unescape(page).count(nasty) >= 5  # as heading, title, mechanism, tag, draw
+
+
+def _words(page: str) -> str:
+    """Return the text of a page, in one line."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).replace("\xa0", " ").split()).replace(" ,", ",")
