@@ -30,6 +30,6 @@ def test_every_citation_has_its_source(path: Path) -> None:
     text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", path.read_text(encoding="utf-8"))
     cited = {one for one in _CITED.findall(text) if not _NO_PAPERS.fullmatch(one)}
     assert {one for one in cited if not any(one in key or key in one for key in _KEYS)} == set()
-    named = set(re.findall(r"docs/[a-z-]+(?:/[a-z-]+)?\.md", text))
+    named = set(re.findall(r"docs/[a-z-]+(?:/[a-z-]+)?\.md|(?:service|tests|benchmarks)/[a-z_/]+\.py", text))
     assert {name for name in named if not (ROOT / name).exists()} == set()
     assert not re.search(r"\bseed 00\d\b", text)

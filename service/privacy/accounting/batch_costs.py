@@ -41,7 +41,7 @@ class _Step:
 
     Attributes:
         slope: the exact part c*alpha, of all parts together.
-        how_many: as in ``plan.Step``.
+        how_many: as in ``composition_program.Step``.
         places: of the parts that have more than an exact part.
         counts: of those, in a column; rounded up.
     """
