@@ -1,7 +1,7 @@
-"""The one place where the ledger asks for the time, and the one text in which it writes it down.
+"""The ledger's clock, and the text form of its moments.
 
-Moments are stored as text and compared as text, so all of them have the same shape: RFC 3339 in
-UTC with exactly six decimals and a ``Z``.
+Moments are stored as text and compared as text, so all of them have the same shape: RFC 3339 in UTC with exactly six
+decimals and a ``Z``.
 """
 
 import threading
@@ -17,7 +17,7 @@ _SECOND = 10**9  # nanoseconds
 
 
 class _Clock:
-    """The system's clock, held so that it never goes back while the process lives.
+    """The system's clock, which never goes back while the process lives.
 
     A clock that was set back would make expired keys valid again and date new entries before old ones. Where the
     system's clock falls behind, time goes on from the latest moment at the speed of the monotonic clock.
@@ -28,14 +28,14 @@ class _Clock:
         self._reading = threading.Lock()
 
     def read(self) -> int:
-        """Nanoseconds since 1970."""
+        """Return the present moment in nanoseconds since 1970."""
         with self._reading:
             passed, system = time.monotonic_ns() - self._measured, time.time_ns()
             self._latest, self._measured = max(self._latest + passed, system), self._measured + passed
             return self._latest
 
     def raise_to(self, moment: int) -> None:
-        """Go on from a moment, in nanoseconds since 1970, unless it is later already."""
+        """Continue from a moment, in nanoseconds since 1970, unless the clock is already later."""
         self.read()
         with self._reading:
             self._latest = max(self._latest, moment)
@@ -48,7 +48,7 @@ def now() -> str:
     """Return the present moment, which is never earlier than one that this process returned before.
 
     Raises:
-        Unavailable: the system's clock says a year that moments cannot have.
+        Unavailable: the system's clock is beyond the year 9999.
     """
     try:
         return stamp(_EPOCH + timedelta(microseconds=_clock.read() // 1000))
@@ -58,23 +58,23 @@ def now() -> str:
 
 
 def seconds() -> float:
-    """Return the present moment in seconds since 1970, likewise."""
+    """Return the present moment in seconds since 1970; like ``now``, it never goes back."""
     return _clock.read() / _SECOND
 
 
 def seconds_behind() -> float:
-    """Return how far the system's clock is behind the moments that this process goes by; 0 where it is not."""
+    """Return by how many seconds the system's clock is behind the moments that this process returns; 0 if it is not."""
     return max(0.0, (_clock.read() - time.time_ns()) / _SECOND)
 
 
 def go_on_from(moment: str) -> None:
-    """Never return a moment before this one, which the ledger wrote down."""
+    """Continue the clock from a moment that the ledger stored, so that no earlier one is returned."""
     parsed = datetime.strptime(moment, _SHAPE).replace(tzinfo=UTC)
     _clock.raise_to((parsed - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
 def stamp(moment: datetime) -> str:
-    """A moment as the ledger writes it.
+    """Return a moment as the ledger writes it.
 
     Raises:
         ValueError: the moment has no time zone, so it names no moment.
@@ -84,9 +84,9 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-@lru_cache(maxsize=64)  # reservations of a batch end at one moment
+@lru_cache(maxsize=64)  # the reservations of a batch all end at one moment
 def later(moment: str, duration: timedelta) -> str:
-    """The moment that is so much later than one that the ledger wrote down; at most the last one of the year 9999."""
+    """Return the moment that is ``duration`` later; at most the last moment of the year 9999."""
     try:
         return stamp(datetime.strptime(moment, _SHAPE).replace(tzinfo=UTC) + duration)
     except OverflowError:
@@ -94,12 +94,12 @@ def later(moment: str, duration: timedelta) -> str:
 
 
 def between(moment: str, end: str) -> timedelta:
-    """The time from one moment that the ledger wrote down to another."""
+    """Return the time from one stored moment to another."""
     return datetime.strptime(end, _SHAPE) - datetime.strptime(moment, _SHAPE)  # noqa: DTZ007 - both are in UTC
 
 
 def is_stamp(text: str) -> bool:
-    """Whether a text has the ledger's shape; any other would be compared wrongly."""
+    """Return whether a text has the shape of a stored moment; texts of any other shape would compare wrongly."""
     try:
         return stamp(datetime.strptime(text, _SHAPE).replace(tzinfo=UTC)) == text
     except ValueError:

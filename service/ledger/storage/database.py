@@ -1,8 +1,8 @@
-"""One way to read and one way to write, the same on SQLite and on PostgreSQL.
+"""Read and write transactions, with one interface for SQLite and PostgreSQL.
 
-What a request is answered with must not be lost, and nothing may happen twice: a write returns
-only after its commit, and where a connection breaks at the commit the next attempt first finds out
-whether the last one is in the database. Statements' parameters never reach a message.
+An answered request must not be lost, and no effect may happen twice. So a write returns only after its commit. Where a
+connection breaks at the commit, the next attempt first checks whether the previous one is in the database. The
+parameters of statements never reach a message.
 """
 
 import secrets
@@ -39,46 +39,47 @@ Values = TypeVar("Values", bound=dict[str, Any])
 
 _PAUSES = (0.0, 0.0, 0.1, 0.4, 1.6)  # seconds before each attempt once a connection was lost: a restart's time
 _READERS = 16  # read transactions at one time, in a pool of their own
-_ASKERS = 8  # single statements at one time, likewise: whatever else waits, they do not
-_AT_ONCE = 1.0  # seconds that a single statement waits for SQLite, which locks readers out for a recovery's time only
+_ASKERS = 8  # concurrent single statements, in a pool of their own: they never wait for other transactions
+_AT_ONCE = 1.0  # seconds that a single statement waits for SQLite, which blocks readers only while it recovers
 
 # On PostgreSQL each transaction begins in one round trip, which also tells whether the connection is alive.
 _READ_POSTGRESQL = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# All attempts of one write take the same advisory lock, so the next one starts only when the server is done with the
-# last, however its connection broke. A session that died without a word must not keep its accounts locked until TCP
-# notices, hence the limit on idling, a minute. And noise must not be published that a power cut makes the ledger
-# forget, hence no asynchronous commit, even where the server's other databases want it.
+# All attempts of one write take the same advisory lock, so the next attempt starts only when the server is done with
+# the previous one, however its connection broke. A session that died silently must not keep its accounts locked until
+# TCP notices, so idling is limited to a minute. Noise must not be published if a power cut could make the ledger forget
+# it, so asynchronous commit is off, even where the server's other databases use it.
 _WRITE_POSTGRESQL = """\
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = {wait};
 SET LOCAL idle_in_transaction_session_timeout = 60000;
 SELECT pg_advisory_xact_lock({lock}),
        CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
-# Tables of another version than this server's fail the cast. Reading the version also locks its table for the
-# transaction, so that a migration waits for it, and it for a migration.
+# The cast fails if the tables have another version than this server. Reading the version also locks its table for the
+# transaction, so a migration waits for the transaction and the transaction for a migration.
 _OF_VERSION_POSTGRESQL = """,
        CAST((SELECT CASE version_num WHEN '{version}' THEN '1' ELSE 'another' END FROM alembic_version) AS integer)"""
 _VERSION_SQLITE = "SELECT version_num FROM alembic_version"
 _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
-_WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and where a connection's present wait is noted
+_WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and the key of a connection's present wait
 _NOTHING = nullcontext()
-_DATABASE = "database"  # where a connection has what it is a connection of
-_SINCE = "since"  # where it has which heads were known to be committed before its transaction began
+_DATABASE = "database"  # the key under which a connection stores its `Database`
+_SINCE = "since"  # the key of the moment before the transaction began, which tells the heads that were known then
 _WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
 
 _log = structlog.get_logger("service.database")
 
 
 def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int = 16) -> "Database":
-    """Open the ledger's database; an SQLite file that does not exist is made.
+    """Open the ledger's database, and create an SQLite file that does not exist.
 
-    ``lock_timeout`` is in seconds; ``writer_threads`` write transactions run at once on PostgreSQL,
-    one on SQLite.
+    Args:
+        lock_timeout: seconds that a transaction waits in total, in the queue and for locks.
+        writer_threads: write transactions that run at once on PostgreSQL; on SQLite it is one.
 
     Raises:
-        StartupRefused: the URL is not one of a database that can hold the ledger.
-        Unavailable: the SQLite file cannot be opened. (PostgreSQL is not asked before it is used.)
+        StartupRefused: the URL does not name a database that can hold the ledger.
+        Unavailable: the SQLite file cannot be opened. PostgreSQL is first contacted when it is used.
     """
     try:
         parsed = read_url(url)
@@ -100,97 +101,97 @@ def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int =
 
 
 class Connections(NamedTuple):
-    """The connections of a pool."""
+    """The connections of a pool, by use."""
 
     in_use: int
     idle: int
 
 
 class Database:
-    """A database with its pools and the queues in front of them; safe to share between threads."""
+    """A database with its pools and the queues in front of them, which threads can share."""
 
     def __init__(
         self, kind: str, writer: Engine, reader: Engine, asker: Engine, writers: int, lock_timeout: float
     ) -> None:
         self.place = place_of(writer.url)
         self.kind = kind  # "sqlite" or "postgresql"
-        self.secret: Secret | None = None  # that it is bound to, with which accounts' rows are sealed
-        self.version: str | None = None  # of the tables: write transactions are refused on any other; None: on none
-        self.lock_timeout = lock_timeout  # seconds that a transaction waits in all, in the queue and for locks
+        self.secret: Secret | None = None  # the secret that it is bound to, which seals the rows; None: not yet bound
+        self.version: str | None = None  # of the tables: write transactions are refused on any other; None: any version
+        self.lock_timeout = lock_timeout  # seconds that a transaction waits in total, in the queue and for locks
         self.writers = Queue(writers)
         self.readers = Queue(_READERS)
-        # What each transaction happens in, by whether it reads or writes.
+        # The context that each transaction runs in, by "read" or "write".
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         self._writer, self._reader, self._asker = writer, reader, asker
-        self.stopped: str | None = None  # why nothing is written any more, where that is so
-        self.expiring: WeakValueDictionary[int, Queue] = WeakValueDictionary()  # who lets an account's holds expire
-        self.holds_due = threading.Event()  # somebody left some that are to expire
-        self.remembers = False  # the entries that it commits, for a keeper of the mark, who takes them
+        self.stopped: str | None = None  # the reason, once writing was stopped
+        self.expiring: WeakValueDictionary[int, Queue] = WeakValueDictionary()  # waiting to expire an account's holds
+        self.holds_due = threading.Event()  # set when a request left expired reservations behind
+        self.remembers = False  # whether committed entries are kept, for the high-water mark's keeper to take
         self._done = Tally()
         self.newest = Newest()  # heads that are known to be committed, by this process or by the high-water mark
-        self._ends: dict[str, str] = {}  # from when on a key is refused whatever its row says, by its id
-        self.followed: Made | None = None  # the last entry of the installation's journal whose ends of keys it knows
-        self.followed_to = 0  # the number of the last one that it looked at; greater where that one is not sound
+        self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
+        self.followed: Made | None = None  # the last entry of the installation's journal whose key ends are known
+        self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound
         self._counting = threading.Lock()
 
     @property
     def url(self) -> str:
-        """Where it is, with the password: for another process of ours that opens it too."""
+        """Return the database's URL with the password, for another process of the service to open it."""
         return self._writer.url.render_as_string(hide_password=False)
 
     def close(self) -> None:
-        """Close the connections that are not in use; those in use close when they are given back."""
+        """Close the idle connections; connections in use close when they are returned to their pools."""
         for engine in (self._writer, self._reader, self._asker):
             engine.dispose()
 
     def counted(self) -> Counter[tuple[str, str]]:
-        """What was tallied in transactions that this process committed."""
+        """Return the counts of actions in transactions that this process committed."""
         with self._counting:
             return self._done.counts.copy()
 
     def take_committed(self) -> list[Made]:
-        """The entries that this process committed since the last call, if it remembers them."""
+        """Return the entries that this process committed since the last call, if it remembers them."""
         with self._counting:
             taken, self._done.entries = self._done.entries, []
             return taken
 
     def put_back_committed(self, entries: list[Made]) -> None:
-        """Have the next call return these too: they could not be dealt with."""
+        """Return entries to the list of committed ones after a failure, so that the next call takes them again."""
         with self._counting:
             self._done.entries += entries
 
     def remember(self, heads: Iterable[Made]) -> None:
-        """Know heads to be committed, as this process's own are."""
+        """Record heads as committed, like those of this process."""
         with self._counting:
             self.newest.add(heads)
 
     def known_after(self, moment: int) -> tuple[int, list[Made]]:
-        """Return the moment of what is known to be committed, and what was not yet known at an earlier one."""
+        """Return the present moment of the known heads, and the heads that were added after an earlier moment."""
         with self._counting:
             return self.newest.moment, self.newest.after(moment)
 
     def stop(self, reason: str, **said: object) -> None:
-        """Write nothing any more: the ledger went back."""
+        """Refuse all further writes, because a rollback of the ledger was detected."""
         if self.stopped is None:
             _log.critical("the ledger went back; nothing is written", reason=reason, **said)
             self.stopped = reason
 
     def remember_ends(self, ends: Mapping[str, str]) -> None:
-        """Refuse keys from some moments on, or from earlier ones that are known."""
+        """Refuse keys from some moments on; an earlier moment that is known already stays."""
         with self._counting:
             self._ends |= {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
 
     def has_ended(self, key_id: str, at: str) -> bool:
-        """Whether the installation's journal ended a key by a moment, as far as this process has seen."""
+        """Return whether the installation's journal ended a key by a moment, as far as this process has read it."""
         end = self._ends.get(key_id)
         return end is not None and end <= at
 
     def has_committed(self) -> bool:
-        """Whether there are any."""
+        """Return whether committed entries wait to be taken."""
         return bool(self._done.entries)
 
     def connections(self) -> dict[str, Connections]:
-        """The pools, and how many of their connections are in use."""
+        """Return how many connections of each pool are in use and idle."""
         pools = {"writers": self._writer.pool, "readers": self._reader.pool, "askers": self._asker.pool}
         return {
             name: Connections(cast("QueuePool", pool).checkedout(), cast("QueuePool", pool).checkedin())
@@ -198,9 +199,10 @@ class Database:
         }
 
     def ask(self, statement: Select[*R], parameters: Mapping[str, str | int]) -> Row[*R] | None:
-        """The one row of a statement, or None; a statement alone sees one moment without a transaction around it.
+        """Return the one row of a single statement, or None.
 
-        On PostgreSQL it takes one round trip, on SQLite less time than handing it to a thread would.
+        A single statement sees one moment of the database without a transaction around it. On PostgreSQL it takes one
+        round trip. On SQLite it takes less time than a hand-over to a thread.
 
         Raises:
             Unavailable: the database does not answer.
@@ -214,7 +216,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one moment of the database, can change nothing and waits for no writer.
+        """Open a read-only transaction that sees one moment of the database and waits for no writer.
 
         Raises:
             Unavailable: the database does not answer, or all readers are busy for too long.
@@ -226,22 +228,25 @@ class Database:
             except SQLAlchemyError as error:
                 raise refusal(failure_of(error), self.place) from None
             finally:
-                with suppress(SQLAlchemyError):  # one that breaks only now has answered all that it was asked
+                with suppress(SQLAlchemyError):  # a connection that breaks only now has already given all its answers
                     connection.close()
 
     def write(self, work: Callable[[Connection], T], *, landed: Callable[[Connection, T], bool]) -> T:
         """Run ``work`` in one write transaction and return its value once that is committed.
 
-        ``work`` may run several times, each time on a database without the traces of the times
-        before: after a lost connection, a deadlock, or a race for a unique key, which the second
-        run finds taken because every work looks before it inserts. Where a connection breaks at
-        the commit, ``landed(connection, value)`` says whether that attempt's value is in the
-        database after all; if so it is returned and ``work`` does not run again.
+        ``work`` may run several times, each time on a database without traces of the earlier attempts. It runs again
+        after a lost connection, a deadlock, or a race for a unique key. After a race the second run finds the key
+        taken, because all work looks before it inserts.
+
+        Args:
+            landed: called as ``landed(connection, value)`` where a connection broke at the commit. It returns whether
+                that attempt's value is in the database after all. If so, the value is returned and ``work`` does not
+                run again.
 
         Raises:
             Unavailable: no lock in time, the database does not answer, its disk is full, or writing was stopped.
             Conflict: a unique key is still taken after the last attempt.
-            Whatever ``work`` raises, after a rollback.
+            Exception: any error that ``work`` raises, after a rollback.
         """
         if self.stopped is not None:
             raise Unavailable(self.stopped, retry_after=60)
@@ -252,7 +257,7 @@ class Database:
 
     def _attempt(self, work: Callable[[Connection], T], landed: Callable[[Connection, T], bool], deadline: float) -> T:
         lock = secrets.randbits(63)
-        unknown: list[tuple[T, Tally]] = []  # of attempts that broke at their commit
+        unknown: list[tuple[T, Tally]] = []  # of attempts whose connection broke at the commit
         lost, shared = False, self.kind == "sqlite"  # PostgreSQL's transactions need not wait for each other
         for pause in _PAUSES:
             if lost:
@@ -270,7 +275,7 @@ class Database:
                     self._require_transaction(connection)
                     if shared:
                         company.work(connection)
-                    if self.stopped is not None:  # by what was read in it, or by somebody else meanwhile
+                    if self.stopped is not None:  # by a read of this transaction, or by another thread meanwhile
                         raise Unavailable(self.stopped, retry_after=60)
                     committing = True
                     self._commit(connection)
@@ -293,29 +298,29 @@ class Database:
         raise refusal(failure, self.place, unknown=bool(unknown))
 
     def require_new(self, entries: Iterable[Made]) -> None:
-        """Refuse entries whose numbers this process has committed before: the ledger went back since then.
+        """Refuse entries whose numbers this process has committed before, which means that the ledger was rolled back.
 
         Raises:
-            Unavailable: there is one; from now on nothing is written any more.
+            Unavailable: there is such an entry. All further writes are refused.
         """
         for entry in entries:
             if entry.seq <= self.newest.number(entry.account_id):
                 raise self.went_back(entry.account_id, entry.seq - 1)
 
     def require_present(self, account_id: int, seq: int, digest: str, moment: int | None) -> None:
-        """Refuse a journal's head that was read, where it was further before or had another of this number.
+        """Refuse a journal's head that was read, if the journal was further before or had another entry of this number.
 
         Args:
             moment: as in ``Newest.went_back``.
 
         Raises:
-            Unavailable: it was, or had; from now on nothing is written any more.
+            Unavailable: the head is older than, or differs from, a known one. All further writes are refused.
         """
         if self.newest.went_back(account_id, seq, digest, moment):
             raise self.went_back(account_id, seq)
 
     def went_back(self, account_id: int, seq: int) -> Unavailable:
-        """Write nothing any more, as a journal ends with an entry before one that was committed; say so."""
+        """Stop writing because a journal ends before an entry that was committed, and return the error to raise."""
         self.stop(_WENT_BACK, account=account_id, head=seq, known=self.newest.number(account_id))
         return Unavailable(_WENT_BACK, retry_after=60)
 
@@ -346,7 +351,7 @@ class Database:
     def _begin_write(self, connection: Connection, deadline: float, lock: int) -> None:
         wait = max(1, round(1000 * (deadline - time.monotonic())))  # milliseconds; 0 would mean for ever
         if self.kind == "sqlite":
-            # The queue has let this transaction in at once more often than not: then the wait is what it was.
+            # SQLite's queue usually admits this transaction at once: then the rounded wait is the same as before.
             wait = -(-wait // _WAIT_STEP) * _WAIT_STEP
             if connection.info.get(_WAIT_SET) != wait:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait}")
@@ -364,20 +369,21 @@ class Database:
             raise _other_version() from None
 
     def _commit(self, connection: Connection) -> None:
-        raw = connection.connection.driver_connection  # now: of one that broke SQLAlchemy gives none
+        raw = connection.connection.driver_connection  # fetched now: SQLAlchemy returns none for a broken connection
         try:
             connection.commit()
         except SQLAlchemyError:
             if isinstance(raw, sqlite3.Connection):
-                raw.rollback()  # SQLite keeps a transaction open whose commit failed, and SQLAlchemy takes it for over
+                raw.rollback()  # SQLite keeps a transaction open whose commit failed; SQLAlchemy takes it for ended
             raise
 
     def _require_transaction(self, connection: Connection) -> None:
-        """Refuse to commit what a failed statement has undone already: PostgreSQL would answer such a COMMIT without
-        an error, and SQLite some.
+        """Refuse to commit a transaction that a failed statement has already undone.
+
+        PostgreSQL would answer such a COMMIT without an error, and so would SQLite after some failures.
 
         Raises:
-            RuntimeError: the work went on after a statement had failed.
+            RuntimeError: the work continued after a statement had failed.
         """
         raw = connection.connection.driver_connection
         if isinstance(raw, sqlite3.Connection):
@@ -409,28 +415,28 @@ def bound_secret(database: Database | None) -> Secret:
 
 
 def leave_holds(connection: Connection) -> None:
-    """Leave holds whose time is over to the thread that lets them expire, if the process has one."""
+    """Leave expired reservations to the thread that lets them expire, if the process has one."""
     database: Database | None = connection.info.get(_DATABASE)
     if database is not None:
         database.holds_due.set()
 
 
 def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
-    """Count something that this write transaction does; it counts once that is committed."""
+    """Count an action of this write transaction, once the transaction is committed."""
     done: Tally | None = connection.info.get(TALLY)
     if done is not None:
         done.counts[what, of] += number
 
 
 def note_ends(connection: Connection, ends: Mapping[str, str]) -> None:
-    """Note from which moments on this write transaction ends keys; it counts once that is committed."""
+    """Record the moments from which this write transaction ends keys, once it is committed."""
     done: Tally | None = connection.info.get(TALLY)
     if done is not None:
         done.ends |= ends
 
 
 def note_entries(connection: Connection, entries: Sequence[Made]) -> None:
-    """Note what this write transaction adds to journals; it counts once that is committed.
+    """Record the entries that this write transaction adds to journals, once it is committed.
 
     Raises:
         Unavailable: this process has committed entries of these numbers before.
@@ -443,13 +449,13 @@ def note_entries(connection: Connection, entries: Sequence[Made]) -> None:
 
 
 def require_present(connection: Connection, account_id: int, seq: int, digest: str, *, locked: bool = False) -> None:
-    """Refuse a journal's head that was read in this transaction, where the journal was further before.
+    """Refuse a journal's head that was read in this transaction, if the journal was further before.
 
     Args:
-        locked: whether the transaction holds a lock without which nobody adds to the journal.
+        locked: whether the transaction holds the lock that every writer of the journal needs.
 
     Raises:
-        Unavailable: it was, or had another entry of this number; from now on nothing is written any more.
+        Unavailable: it was, or had another entry of this number. All further writes are refused.
     """
     info = connection.info
     if _SINCE in info:
@@ -463,17 +469,17 @@ def newest_known(connection: Connection, account_id: int) -> Made | None:
 
 
 def require_written(result: CursorResult[Any], number: int) -> None:
-    """Make sure that a statement wrote as many rows as it was given: a trigger can drop rows without an error.
+    """Require that a statement wrote every row that it was given: a trigger can drop rows without an error.
 
     Raises:
-        RuntimeError: it wrote another number of them; then nothing is committed.
+        RuntimeError: it wrote another number of rows; then nothing is committed.
     """
     if result.rowcount != number:
         raise RuntimeError(f"the database wrote {result.rowcount} rows of {number}; nothing was committed")
 
 
 def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:
-    """Rows for one statement; a single one is not a batch, which costs both drivers more."""
+    """Return rows for one statement; a single row is not a batch, because a batch costs both drivers more."""
     return rows[0] if len(rows) == 1 else rows
 
 
@@ -486,7 +492,7 @@ def _other_version() -> Unavailable:
 
 
 def _persistent(attempt: Callable[[], T], place: Place) -> T:
-    """What an attempt at reading gives, made again where it found its connection broken.
+    """Run an attempt at reading, and repeat it while it finds its connection broken.
 
     Raises:
         Unavailable: the database does not answer.

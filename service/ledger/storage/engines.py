@@ -1,4 +1,4 @@
-"""Connections to the ledger's database: how each is set up, whoever uses it."""
+"""Set-up of the connections to the ledger's database."""
 
 import sqlite3
 import time
@@ -25,7 +25,7 @@ _POSTGRESQL_OPTIONS = {
 
 
 def make_sqlite_file(path: Path, timeout: float) -> None:
-    """Make the file and switch it to write-ahead logging, once and for all, so that readers never block.
+    """Create the file and switch it permanently to write-ahead logging, so that readers never block.
 
     Raises:
         Unavailable: the file cannot be opened.
@@ -33,7 +33,7 @@ def make_sqlite_file(path: Path, timeout: float) -> None:
     """
     deadline, place = time.monotonic() + timeout, place_of_file(path)
     try:
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no part in it
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no access
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     except OSError as error:
         raise out_of_reach(path, error) from None
@@ -51,7 +51,10 @@ def make_sqlite_file(path: Path, timeout: float) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, deadline: float) -> str:
-    """SQLite does not wait where two processes switch at the same moment, so the wait is here."""
+    """Switch the file to write-ahead logging and wait until that succeeds.
+
+    SQLite does not wait where two processes switch at the same moment, so this function does.
+    """
     while True:
         try:
             return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
@@ -62,13 +65,13 @@ def _switch_to_wal(connection: sqlite3.Connection, deadline: float) -> str:
 
 
 def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) -> Engine:
-    """An engine for SQLite with so many connections."""
+    """Return an engine for SQLite with ``size`` connections."""
     engine = create_engine(
         url,
         hide_parameters=True,
         pool_size=size,
         max_overflow=0,
-        # Transactions are begun and ended by `database`; the driver must not begin any by itself.
+        # `database` begins and ends transactions; the driver must not begin any by itself.
         connect_args={"isolation_level": None, "timeout": lock_timeout, "check_same_thread": False},
     )
 
@@ -84,21 +87,21 @@ def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) 
 
 
 def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
-    """An engine for PostgreSQL with so many connections."""
+    """Return an engine for PostgreSQL with ``size`` connections."""
     options = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in url.query}
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
         hide_parameters=True,
-        use_native_hstore=False,  # looking for a type that the ledger does not use costs every connection a transaction
+        use_native_hstore=False,  # finding this unused type costs every connection a transaction
         pool_size=size,
         max_overflow=0,
-        # Transactions are begun and ended by `database`; the driver must not begin any by itself.
+        # `database` begins and ends transactions; the driver must not begin any by itself.
         connect_args={"autocommit": True, **options},
     )
 
     @event.listens_for(engine, "connect")
     def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        # Rows that a policy would hide are an error. Set here it wins over what is set for the role or the database.
+        # Make rows that a policy would hide an error. A setting made here overrides those of the role and the database.
         cursor = raw.cursor()
         cursor.execute("SET row_security = off")
         cursor.close()
@@ -109,6 +112,9 @@ def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
 
 
 def _leave_former_primary(context: ExceptionContext) -> None:
-    """After a failover the old server may answer, read-only: drop its connections, so that new ones find the new."""
+    """Drop the connections to a former primary, which may still answer read-only after a failover.
+
+    New connections then find the new primary.
+    """
     if isinstance(context.original_exception, psycopg.errors.ReadOnlySqlTransaction):
         context.is_disconnect = True

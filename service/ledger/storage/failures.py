@@ -1,7 +1,7 @@
-"""What a database's error means for the ledger, and what a caller may be told of it.
+"""Classification of database errors, and the words about them that a caller may see.
 
-Drivers quote values in their messages (PostgreSQL: "Failing row contains ..."), so only codes leave this file, and for
-whoever runs the service the words of errors that come of no values: no connection, a file that cannot be used.
+Drivers quote values in their messages (PostgreSQL: "Failing row contains ..."), so only codes leave this file. The
+operator also gets the words of errors that contain no values: no connection, or a file that cannot be used.
 """
 
 import sqlite3
@@ -17,22 +17,22 @@ from service.ledger.storage.location import Place, place_of_file
 
 
 class Kind(Enum):
-    """What a failure calls for."""
+    """The reaction that a failure calls for."""
 
     LOST = auto()  # the connection broke
     UNREACHABLE = auto()  # no connection could be made
     TANGLED = auto()  # a deadlock or serialization failure
-    RACE = auto()  # a key that another transaction took, or a row that it removed, in between
+    RACE = auto()  # another transaction took a key or removed a row in between
     UNAVAILABLE = auto()
     FAULT = auto()  # a statement that can never succeed
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A database's error without its words, but for those of an error that no values come into."""
+    """A database error without its message; ``reason`` is kept only for errors that contain no values."""
 
     kind: Kind
-    code: str  # an SQLSTATE, SQLite's name of the error, or a class: nothing of the statement
+    code: str  # an SQLSTATE, SQLite's name of the error, or a class; never part of a statement
     reason: str = ""
 
 
@@ -56,7 +56,7 @@ _SQLITE_UNAVAILABLE = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
 }
-# SQLSTATEs (PostgreSQL's appendix A) or their class, the first two characters.
+# SQLSTATEs (PostgreSQL's appendix A), or their class: the first two characters.
 _POSTGRESQL_KINDS = {
     "40001": Kind.TANGLED,
     "40P01": Kind.TANGLED,
@@ -64,13 +64,13 @@ _POSTGRESQL_KINDS = {
     "23503": Kind.RACE,
     "57P03": Kind.UNREACHABLE,  # starting up
     "55P03": Kind.UNAVAILABLE,  # no lock in time
-    "42501": Kind.UNAVAILABLE,  # no right, which the database's owner can give
+    "42501": Kind.UNAVAILABLE,  # a missing privilege, which the database's owner can grant
     "08": Kind.LOST,
     "53": Kind.UNAVAILABLE,  # disk full, out of memory, too many connections
     "57": Kind.UNAVAILABLE,  # cancelled
     "58": Kind.UNAVAILABLE,  # the server's own input and output
 }
-_OF_THE_SERVER = {"08", "53", "57", "58"}  # their first lines say nothing of a statement
+_OF_THE_SERVER = {"08", "53", "57", "58"}  # the first lines of these contain nothing of a statement
 _WAITED = {"55P03", "SQLITE_BUSY"}
 _FULL = {"53100", "SQLITE_FULL"}
 
@@ -89,7 +89,7 @@ _UNKNOWN = (
 
 
 def failure_of(error: SQLAlchemyError) -> Failure:
-    """What an error of either database means."""
+    """Return the meaning of an error of either database."""
     if not isinstance(error, DBAPIError):
         return Failure(Kind.FAULT, type(error).__name__)
     if isinstance(error.orig, sqlite3.Error):
@@ -107,7 +107,7 @@ def failure_of(error: SQLAlchemyError) -> Failure:
 
 
 def _reason(error: BaseException | None) -> str:
-    """The words of libpq about a connection, without its guesses, or a server's first line about itself."""
+    """Return libpq's words about a connection, without its guesses, or the first line of a server's own error."""
     if not isinstance(error, psycopg.Error):
         return ""
     if error.sqlstate is None:
@@ -116,26 +116,26 @@ def _reason(error: BaseException | None) -> str:
 
 
 def sqlite_failure(error: sqlite3.Error) -> Failure:
-    """What an error of the SQLite driver means."""
-    code = getattr(error, "sqlite_errorcode", None)  # errors of the driver itself have none
+    """Return the meaning of an error of the SQLite driver."""
+    code = getattr(error, "sqlite_errorcode", None)  # errors of the driver itself have no code
     if code is None:
         return Failure(Kind.FAULT, type(error).__name__)
     name = str(error.sqlite_errorname)
     if code in _SQLITE_RACES:
         return Failure(Kind.RACE, name)
-    primary = code & 0xFF  # the rest makes it an extended code
+    primary = code & 0xFF  # the remaining bits make it an extended code
     if primary not in _SQLITE_UNAVAILABLE:
         return Failure(Kind.FAULT, name)
     return Failure(Kind.UNAVAILABLE, name, str(error))
 
 
 def out_of_reach(path: Path, error: OSError) -> ServiceError | RuntimeError:
-    """What is told of a file that this process cannot get at."""
+    """Return the error for a file that this process cannot access."""
     return refusal(Failure(Kind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place_of_file(path))
 
 
 def refusal(failure: Failure, place: Place, *, unknown: bool = False) -> ServiceError | RuntimeError:
-    """What the caller is told; where the database is and the driver's reason only whoever runs the service."""
+    """Return the error for the caller; only the operator gets the database's location and the driver's reason."""
     if unknown:
         return _unavailable(_UNKNOWN, failure, place)
     if failure.kind is Kind.FAULT:

@@ -1,7 +1,8 @@
-"""One commit for writers who would wait for each other anyway, as on SQLite, where one transaction writes at a time.
+"""Group commit: one commit for writers who would wait for each other anyway.
 
-Whoever has the place does the work of those behind him too: after his own, in his own transaction, each in a savepoint.
-To them it is as if each had had the next transaction, and nobody is told anything before the commit.
+On SQLite one transaction writes at a time. The writer that holds the place first does its own work. Then it does the
+work of the writers behind it in the same transaction, each in a savepoint. To each of them it is as if it had had the
+next transaction. No writer gets an answer before the commit.
 """
 
 import time
@@ -16,13 +17,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.errors import Unavailable
 from service.ledger.storage.waiting_line import Queue, Turn
 
-TALLY = "tally"  # where a connection's present work counts what it does
-_MOST = 64  # in one transaction, beside whoever's it is
-_SECONDS = 0.05  # after which nobody joins it any more
+TALLY = "tally"  # the key under which a connection stores the counts of its present work
+_MOST = 64  # writers that join one transaction, beside its own
+_SECONDS = 0.05  # after which no more writers join
 
 
 class Made(NamedTuple):
-    """An entry that a transaction added to the journal of an account."""
+    """An entry that a transaction added to an account's journal."""
 
     account_id: int
     seq: int
@@ -31,12 +32,12 @@ class Made(NamedTuple):
 
 @dataclass
 class Tally:
-    """What a transaction does, which counts once it is committed.
+    """The effects of a transaction, which count once it is committed.
 
     Attributes:
-        counts: how often something was done, by what it is and of which kind.
-        entries: those that it adds to journals.
-        ends: the keys that it ends, by their ids, each with the moment from which it is refused.
+        counts: the number of times that something was done, by its name and kind.
+        entries: the entries that it adds to journals.
+        ends: the moment from which each key that it ends is refused, by the key's id.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -44,30 +45,30 @@ class Tally:
     ends: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: "Tally") -> None:
-        """Add what another transaction did."""
+        """Add the effects of another transaction."""
         self.counts.update(other.counts)
         self.entries += other.entries
         self.ends |= other.ends
 
 
 class Parted(Exception):
-    """The database refused a statement of somebody who had joined; the transaction is to be rolled back."""
+    """A failed statement of a writer that had joined; the transaction is to be rolled back."""
 
 
 class Company:
-    """Those whose work is done in somebody else's transaction; ``done``: what they did in all."""
+    """The writers whose work is done in another writer's transaction; ``done`` holds the effects of all of them."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._turns: list[Turn] = []  # taken over and not answered
+        self._turns: list[Turn] = []  # taken over and not yet answered
         self._outcomes: list[Future[Any]] = []
         self.done = Tally()
 
     def work(self, connection: Connection) -> None:
-        """Do the work of those who wait, in a transaction that did its own.
+        """Do the work of waiting writers, in a transaction that has done its own.
 
         Raises:
-            Parted: a statement failed. Whose it was is the first to wait again, so that he meets the error alone.
+            Parted: a statement failed. Its writer is first in the queue again, so that it meets the error alone.
         """
         end = time.monotonic() + _SECONDS
         while len(self._turns) < _MOST and time.monotonic() < end:
@@ -82,13 +83,16 @@ class Company:
                 raise Parted from None
 
     def answer(self) -> None:
-        """Tell them, after the commit."""
+        """Give the writers their outcomes, after the commit."""
         for turn, outcome in zip(self._turns, self._outcomes, strict=True):
             turn.answer(outcome)
         self._turns.clear()
 
     def part(self, *, committing: bool) -> None:
-        """At the end, however it came: whoever was told nothing waits again, unless he may be in the database."""
+        """End the group, however its transaction ended.
+
+        Writers without an outcome wait again, unless their work may be in the database.
+        """
         if committing:
             for turn in self._turns:
                 outcome: Future[Any] = Future()

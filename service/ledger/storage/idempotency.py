@@ -1,7 +1,7 @@
-"""Requests that may come twice: the first answer is kept under the caller's key and given again.
+"""Idempotent replay: the first answer is stored under the caller's key and returned for repeated requests.
 
-What is compared is a keyed digest: a plain hash of the body would let whoever reads the database
-find small counts by trying them.
+Requests are compared by a keyed digest. With a plain hash of the body, a reader of the database could find small counts
+by trying them.
 """
 
 import hmac
@@ -23,29 +23,32 @@ _log = structlog.get_logger("service.idempotency")
 
 @dataclass(frozen=True)
 class Request:
-    """What makes two requests the same one."""
+    """The identity of a request, by which repeated ones are recognised."""
 
-    principal: str  # keys are rotated, so a principal and not its key
-    key: str | None  # the Idempotency-Key; None: never replayed
+    principal: str  # the principal and not its key, because keys are rotated
+    key: str | None  # the Idempotency-Key; None: the request is never replayed
     digest: str  # from `request_digest`
     secret: Secret = field(repr=False)
-    kept: Kept | None = None  # an entry that the journal must hold, else nothing is done
+    kept: Kept | None = None  # an entry that the journal must hold; otherwise the request is refused
     key_id: str | None = None  # of the principal's API key, for the journal
 
     @property
     def identity(self) -> str | None:
-        """What it has in common with the same request sent again; None where that cannot be told."""
+        """Return the identity that a repeated request shares; None if repeats cannot be recognised."""
         return None if self.key is None else f"{self.digest} {self.principal} {self.key}"
 
     @property
     def actor(self) -> Actor:
-        """Who asks."""
+        """Return the actor that makes the request."""
         return Actor(self.principal, self.key_id)
 
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """The first answer. One of a draw or an API key is rendered again: its body has no noise and no token."""
+    """The first answer to a request.
+
+    An answer to a draw or about an API key is rendered again, so its body holds no noise and no token.
+    """
 
     status: int
     body: str | None
@@ -55,7 +58,7 @@ class StoredAnswer:
 
 
 _stored = tables.StoredAnswer
-# Statements are built once: building one costs more than running it.
+# Statements are built once, because building one costs more than running it.
 _FIND = select(
     _stored.request_digest,
     _stored.status,
@@ -87,16 +90,16 @@ Place = tuple[str, str]
 
 
 def request_digest(secret: Secret, method: str, path_with_query: str, body: bytes | bytearray) -> str:
-    """A digest of the whole request that only the holder of the secret can compute."""
+    """Return a digest of the whole request that only the holder of the secret can compute."""
     return secret.hmac("idempotent-request", method.encode(), path_with_query.encode(), body).hex()
 
 
 def find(connection: Connection, request: Request) -> StoredAnswer | None:
-    """The answer that this request got before, if it did.
+    """Return the stored answer of a repeated request; None for a new one.
 
     Raises:
         IdempotencyConflict: the key came before with another request.
-        Conflict: the answer is not as it was stored.
+        Conflict: the stored answer was altered.
     """
     if request.key is None:
         return None
@@ -122,10 +125,10 @@ def store(
     api_key_id: str | None = None,
     at: str,
 ) -> None:
-    """Keep the first answer, in the transaction that did what the request asked.
+    """Store the first answer, in the transaction that has the request's effect.
 
-    Where two requests with one key run at the same moment the primary key lets one of them in;
-    the other is run again by ``Database.write`` and finds this answer.
+    If two requests with one key run at the same moment, the primary key admits one of them. ``Database.write`` runs the
+    other again, which then finds this answer.
     """
     if request.key is None:
         return
@@ -135,7 +138,7 @@ def store(
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
-    """Seal some answers that are older than seals; where they are, which is after ``after``."""
+    """Seal up to ``limit`` answers that are older than seals and follow ``after``; return their places."""
     query = select(*_ROW).where(_stored.seal.is_(None), tuple_(_stored.principal, _stored.key) > tuple_(*after))
     rows = connection.execute(query.order_by(_stored.principal, _stored.key).limit(limit)).all()
     sealed = [
@@ -148,7 +151,7 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
 
 
 def altered(connection: Connection, secret: Secret) -> Iterator[str]:
-    """Of each answer that is not as it was stored, whose it is."""
+    """Yield the principal of each stored answer that was altered."""
     with ExitStack() as cursors:
         for *values, seal in stream(connection, select(*_ROW, _stored.seal), cursors):
             if not secret.is_seal(seal, _PURPOSE, *values):

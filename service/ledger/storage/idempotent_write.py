@@ -1,4 +1,4 @@
-"""One request, one effect, one answer: the write transaction that every changing request runs in."""
+"""Idempotent writes: the transaction that every changing request runs in, with one effect and one answer."""
 
 import time
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from service.ledger.storage.idempotency import Request, StoredAnswer
 R = TypeVar("R")
 
 _PATIENCE = 100
-_ROUNDS, _SECONDS = 4, 0.5  # for which a request that does not fit lets holds expire, some in each
+_ROUNDS, _SECONDS = 4, 0.5  # limits on the rounds in which a request that does not fit lets reservations expire
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the client is told; ``body`` is JSON text."""
+    """The answer to a client; ``body`` is JSON text."""
 
     status: int
     body: str
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R]):
-    """What is answered where the answer is not stored as text: the caller renders it, the first time and again."""
+    """An answer that is not stored as text: the caller renders it, the first time and on replay."""
 
     status: int
     result: R
@@ -41,7 +41,7 @@ class Outcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an answer that is not stored whole can be rendered from again; ``body`` is the part that may be stored."""
+    """The stored reference from which an answer is rendered again; ``body`` is the part that may be stored."""
 
     body: str | None = None
     draw_id: str | None = None
@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Reload(Generic[R]):
-    """For results too large or too secret to be stored with the answer: what to keep, and how to load it again."""
+    """Storage and reloading of results that are too large or too secret to be stored with the answer."""
 
     source: Callable[[R], Source]
     load: Callable[[Connection, StoredAnswer], R]
@@ -71,18 +71,20 @@ def once(
     render: Callable[[R], str],
     landed: Callable[[Connection, R], bool],
 ) -> Answer:
-    """Run ``work(connection, now)`` in one write transaction and answer; or answer as the first time.
+    """Run ``work(connection, now)`` in one write transaction and return its answer, or replay the first answer.
 
-    Two requests with one Idempotency-Key at the same moment: one runs, the other waits for it and
-    gets its answer. Where the other one is refused by what the first one did (it took the room that
-    was left), it is told the first one's success, not the refusal.
+    Of two requests with one Idempotency-Key at the same moment, one runs, and the other waits for its answer. If the
+    second was refused because the first used the remaining budget, it gets the first one's success and not the refusal.
+
+    Args:
+        landed: returns whether an earlier attempt's result is in the database.
 
     Raises:
-        LedgerRolledBack: an entry that the caller has seen is not there.
+        LedgerRolledBack: an entry that the caller has seen is missing.
         IdempotencyConflict: the key came before with another request.
         Unavailable: an account's row says that reservations are due, and there are none; or too many are to expire
-            before it may fit.
-        ServiceError: whatever ``work`` raises; nothing is changed then.
+            before the request may fit.
+        ServiceError: any error that ``work`` raises; nothing is changed then.
     """
 
     status_of: Callable[[R], int] = (lambda _: status) if isinstance(status, int) else status
@@ -109,7 +111,7 @@ def once_reloaded(
     landed: Callable[[Connection, R], bool],
     reload: Reload[R],
 ) -> Outcome[R]:
-    """The same for results that are not stored with the answer: a replay loads the result again.
+    """Run an idempotent write whose result is not stored with the answer: a replay loads the result again.
 
     Raises:
         IdempotencyConflict, ServiceError: as ``idempotent_write``.
@@ -142,18 +144,18 @@ def _write(
     landed: Callable[[Connection, R], bool],
     keep: Callable[[Connection, R, str], None],
 ) -> R:
-    """Do the work and keep its answer in one transaction.
+    """Do the work and store its answer in one transaction.
 
     Raises:
         _Answered: the request was answered before.
     """
 
     def run(connection: Connection) -> R:
-        if request.kept is not None:  # here and not before: after a failover this may be another server
+        if request.kept is not None:  # checked here and not before: after a failover this may be another server
             journal.require_kept(connection, request.kept)
         _stop_if_answered(connection, request)
         at = clock.now()
-        if request.key_id is not None and database.has_ended(request.key_id, at):  # since the request was let in
+        if request.key_id is not None and database.has_ended(request.key_id, at):  # since the request was authenticated
             raise Unauthenticated("the key is unknown, expired or revoked")
         try:
             result = work(connection, at)
@@ -168,13 +170,13 @@ def _write(
 
 
 def _with_expiry(database: Database, act: Callable[[], R]) -> R:
-    """Run a transaction, again after each time that it met holds whose time was over.
+    """Run a transaction, and repeat it after each time that it met expired reservations.
 
     Raises:
-        Unavailable: an account says time and again that it has such holds, and has none; or more of them are to
+        Unavailable: an account repeatedly says that it has expired reservations, and has none; or more of them are to
             expire first than a request waits for, which the server's own thread lets expire.
     """
-    in_vain = 0  # somebody else may have been faster, or the clock been set back a little
+    in_vain = 0  # another request may have been faster, or the clock was set back a little
     left = _ROUNDS
     while in_vain < _PATIENCE:
         try:
@@ -188,7 +190,7 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
                 ) from None
             began = time.monotonic()
             in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
-            while due.all_of_them:  # what did not fit is not tried after each few
+            while due.all_of_them:  # a request that did not fit is not retried after each few expiries
                 left = left - 1 if time.monotonic() - began < _SECONDS else 0
                 if not left or not expire(database, due.account_id):
                     break

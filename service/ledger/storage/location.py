@@ -1,4 +1,4 @@
-"""Where a ledger's database is and why it failed, as whoever runs the service is told; no password is in it."""
+"""The location of a ledger's database, as the operator may see it: without passwords."""
 
 import re
 from typing import NamedTuple
@@ -7,17 +7,17 @@ from urllib.parse import quote, quote_plus
 from sqlalchemy import URL
 
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")  # options of libpq that a URL's query may hold
-_OPTIONS = {"host": "host", "port": "port", "database": "dbname", "user": "user"}  # what else there overrides the URL
+_OPTIONS = {"host": "host", "port": "port", "database": "dbname", "user": "user"}  # options that override parts of it
 
 
 class Place(NamedTuple):
-    """A database: how it is named, and the texts that are never shown."""
+    """The name of a database, and the texts that are never shown."""
 
     name: str
     hidden: tuple[str, ...]
 
     def told(self, detail: str, reason: str, advice: str) -> str:
-        """One line for the terminal and the log: what failed, where, the driver's reason, and what to do."""
+        """Return one line for the terminal and the log: what failed, where, the driver's reason, and what to do."""
         shown = " ".join(reason.split())
         for secret in self.hidden:
             for form in (secret, quote(secret, safe=""), quote_plus(secret)):
@@ -26,12 +26,12 @@ class Place(NamedTuple):
 
 
 def place_of_file(path: object) -> Place:
-    """The place of an SQLite database."""
+    """Return the place of an SQLite database."""
     return Place(f"the file {path}", ())
 
 
 def place_of(url: URL) -> Place:
-    """The place that a URL names."""
+    """Return the place that a URL names."""
     if url.get_backend_name() == "sqlite":
         return place_of_file(url.database)
     parts = {"host": url.host, "port": url.port, "database": url.database, "user": url.username}
@@ -40,7 +40,8 @@ def place_of(url: URL) -> Place:
     secrets = [url.password, *(value for name in _SECRETS for value in url.normalized_query.get(name, ()))]
     shown = {str(value) for value in parts.values()}
     named = ", ".join(f"{name} {value}" if value else f"{name} by default" for name, value in parts.items())
-    # A password that is the user's name is not told by the name. The longest is hidden first: it may hold another.
+    # A password that equals the user's name must not be revealed by that name. The longest text is hidden first,
+    # because it may contain another.
     return Place(
         f"PostgreSQL at {named}", tuple(sorted({secret for secret in secrets if secret} - shown, key=len, reverse=True))
     )

@@ -1,4 +1,4 @@
-"""Brings the database's tables to the version of this code, once, however many processes start together."""
+"""Migration of the tables to this code's version, once, however many processes start together."""
 
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.failures import Kind, failure_of
 
 _SCRIPTS = Path(__file__).resolve().parents[3] / "migrations"
-MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all who migrate
+MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all migrations
 _PATIENCE = 600.0  # seconds: another process may be migrating a large database
 _TOLD = select(column("version_num", String)).select_from(table("alembic_version"))
 _UNTOLD = (
@@ -27,11 +27,11 @@ _NEWER = "the database was written by a newer version of the service than this o
 
 
 def migrate(database_or_url: Database | str) -> None:
-    """Upgrade to the newest version, in one transaction that excludes all others who try.
+    """Upgrade the tables to the newest version, in one transaction that excludes all other migrations.
 
     Raises:
-        StartupRefused: the database was written by a newer version of the service, or its tables are not those of the
-            version that it tells.
+        StartupRefused: a newer version of the service wrote the database, or its tables are not those of the version
+            that it states.
         Unavailable: the database does not answer, or another process migrates for too long.
     """
     if isinstance(database_or_url, str):
@@ -63,10 +63,10 @@ def migrate(database_or_url: Database | str) -> None:
 
 
 def downgrade(database: Database, revision: str) -> None:
-    """Take the tables back to an earlier version; "base" removes them with all that they hold.
+    """Take the tables back to an earlier version; "base" removes them with all their contents.
 
     Raises:
-        Conflict: they hold what the tables of a version on the way cannot; nothing is changed.
+        Conflict: the tables of a version on the way cannot hold the present rows; nothing is changed.
     """
 
     def step_back(connection: Connection) -> None:
@@ -82,25 +82,25 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def is_migrated(database: Database) -> bool:
-    """Whether the tables are those of this code; it waits for no request that reads.
+    """Return whether the tables are those of this code, without waiting for requests that read.
 
     Raises:
         Unavailable: the database does not answer.
     """
     try:
         told = database.ask(_TOLD, {})
-    except RuntimeError:  # it has no such table, or that tells several versions
+    except RuntimeError:  # there is no such table, or it states several versions
         return False
     return told is not None and told[0] == _head()
 
 
 def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
-    """At start: migrate where nobody else can be using the database, or where it is empty and a ledger may begin.
+    """Prepare the tables at start: migrate an embedded database, or an empty one in which a ledger may begin.
 
-    From here on the database is only written while its tables are of this version.
+    Afterwards the database is written only while its tables have this version.
 
     Raises:
-        StartupRefused: a shared database is not of this version; an operator decides when it changes. Or it is empty.
+        StartupRefused: a shared database has another version, whose change is an operator's decision; or it is empty.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
@@ -119,13 +119,13 @@ def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
 
 
 def _exclude_others(connection: Connection) -> None:
-    """SQLite's write transaction excludes everybody already."""
+    """Exclude other migrations on PostgreSQL; SQLite's write transaction already excludes all other writers."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
 
 
 def _wait_for_writers(connection: Connection) -> None:
-    """Let no server of another version write beside the migration: each reads the version in its transaction."""
+    """Block servers of another version while the migration runs: each reads the version in its transaction."""
     if connection.dialect.name == "postgresql" and inspect(connection).has_table("alembic_version"):
         connection.execute(text("LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE"))
 
@@ -149,10 +149,10 @@ def _known() -> frozenset[str]:
 
 
 def _require_known(connection: Connection) -> str | None:
-    """The version of the tables, one of this code's; None where there are none.
+    """Return the version of the tables, one that this code knows; None if there are no tables.
 
     Raises:
-        StartupRefused: it is another, or there are tables and no version of them.
+        StartupRefused: the version is unknown, or there are tables without a version.
     """
     revision = _revision(connection)
     if revision is None and inspect(connection).has_table("journal"):
@@ -163,10 +163,10 @@ def _require_known(connection: Connection) -> str | None:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The version that the database tells of its tables; None where it tells none.
+    """Return the version that the database states for its tables; None if it states none.
 
     Raises:
-        StartupRefused: it tells several.
+        StartupRefused: it states several.
     """
     try:
         return MigrationContext.configure(connection).get_current_revision()

@@ -1,4 +1,4 @@
-"""Pages of lists: a page ends by what its rows hold as well as by how many they are, so that memory is bounded."""
+"""Pages of lists, limited by the size of their rows as well as by their number, so that memory is bounded."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ BeforeReading = Callable[[int], None]
 
 
 class Page(list[T]):
-    """Items of a page; ``more``: others may follow."""
+    """The items of a page; ``more`` says that others may follow."""
 
     more = False
 
@@ -30,8 +30,8 @@ def rows_of(
 ) -> Page[Row[*tuple[Any, ...]]]:
     """Return the first rows of an ordered query: ``limit`` of them, or fewer that reach ``most`` in size.
 
-    Sizes are looked up first, so that no more rows are read than the page holds. It has at least one, where there is.
-    Sizes are characters, and ``most`` is ``CHARACTERS``, unless they are given otherwise.
+    Sizes are looked up first, so that no more rows are read than the page holds. A page has at least one row, if there
+    is any. By default ``size`` is in characters and ``most`` is ``CHARACTERS``.
     """
     most = CHARACTERS if most is None else most
     sizes = query.with_only_columns(size, maintain_column_froms=True).limit(limit)
@@ -49,7 +49,7 @@ def rows_of(
 
 
 def first_of(texts: Sequence[str]) -> Sequence[str]:
-    """Return as many texts as a page holds."""
+    """Return as many texts as one page holds."""
     total = 0
     for number, one in enumerate(texts, 1):
         total += len(one)

@@ -1,9 +1,10 @@
-"""The database's schema, held against what the migrations make of an empty database.
+"""Comparison of the database's schema with that which the migrations create in an empty database.
 
-Triggers are part of what keeps entries for ever, and whoever owns the tables can take one away without a trace in any
-row. What the migrations make is committed beside this module, a digest for each object: a database's own words are not
-the declarations' (``tables``), and a server on PostgreSQL may make no second schema to compare with. ``make schema``
-writes the file, and a test compares it with fresh databases of both kinds.
+Triggers help to keep entries for ever, and the owner of the tables can remove one without a trace in any row. The
+schema that the migrations create is committed beside this module, as a digest for each object. The declarations
+(``tables``) cannot serve for this, because a database words them in its own way, and a PostgreSQL server may not be
+able to create a second schema to compare with. ``make schema`` writes the file, and a test compares it with fresh
+databases of both kinds.
 """
 
 import hashlib
@@ -19,9 +20,9 @@ from service.ledger.storage.tables import LAST_ROWID, Base
 
 EXPECTED = Path(__file__).with_suffix(".json")
 
-# What the ledger's statements cannot do without.
+# Objects that the ledger's statements need.
 _READ = ("table ", "column ")
-# What can do something else than the statements say, or nothing.
+# Objects that can make a statement do something else than it says, or nothing.
 _ACTING = ("trigger ", "rule ", "policy ", "row security ")
 _SHOWN = 5
 
@@ -31,7 +32,7 @@ FROM sqlite_master WHERE sql IS NOT NULL AND tbl_name IN :tables
 UNION ALL SELECT 'column ' || made.name || '.' || own.name, own.type || own."notnull" || coalesce(own.dflt_value, '')
 FROM sqlite_master AS made, pragma_table_info(made.name) AS own WHERE made.type = 'table' AND made.name IN :tables
 """
-# Enabled triggers only, so that one that was disabled is missing. NOT NULL is told with its column.
+# Enabled triggers only, so that a disabled one is missing. NOT NULL belongs to its column.
 _POSTGRESQL = """
 WITH ours AS (
     SELECT oid, relname, relkind, relrowsecurity, relforcerowsecurity FROM pg_class
@@ -60,7 +61,7 @@ SELECT object, replace(definition, quote_ident(current_schema()) || '.', '') FRO
 
 
 def present_schema(connection: Connection) -> dict[str, str]:
-    """Read what there is of the ledger's tables: the digest of each object's definition by the object's name."""
+    """Read the digests of the definitions of the ledger's tables and their objects, by the object's name."""
     query = text(_SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL)
     rows = connection.execute(
         query.bindparams(bindparam("tables", [*Base.metadata.tables, LAST_ROWID], expanding=True))
@@ -69,7 +70,7 @@ def present_schema(connection: Connection) -> dict[str, str]:
 
 
 def schema_faults(connection: Connection) -> list[str]:
-    """Say what is missing, changed or added; nothing where the schema is the one that the migrations make."""
+    """Return the missing, changed and added objects, in words; none if the schema is that of the migrations."""
     expected, found = _expected(connection), present_schema(connection)
     missing = [f"the {name} is missing" for name in _missing(expected, found)]
     added = [f"the {name} is not of the ledger" for name in sorted(found.keys() - expected.keys())]
@@ -78,17 +79,17 @@ def schema_faults(connection: Connection) -> list[str]:
 
 
 def require_schema(database: Database, *, to_read: bool = False) -> None:
-    """Refuse a database that lacks something which the migrations make, or whose triggers, rules or policies differ.
+    """Refuse a database that lacks objects of the migrations, or has other triggers, rules or policies.
 
-    Columns, indexes and constraints that were changed or added are left to ``verify``: they make no statement do
-    something else without an error.
+    Changed or added columns, indexes and constraints are left to ``verify``: they cannot make a statement silently do
+    something else.
 
     Args:
-        to_read: look for missing tables and columns alone.
+        to_read: look for missing tables and columns only.
 
     Raises:
-        StartupRefused: it does.
-        Unavailable: it does not answer.
+        StartupRefused: the schema differs so.
+        Unavailable: the database does not answer.
     """
     with database.read() as connection:
         expected, found = _expected(connection), present_schema(connection)
@@ -105,13 +106,13 @@ def require_schema(database: Database, *, to_read: bool = False) -> None:
 
 
 def _named(objects: list[str]) -> str:
-    """Name the first of them."""
+    """Return the names of the first objects."""
     more = f" and {len(objects) - _SHOWN} more" if len(objects) > _SHOWN else ""
     return ", the ".join(objects[:_SHOWN]) + more
 
 
 def _missing(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """Name what is missing; of a table that is missing, the table alone."""
+    """Return the names of missing objects; of a missing table, only the table."""
     names = sorted(expected.keys() - found.keys())
     tables = [name.removeprefix("table ") for name in names if name.startswith("table ")]
     parts = tuple(f"column {table}." for table in tables), tuple(f" on {table}" for table in tables)

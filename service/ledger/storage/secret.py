@@ -1,4 +1,4 @@
-"""The installation's secret: a file outside the data directory, and the codes that only its holder can make."""
+"""The installation's secret, a file outside the data directory, and the codes that only its holder can compute."""
 
 import base64
 import binascii
@@ -21,15 +21,15 @@ _BASE64 = re.compile(r"[0-9a-zA-Z+/_-]{43}=?")  # 32 bytes, either alphabet of R
 
 @dataclass(frozen=True)
 class Secret:
-    """The installation's 256-bit key. It never appears in a repr."""
+    """The installation's 256-bit key, which never appears in a repr."""
 
     key: bytes = field(repr=False)
 
     def hmac(self, purpose: str, *parts: bytes | bytearray) -> bytes:
-        """HMAC-SHA-256 of the parts for one purpose.
+        """Return the HMAC-SHA-256 of the parts for one purpose.
 
-        Every part is preceded by its length, so no two lists of parts give one message, and the
-        purpose is the first of them, so a value made for one use means nothing in another.
+        The purpose is the first part, and each part is preceded by its length. So no two lists of parts give one
+        message, and a value made for one purpose is useless for another.
         """
         code = hmac.new(self.key, digestmod=hashlib.sha256)
         for part in (purpose.encode(), *parts):
@@ -38,40 +38,40 @@ class Secret:
         return code.digest()
 
     def seal(self, purpose: str, *values: object) -> str:
-        """A code of a row's values, for one purpose: whoever writes the database cannot make it, nor change them."""
+        """Return a code of a row's values for one purpose, which only the secret's holder can compute."""
         return self.hmac(purpose, encoded(*values)).hex()
 
     def is_seal(self, given: object, purpose: str, *values: object) -> bool:
-        """Whether this is the code of these values."""
+        """Return whether ``given`` is the code of these values."""
         return isinstance(given, str) and self.is_text(given, self.seal(purpose, *values))
 
     @staticmethod
     def is_text(given: str, right: str) -> bool:
-        """Whether two texts are the same, in a time that tells nothing of where they differ."""
+        """Return whether two texts are equal, in a time that does not depend on where they differ."""
         return hmac.compare_digest(right.encode(), given.encode())
 
     def fingerprint(self) -> str:
-        """Tells secrets apart and reveals nothing of them."""
+        """Return a text that tells secrets apart and reveals nothing about them."""
         return self.hmac("fingerprint").hex()
 
 
 def encoded(*values: object) -> bytes:
-    """Return values as bytes, such that no two lists of values give the same."""
+    """Return values as bytes, such that no two lists of values give equal bytes."""
     return b"".join(map(_part, values))
 
 
 def _part(value: object) -> bytes:
-    """A value's length and its text, or what cannot be taken for one."""
+    """Return a value's length and text, marked so that no other value gives the same bytes."""
     part = b"'" + value.encode() if isinstance(value, str) else repr(value).encode()
     return len(part).to_bytes(8, "big") + part
 
 
 def load_secret(path: Path, *, make: bool = True) -> Secret:
-    """Read the secret, or make it where there is none; processes that start together get the same.
+    """Read the secret, or create it where there is none; processes that start together get the same one.
 
     Raises:
-        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, can be read by every user, cannot be
-            read or made, or is not there and must not be made. The message never quotes the file.
+        StartupRefused: the file does not hold 32 bytes in hexadecimal or base64, is readable by every user, or cannot
+            be read or created; or it is missing and must not be created. The message never quotes the file.
     """
     try:
         if not path.exists():
@@ -92,7 +92,7 @@ def load_secret(path: Path, *, make: bool = True) -> Secret:
 
 
 def _make_secret(path: Path) -> None:
-    """Whoever links first wins, and nobody ever sees a file that is not yet whole."""
+    """Create the secret's file; the first process to link it wins, and no process ever sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -105,7 +105,7 @@ def _make_secret(path: Path) -> None:
             os.link(draft, path)
     finally:
         draft.unlink()
-    # A database that outlives the secret after a power cut could never be opened again.
+    # If a power cut removed the secret but not the database, the database could never be opened again.
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -1,8 +1,7 @@
-"""The ledger's tables. ``migrations/`` builds the same; a test compares the two.
+"""The ledger's tables; a test compares them with those that ``migrations/`` creates.
 
-Exact numbers are text (they have any length); moments are text too (RFC 3339 in UTC with six
-decimals and a ``Z``, so that they sort as strings and hash as they are stored). True counts have
-no column here.
+Exact numbers are text, because they have any length. Moments are text too (RFC 3339 in UTC with six decimals and a
+``Z``), so they sort as strings and hash as they are stored. True counts have no column.
 """
 
 from sqlalchemy import (
@@ -24,7 +23,7 @@ LAST_ROWID = "last_rowid"
 
 
 class Base(DeclarativeBase):
-    """All tables: text and bytes without lengths, and constraints with names that later migrations can use."""
+    """The base of all tables: text and bytes without lengths, and constraints with names for later migrations."""
 
     metadata = MetaData(
         naming_convention={
@@ -41,7 +40,7 @@ class Base(DeclarativeBase):
 
 
 class Installation(Base):
-    """One row: which secret this database belongs to."""
+    """The one row that says which secret this database belongs to."""
 
     __tablename__ = "installation"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -50,14 +49,14 @@ class Installation(Base):
 
 
 class OlderRows(Base):
-    """A table that had rows without seals when the migration ran that looked for them: an older version's."""
+    """A table that had rows without seals, of an older version, when a migration looked for them."""
 
     __tablename__ = "older_rows"
     table_name: Mapped[str] = mapped_column(primary_key=True)
 
 
 class InstallationEntry(Base):
-    """One entry of the installation's journal: what happened to it that belongs to no account."""
+    """An entry of the installation's journal: an event that belongs to no account."""
 
     __tablename__ = "installation_journal"
     seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -79,13 +78,13 @@ class ApiKey(Base):
     created_at: Mapped[str]
     expires_at: Mapped[str | None]
     revoked_at: Mapped[str | None]
-    created_by: Mapped[str | None]  # the principal who made it; null: the operator, at a start or by a command
-    rotated_from: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))  # the key that it takes the place of
-    last_used_at: Mapped[str | None]  # as `key_usage` has it: to the hour
+    created_by: Mapped[str | None]  # the principal that made it; null: the operator, at a start or by a command
+    rotated_from: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))  # the key that it replaces
+    last_used_at: Mapped[str | None]  # to the hour, as in `key_usage`
     seal: Mapped[str | None]  # HMAC of all but the last use, with the secret; null: older, and not adopted
     __table_args__ = (
         CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),
-        # Those are an issuer's to give; an older version may have left some that are revoked.
+        # These names belong to an identity provider; an older version may have left revoked keys with such names.
         CheckConstraint("substr(name, 1, 5) <> 'oidc:' OR revoked_at IS NOT NULL", name="api_keys_name"),
         Index("api_keys_rotated", "rotated_from", unique=True),  # a key is rotated once
     )
@@ -102,19 +101,19 @@ class Account(Base):
     description: Mapped[str]
     budget: Mapped[str]  # JSON, exact numbers as strings
     admission: Mapped[str]  # JSON: the RDP orders with their weights, fixed at opening
-    totals: Mapped[str]  # JSON: what admission compares with the cap; recomputed from the journal it is the same
+    totals: Mapped[str]  # JSON: the totals that admission compares with the cap; the journal gives the same
     state: Mapped[str]
     created_at: Mapped[str]
     head_seq: Mapped[int]
     head_hash: Mapped[str]
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # a trigger compares unit and relation
     approval_above: Mapped[str | None]  # the price above which a second steward must approve; null: none need
-    next_expiry: Mapped[str | None]  # the least `expires_at` of its holds, so that a charge need not look for due ones
-    releases: Mapped[int] = mapped_column(server_default=text("0"))  # committed and held, its descendants' included
+    next_expiry: Mapped[str | None]  # the least `expires_at` of its holds: a charge need not look for due ones
+    releases: Mapped[int] = mapped_column(server_default=text("0"))  # committed and held, with those of its descendants
     partitions_drawn: Mapped[int] = mapped_column(server_default=text("0"))  # of its own releases
-    partitions_undeclared: Mapped[int] = mapped_column(server_default=text("0"))  # those whose plans declare none
-    seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: older, and not sealed yet
-    spending_sum: Mapped[str | None]  # of its rows of spending, keyed and masked; null: older, not added up yet
+    partitions_undeclared: Mapped[int] = mapped_column(server_default=text("0"))  # those whose plans declare no number
+    seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: older, and not sealed yet
+    spending_sum: Mapped[str | None]  # keyed and masked, of its rows of spending; null: older, not added up yet
     __table_args__ = (
         CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
@@ -140,7 +139,7 @@ class Release(Base):
     accountant: Mapped[str]  # version of the accountant that priced it
     created_at: Mapped[str]
     expires_at: Mapped[str | None]  # of a reservation, as it was made
-    seal: Mapped[str | None]  # as `release_rows` has it, of all but price and accountant; null: older, not sealed yet
+    seal: Mapped[str | None]  # as in `release_rows`: of all but price and accountant; null: older, not sealed yet
     __table_args__ = (
         UniqueConstraint("account_id", "seq"),
         CheckConstraint(
@@ -160,19 +159,19 @@ class Release(Base):
 
 
 class Hold(Base):
-    """What a proposed or reserved release holds of one account of its line; it goes when the release is settled."""
+    """A proposed or reserved release's hold on one account of its line, deleted when the release is settled."""
 
     __tablename__ = "holds"
     release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
     price: Mapped[str]  # JSON: what was added to this account's totals
     expires_at: Mapped[str | None]  # null: it does not expire by itself
-    seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: older, and not sealed yet
+    seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: older, and not sealed yet
     __table_args__ = (Index("holds_due", "account_id", "expires_at", "release_id"),)
 
 
 class ReleaseTag(Base):
-    """The tags of a release and of the nodes of its plan, for listing by tag."""
+    """The tags of a release and of its plan's nodes, for listing by tag."""
 
     __tablename__ = "release_tags"
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
@@ -181,7 +180,10 @@ class ReleaseTag(Base):
 
 
 class Spending(Base):
-    """How often each distinct priced subplan occurs in an account and its descendants: balances come from this."""
+    """The number of occurrences of each distinct priced subplan in an account and its descendants.
+
+    Balances are computed from these rows.
+    """
 
     __tablename__ = "spending"
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
@@ -201,7 +203,7 @@ _CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed',
 
 
 class Entry(Base):
-    """One journal entry. ``body`` is what was hashed; the columns beside it only find it."""
+    """A journal entry. ``body`` is the text that was hashed; the other columns only serve to find it."""
 
     __tablename__ = "journal"
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
@@ -223,13 +225,13 @@ class Entry(Base):
 
 
 class Description(Base):
-    """What people say of an account, or of one of its releases, from a journal entry on until the next one."""
+    """The metadata of an account, or of one of its releases, from one journal entry until the next such entry."""
 
     __tablename__ = "descriptions"
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
     seq: Mapped[int] = mapped_column(primary_key=True)
     release_id: Mapped[str | None] = mapped_column(ForeignKey("releases.id"))  # null: the account
-    document: Mapped[str]  # RFC 8785 canonical JSON of all of it, as in the entry
+    document: Mapped[str]  # RFC 8785 canonical JSON of all metadata, as in the entry
     __table_args__ = (Index("descriptions_of", "account_id", "release_id", "seq"),)
 
 
@@ -244,12 +246,12 @@ class Draw(Base):
     repetition: Mapped[int]
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     seq: Mapped[int]  # of its journal entry
-    size: Mapped[int]  # how many counts
-    noisy: Mapped[bytes]  # as `count_codec` has it; empty once they were removed
+    size: Mapped[int]  # the number of counts
+    noisy: Mapped[bytes]  # in the format of `count_codec`; empty once they were removed
     noisy_hash: Mapped[str]  # SHA-256 of the values as little-endian int64
     created_at: Mapped[str]
     noisy_removed_at: Mapped[str | None]
-    seal: Mapped[str | None]  # as `draw_rows` has it, of all but the noisy counts; null: older, not sealed yet
+    seal: Mapped[str | None]  # as in `draw_rows`: of all but the noisy counts; null: older, not sealed yet
     __table_args__ = (
         UniqueConstraint("release_id", "mechanism", "partition", "repetition"),
         Index("draws_by_account", "account_id", "seq"),
@@ -264,30 +266,30 @@ class Draw(Base):
 
 
 class PartitionsDrawn(Base):
-    """How many partitions one mechanism and repetition of a release was drawn for."""
+    """The number of partitions that one mechanism and repetition of a release was drawn for."""
 
     __tablename__ = "partitions_drawn"
     release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
     mechanism: Mapped[str] = mapped_column(primary_key=True)  # its name in the plan
     repetition: Mapped[int] = mapped_column(primary_key=True)
-    most: Mapped[int | None]  # how many the plan declares; null: it declares none
+    most: Mapped[int | None]  # the number that the plan declares; null: it declares none
     drawn: Mapped[int]
-    seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: older, and not sealed yet
+    seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: older, and not sealed yet
     __table_args__ = (CheckConstraint("drawn > 0 AND (most IS NULL OR drawn <= most)", name="partitions_drawn_counts"),)
 
 
 class Tabulation(Base):
-    """What the values of a draw are where it is of many groups at once."""
+    """The layout of a draw's values, for a draw of many groups at once."""
 
     __tablename__ = "tabulations"
     draw_id: Mapped[str] = mapped_column(ForeignKey("draws.id"), primary_key=True)
     layout: Mapped[
         bytes
-    ]  # as `tabulation_layout` has it: the groups with their details, and the rules that chose these
+    ]  # in the format of `tabulation_layout`: the groups with their details, and the rules that chose these
 
 
 class BranchTaken(Base):
-    """Which branch of a ``choice`` the first draw took, for one partition and turn; a tabulation's groups are some."""
+    """The branch of a ``choice`` that the first draw took, for one partition and turn, or for a tabulation's group."""
 
     __tablename__ = "branches_taken"
     release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
@@ -306,33 +308,33 @@ class StoredAnswer(Base):
     key: Mapped[str] = mapped_column(primary_key=True)
     request_digest: Mapped[str]  # HMAC of method, path and body
     status: Mapped[int]
-    body: Mapped[str | None]  # null where it is rendered from `draw_id`; beside `api_key_id`, without the token
+    body: Mapped[str | None]  # null if rendered from `draw_id`; without the token beside `api_key_id`
     draw_id: Mapped[str | None] = mapped_column(ForeignKey("draws.id"))
     api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     created_at: Mapped[str]
-    seal: Mapped[str | None]  # HMAC of all of it with the installation's secret; null: no answer to give again
+    seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: no answer to replay
 
 
 class Job(Base):
-    """A computation that takes longer than a request may: its parameters and its result, and who works on it.
+    """A computation that takes longer than a request may: its parameters, its result and its worker.
 
     Only simulations are jobs: nothing that is computed from true counts is stored.
     """
 
     __tablename__ = "jobs"
     id: Mapped[str] = mapped_column(primary_key=True)
-    principal: Mapped[str]  # who asked
+    principal: Mapped[str]  # the principal that submitted it
     parameters: Mapped[str]  # JSON
     state: Mapped[str]
-    permille: Mapped[int]  # how much is done
+    permille: Mapped[int]  # the part that is done, in thousandths
     result: Mapped[str | None]  # JSON
-    problem: Mapped[str | None]  # why it failed
-    attempts: Mapped[int]  # how often it was started
-    worker: Mapped[str | None]  # who started it last
-    leased_until: Mapped[str | None]  # when others may take it from that worker
+    problem: Mapped[str | None]  # the reason of a failure
+    attempts: Mapped[int]  # the number of starts
+    worker: Mapped[str | None]  # the worker that started it last
+    leased_until: Mapped[str | None]  # the moment from which other workers may take it
     created_at: Mapped[str]
     ended_at: Mapped[str | None]
-    seal: Mapped[str | None]  # HMAC of a result and of what was asked, with the installation's secret
+    seal: Mapped[str | None]  # HMAC of the result and the parameters, with the installation's secret
     __table_args__ = (
         CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name="jobs_state"),
         Index("jobs_by_state", "state", "created_at"),
@@ -340,10 +342,10 @@ class Job(Base):
 
 
 class KnownCost(Base):
-    """Figures of something large that were found once; what does not match its seal is found again."""
+    """Stored figures of something large; figures that do not match their seal are computed again."""
 
     __tablename__ = "known_costs"
     subject: Mapped[str] = mapped_column(primary_key=True)  # a release, a question about a balance, or a tabulation
-    state: Mapped[str]  # what they depend on beside it: the versions that found them, the journal's head
+    state: Mapped[str]  # the other things that they depend on: the versions that computed them, the journal's head
     cost: Mapped[str]  # JSON
-    seal: Mapped[str]  # by the installation's secret: whoever writes the database cannot make figures up
+    seal: Mapped[str]  # by the installation's secret, without which the database's writers cannot invent figures

@@ -1,4 +1,4 @@
-"""Places that are handed out in the order in which they were asked for; what waits inside a database is not."""
+"""A fair queue: places are handed out in the order of the requests, which a database's own locks do not promise."""
 
 import threading
 import time
@@ -12,43 +12,43 @@ from service.errors import Unavailable
 
 
 class Turn:
-    """Somebody's turn, which whoever has a place may take over while he waits.
+    """A waiting writer's turn, which the holder of a place may take over meanwhile.
 
     Attributes:
-        work: what the other would have to do for him.
-        outcome: what came of it, once another did it.
+        work: the work that the other would have to do for this writer.
+        outcome: the result, once another writer did the work.
     """
 
     def __init__(self, work: Callable[..., Any] = lambda: None) -> None:
         self.work = work
         self.outcome: Future[Any] | None = None
-        self.called = threading.Event()  # he has a place, or an outcome
+        self.called = threading.Event()  # set once this turn has a place or an outcome
 
     def answer(self, outcome: Future[Any]) -> None:
-        """Tell him what came of his work, which is done."""
+        """Give the waiting writer the outcome of its work, which is done."""
         self.outcome = outcome
         self.called.set()
 
 
 class Queue:
-    """A number of places, handed out first come, first served, so that nobody is overtaken for ever."""
+    """A number of places, handed out first come, first served, so that no writer is overtaken for ever."""
 
     def __init__(self, places: int) -> None:
         self._mutex = threading.Lock()
-        self._free = places  # above 0 only while nobody waits
+        self._free = places  # above 0 only while no writer waits
         self._waiting: deque[Turn] = deque()
 
     @property
     def waiting(self) -> int:
-        """How many are in the queue now."""
+        """Return the number of writers in the queue."""
         return len(self._waiting)
 
     @contextmanager
     def place(self, deadline: float, turn: Turn | None = None) -> Iterator[None]:
-        """Hold a place; or none, where the turn has an outcome already.
+        """Hold a place during the block, or none where the turn already has an outcome.
 
         Raises:
-            Unavailable: none became free before ``deadline`` (of the monotonic clock, seconds).
+            Unavailable: no place became free before ``deadline`` (of the monotonic clock, seconds).
         """
         turn = turn or Turn()
         self._enter(turn, deadline)
@@ -59,12 +59,12 @@ class Queue:
                 self._leave()
 
     def take_over(self) -> Turn | None:
-        """The first turn of those that wait; whoever takes it has a place, and answers it or gives it back."""
+        """Return the first waiting turn; its taker has a place, and must answer the turn or give it back."""
         with self._mutex:
             return self._waiting.popleft() if self._waiting else None
 
     def give_back(self, turns: Sequence[Turn]) -> None:
-        """Let turns that were taken over wait again, in this order and before all others."""
+        """Put turns that were taken over back at the front of the queue, in their order."""
         with self._mutex:
             self._waiting.extendleft(reversed(turns))
 
@@ -80,7 +80,7 @@ class Queue:
             if turn in self._waiting:
                 self._waiting.remove(turn)
                 raise Unavailable("too many transactions are waiting for the ledger")
-        turn.called.wait()  # between the timeout and here, or soon: what another does for him may not be given up
+        turn.called.wait()  # called since the timeout, or soon: work in another's group must not be abandoned
 
     def _leave(self) -> None:
         with self._mutex:

@@ -1,6 +1,7 @@
-"""Estimates of the time that a write transaction takes, of which more than a bound is refused before it begins.
+"""Estimates of the time that a write transaction takes; requests above a bound are refused before they begin.
 
-Other requests wait meanwhile: on SQLite all that write, on PostgreSQL those that charge an account of the line.
+Other requests wait meanwhile. On SQLite these are all that write; on PostgreSQL those that charge an account of the
+line.
 """
 
 from collections.abc import Sequence
@@ -9,21 +10,21 @@ from typing import NamedTuple
 from service.errors import InvalidInput
 
 _MOST_MICROSECONDS = 2_000_000
-# A row of a group, and a character of its key in the index; as measured with names in random order on both databases.
+# A row of a group, and a character of its key in the index; measured with names in random order on both databases.
 _GROUP, _KEY_CHARACTER = 10, 0.045
-# A byte of noisy counts, and the square of their number: on PostgreSQL libpq moves what is left of a large parameter
-# for each piece that the socket takes.
+# A byte of noisy counts, and the square of their number: on PostgreSQL libpq moves the rest of a large parameter for
+# each piece that the socket takes.
 _BYTE = {"sqlite": 0.006, "postgresql": 0.01}
 _SQUARE = {"sqlite": 0.0, "postgresql": 1.6e-10}
-_COUNT = 8  # bytes at most; the width of the stored values is not asked, as a refusal would tell of the true counts
+_COUNT = 8  # bytes at most; not the width of the stored values, which would make a refusal depend on true counts
 
 
 class Groups(NamedTuple):
-    """Groups of a tabulation, by the rows that they take.
+    """The groups of a tabulation, by the rows that they take.
 
     Attributes:
-        number: how many they are.
-        characters: of the keys of their rows: their names as UTF-8, and for each the pointer of the level's choice.
+        number: the number of groups.
+        characters: of the keys of their rows: the names as UTF-8, each with the pointer of the level's choice.
     """
 
     number: int
@@ -31,16 +32,20 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[str], pointer: str) -> "Groups":
-        """The groups of these names."""
+        """Return the groups of these names."""
         size = sum(len(name.encode()) for name in names)
         return cls(len(names), size + len(names) * len(pointer.encode()))
 
 
 def require_brief(microseconds: float, pointer: str, causes: str) -> None:
-    """Refuse what takes long to write.
+    """Refuse a write that takes long.
+
+    Args:
+        microseconds: the estimate.
+        causes: the words for the message that say what takes the time.
 
     Raises:
-        InvalidInput: it does; the message has the ``causes``.
+        InvalidInput: the estimate is above the bound.
     """
     if microseconds > _MOST_MICROSECONDS:
         raise InvalidInput.at(
@@ -51,14 +56,14 @@ def require_brief(microseconds: float, pointer: str, causes: str) -> None:
 
 
 def require_few_counts(kind: str, counts: int, pointer: str, groups: Groups | None = None) -> None:
-    """Refuse a draw or tabulation that takes long to write, by what is known before any noise is drawn.
+    """Refuse a draw or tabulation that takes long to write, by facts that are known before any noise is drawn.
 
     Args:
         kind: of the database.
-        counts: how many noisy counts are stored, or at most.
+        counts: the number of noisy counts that are stored, or an upper bound.
 
     Raises:
-        InvalidInput: it says how much of each there is.
+        InvalidInput: the estimate is above the bound; the message says how much of each there is.
     """
     size = _COUNT * counts
     microseconds = size * _BYTE[kind] + size**2 * _SQUARE[kind]
