@@ -1,7 +1,7 @@
-"""Which secret a database belongs to: the fingerprint that it keeps, and what is checked against it.
+"""The binding of a database to its secret, and the statement that no older version's rows are left.
 
-Tokens, request digests and seals hang on the secret. A database that met two of them would hold tokens
-that nobody can derive again and would take replays for new requests, so a second one is refused.
+Tokens, request digests and seals depend on the secret. A database with a second secret would hold tokens that cannot be
+derived again, and would take replays for new requests. So a second secret is refused.
 """
 
 import re
@@ -22,10 +22,10 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -> None:
-    """Bind a new database to this secret, and the open one in every case; refuse one that is bound to another.
+    """Bind this open database to the secret, and a new one permanently; refuse one that is bound to another.
 
     Args:
-        bind_new: False leaves a new database as it is.
+        bind_new: False leaves a new database unchanged.
 
     Raises:
         StartupRefused: the database belongs to another secret.
@@ -48,7 +48,7 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
         with database.read() as connection:
             known = _known_fingerprint(connection)
             bound = mine if known is None else known
-    if bound != mine:  # in constant time or not: the fingerprint is no secret
+    if bound != mine:  # need not take constant time: the fingerprint is no secret
         expected = bound[:8] if _FINGERPRINT.fullmatch(str(bound)) else "what is no fingerprint"
         raise StartupRefused(
             "the secret file is not the one that this database was set up with"
@@ -58,7 +58,7 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
 
 
 def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> None:
-    """Write down, once, that no older version was here: what has no seal is nobody's from this moment on.
+    """Record, once, that no older version left rows here: from now on rows without a seal are refused.
 
     Raises:
         Broken: the installation's journal is not sound.
@@ -71,7 +71,7 @@ def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> No
 
 
 def waits_for_adoption(connection: Connection, secret: Secret) -> bool:
-    """Whether an older version left rows without seals which no server has sealed yet.
+    """Return whether an older version left rows without seals which no server has sealed yet.
 
     Raises:
         Broken: the installation's journal is not sound.
@@ -82,12 +82,12 @@ def waits_for_adoption(connection: Connection, secret: Secret) -> bool:
 
 
 def older_tables(connection: Connection) -> frozenset[str]:
-    """Return the tables that had rows without seals when a migration looked: those rows are an older version's."""
+    """Return the tables that had rows without seals, of an older version, when a migration looked for them."""
     return frozenset(connection.execute(select(OlderRows.table_name)).scalars())
 
 
 def is_bound(database: Database) -> bool:
-    """Whether the database was set up with a secret.
+    """Return whether the database was set up with a secret.
 
     Raises:
         Unavailable: the database does not answer.

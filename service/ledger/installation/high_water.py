@@ -1,8 +1,8 @@
-"""The high-water mark: how far every journal had come, kept in a file outside the database.
+"""The high-water mark: the last known entry of every journal, kept in a file outside the database.
 
-An older copy of a database, or one whose last entries were deleted, is sound in itself. Only a record that is kept
+An older copy of a database, or one whose last entries were deleted, is consistent in itself. Only a record that is kept
 elsewhere shows that entries are missing. The mark is that record: the head of every account's journal and of the
-installation's. The installation's secret authenticates it, so that nobody else can write or edit one.
+installation's. The installation's secret authenticates it, so that no other party can write or edit one.
 """
 
 import json
@@ -31,8 +31,8 @@ INSTALLATION = ""
 """The name of the installation's journal among those of the accounts, none of which has an empty name."""
 
 _AT_ONCE = 500  # entries or accounts that one statement looks up
-_FEW = 5000  # accounts that are looked up by name; of more, all are read
-_WAIT = 10.0  # seconds that a process waits for another one that writes the same file
+_FEW = 5000  # up to so many accounts are looked up by name; beyond that, all are read
+_WAIT = 10.0  # seconds that a process waits for another process that writes the same file
 _RING = 2**256
 _TABLES = """\
 CREATE TABLE IF NOT EXISTS heads (journal TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS mark (
 
 
 class BrokenMark(StartupRefused):
-    """The file of the mark cannot be read, or was not written with the installation's secret."""
+    """An unreadable file of the mark, or one that was not written with the installation's secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Mark:
 
     Attributes:
         heads: the last known entry of each journal, by the account's name.
-        entries: how many entries those journals had in all.
-        written_at: when the mark was last written.
-        in_use: whether a server that wrote it has not ended in good order since.
+        entries: the number of entries of all those journals.
+        written_at: the moment at which the mark was last written.
+        in_use: whether a server wrote it and has not stopped in good order since.
     """
 
     heads: Mapping[str, Head]
@@ -104,7 +104,7 @@ class HighWaterFile:
             None where there is no mark yet.
 
         Raises:
-            BrokenMark: the file cannot be read, or is not as the service wrote it.
+            BrokenMark: the file cannot be read, or is not authentic.
         """
         if not self._exists():
             return None
@@ -120,13 +120,13 @@ class HighWaterFile:
         return Mark(heads, total[0].entries, total[1], total[2])
 
     def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool | None = True) -> None:
-        """Write heads that are later than those of the mark, durably, before this returns; others are left out.
+        """Write heads that are later than those of the mark, durably, before this returns; skip earlier ones.
 
         Args:
-            in_use: whether the server goes on; None: it is a command that writes, and what servers do is left as it is.
+            in_use: whether the server continues; None: a command writes, and the servers' state is left unchanged.
 
         Raises:
-            BrokenMark: the file cannot be written, or is not as the service wrote it.
+            BrokenMark: the file cannot be written, or is not authentic.
         """
         self._make()
         with self._opened() as file:
@@ -151,7 +151,7 @@ class HighWaterFile:
             file.execute("COMMIT")
 
     def marked(self, journals: Iterable[str]) -> dict[str, Head]:
-        """Read the marked heads of some journals, those that have one.
+        """Read the marked heads of some journals; journals without a mark are left out.
 
         Raises:
             BrokenMark: the file cannot be read.
@@ -167,7 +167,7 @@ class HighWaterFile:
         return found
 
     def replace(self, heads: Mapping[str, Head], at: str) -> None:
-        """Forget the mark, whatever is in the file, and begin another one with these heads.
+        """Discard the mark, whatever is in the file, and begin another one with these heads.
 
         Raises:
             BrokenMark: the file cannot be written.
@@ -180,7 +180,7 @@ class HighWaterFile:
         self.advance(heads, at, in_use=False)
 
     def _total(self, file: sqlite3.Connection) -> "tuple[_Total, str, bool] | None":
-        """What the mark says of all heads together, when it was written, and whether it is in use."""
+        """Return the mark's figures for all heads together, the time of its last writing, and whether it is in use."""
         if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'mark'").fetchone() is None:
             return None
         row = file.execute("SELECT journals, entries, digest, written_at, in_use, seal FROM mark").fetchone()
@@ -192,9 +192,9 @@ class HighWaterFile:
         return _Total(row[0], row[1], int(row[2], 16)), row[3], bool(row[4])
 
     def _digest(self, heads: Iterable[tuple[str, Head]]) -> int:
-        """The sum of the heads' codes, which one changed head changes without a look at the others.
+        """Return the sum of the heads' codes, which a change of one head updates without reading the others.
 
-        Without the secret nobody knows the codes, so that nobody finds other heads with the same sum.
+        The codes can be computed only with the secret, so no other party can find other heads with the same sum.
         """
         return sum(self._code(name, head) for name, head in heads) % _RING
 
@@ -208,7 +208,7 @@ class HighWaterFile:
             raise self._broken(error.strerror) from None
 
     def _make(self) -> None:
-        """Make the file, for its owner alone: it names the accounts."""
+        """Create the file, readable only by its owner, because it names the accounts."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -239,7 +239,7 @@ class HighWaterFile:
 
 @dataclass(frozen=True, slots=True)
 class _Total:
-    """What is authenticated of all heads together."""
+    """The authenticated figures of all heads together."""
 
     journals: int
     entries: int
@@ -247,11 +247,11 @@ class _Total:
 
 
 class Heads(NamedTuple):
-    """The heads of journals as they are now.
+    """The present heads of journals.
 
     Attributes:
-        sound: those whose entry is in the journal; that of the installation's, if it has its seal.
-        altered: the names of the others. No journal has such a head that the service wrote.
+        sound: the heads whose entry is in the journal; for the installation's journal, only if the entry has its seal.
+        altered: the names of the other journals. The service never wrote such a head.
     """
 
     sound: dict[str, Head]
@@ -276,20 +276,20 @@ def present_heads(connection: Connection, secret: Secret, accounts: Iterable[Las
 
 
 def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]) -> list[Missing]:
-    """Find the journals that lack the entry which a mark has of them, given the last entries of at least these.
+    """Find the journals that lack their marked entry, given the last entries of at least these accounts.
 
-    An entry is missing too where the account's row, sealed, ends before it: then that is an older row.
+    An entry also counts as missing if the account's sealed row ends before it: then the row is an older one.
     """
     last: dict[str, int] = {}  # the number of the last entry
     older: dict[int, str] = {}  # accounts whose rows end before the marked entry, by id
-    stored: dict[str, str] = {}  # the hash of the marked entry
-    earlier: dict[tuple[int, int], str] = {}  # journals that went on, by the account's id and the marked entry's number
+    stored: dict[str, str] = {}  # the hash of the stored entry with the marked number
+    earlier: dict[tuple[int, int], str] = {}  # continued journals, by the account's id and the marked entry's number
     for account_id, name, seq, _, digest in accounts:
         last[name] = seq if isinstance(seq, int) else 0
         marked = heads.get(name)
         if marked is not None and marked.seq == seq:
             stored[name] = digest
-        elif marked is not None:  # an account's row may say anything: the entry itself is looked for
+        elif marked is not None:  # an account's row may hold anything, so the entry itself is looked up
             earlier[account_id, marked.seq] = name
             if last[name] < marked.seq:
                 older[account_id] = name
@@ -311,7 +311,7 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts:
 
 
 def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
-    """Find the entries that are not in the journals any more, or are behind what a sealed row says is the last."""
+    """Find the entries that their journals no longer hold, or that lie beyond the last entry of a sealed row."""
     present = set(_entries_at(connection, [entry[:2] for entry in made]))
     last: dict[int, tuple[str, int]] = {
         installation_journal.NO_ACCOUNT: (INSTALLATION, installation_journal.head(connection).seq)
@@ -319,7 +319,7 @@ def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
     for ids in _batches(list({entry.account_id for entry in made})):
         accounts = connection.execute(select(Account.id, Account.name, Account.head_seq).where(Account.id.in_(ids)))
         last |= {row.id: (row.name, row.head_seq if isinstance(row.head_seq, int) else 0) for row in accounts}
-    # An account that is gone has no name any more; nor has another one a name with such a character.
+    # A deleted account has no name any more, and no other account has a name with this character.
     last |= {entry.account_id: (f"#{entry.account_id}", 0) for entry in made if entry.account_id not in last}
     behind = {entry.account_id for entry in made if last[entry.account_id][1] < entry.seq}
     older = behind - account_rows.unsealed_among(connection, behind)
@@ -332,7 +332,7 @@ def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
 
 
 def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
-    """Read the entries that journals have at these places, by the account's id and the entry's number."""
+    """Yield the entries at these places, by the account's id and the entry's number."""
     query = _AT_SQLITE if connection.dialect.name == "sqlite" else _AT_POSTGRESQL
     for some in _batches([place for place in places if place[0] != installation_journal.NO_ACCOUNT]):
         yield from map(tuple, connection.execute(query, {"places": json.dumps(some)}))
@@ -343,7 +343,7 @@ def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> It
 
 
 def names_of(connection: Connection, account_ids: Collection[int]) -> dict[int, str]:
-    """Read the names of accounts, which never change, by id."""
+    """Return the names of accounts, which never change, by id."""
     return {
         account_id: name
         for ids in _batches(list(account_ids))
@@ -352,7 +352,7 @@ def names_of(connection: Connection, account_ids: Collection[int]) -> dict[int, 
 
 
 def last_entries(connection: Connection, journals: Collection[str] | None = None) -> list[LastEntry]:
-    """Read the accounts of these names, or all: id, name, head, and the hash of the journal's entry of that number."""
+    """Read the accounts of these names, or all: id, name, head, and the hash of the journal entry of that number."""
     if journals is None or len(journals) > _FEW:
         return list(connection.execute(_LAST_ENTRIES))
     batches = (_LAST_ENTRIES.where(Account.name.in_(names)) for names in _batches(list(journals)))
@@ -363,8 +363,8 @@ def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[begin : begin + _AT_ONCE] for begin in range(0, len(values), _AT_ONCE))
 
 
-# One parameter, so that the statement stays the same, and each place by the primary key: SQLite reads the whole journal
-# for (a, b) IN (VALUES ...), and PostgreSQL may for a join.
+# One parameter, so that the statement stays constant, and each place by the primary key: SQLite reads the whole journal
+# for (a, b) IN (VALUES ...), and PostgreSQL may do so for a join.
 _AT_SQLITE = text("""\
 SELECT journal.account_id, journal.seq, journal.hash FROM json_each(:places) AS place CROSS JOIN journal
 ON journal.account_id = json_extract(place.value, '$[0]') AND journal.seq = json_extract(place.value, '$[1]')""")
@@ -373,7 +373,7 @@ SELECT found.* FROM json_array_elements(CAST(:places AS json)) AS place CROSS JO
     SELECT account_id, seq, hash FROM journal
     WHERE account_id = CAST(place ->> 0 AS bigint) AND seq = CAST(place ->> 1 AS bigint) LIMIT 1
 ) AS found""")
-# The journal's own hash: an account's row can say that there is an entry which is gone.
+# The journal's own hash, because an account's row can refer to an entry that is gone.
 _LAST_ENTRIES = select(
     Account.id,
     Account.name,

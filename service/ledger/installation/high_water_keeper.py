@@ -1,4 +1,4 @@
-"""Keeping the high-water mark: it is checked at the start and written behind the commits, within a second."""
+"""Upkeep of the high-water mark: checked at the start, and written within a second after commits."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,10 +26,10 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import Made
 from service.ledger.verification.backup import require_sound_file
 
-_PAUSE = 0.5  # seconds between two looks at what was committed
-_REFRESH = 120  # looks after which the time is written although nothing was committed
-_EVERYTHING = 1200  # looks after which all journals are held against the mark, whoever changed them
-_TOLERANCE = 60.0  # seconds that clocks differ by, and that this machine's may be set back by
+_PAUSE = 0.5  # seconds between checks for committed entries
+_REFRESH = 120  # checks after which the time is written even if nothing was committed
+_EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
+_TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
 _SHOWN = 20  # journals that a message names
 
 _log = structlog.get_logger("service.high_water")
@@ -41,18 +41,18 @@ _ADVICE = (
 
 
 def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = False) -> Mark | None:
-    """Refuse a ledger that lacks entries of its high-water mark, and a clock that is behind it.
+    """Refuse a ledger that lacks entries of its high-water mark, and a clock that is behind the mark.
 
-    From here on the process's time does not go back behind the mark, and no journal that it reads.
+    Afterwards neither the process's time nor any journal that it reads may go back behind the mark.
 
     Args:
-        check_file: read all of an SQLite file whose server did not end in good order.
+        check_file: read the whole SQLite file if its server did not stop in good order.
 
     Returns:
         The mark; None where there is none yet.
 
     Raises:
-        StartupRefused: it does, or the mark cannot be used, or the file is damaged.
+        StartupRefused: entries are missing, the clock is behind, the mark cannot be used, or the file is damaged.
         Unavailable: the database does not answer.
     """
     mark = file.read()
@@ -75,10 +75,10 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = Fa
 
 
 def check_clock(mark: Mark) -> None:
-    """Refuse a clock that is behind the mark, and let time go on from the mark where it is within a minute.
+    """Refuse a clock that is behind the mark; within a minute, continue from the mark's time instead.
 
     Raises:
-        StartupRefused: it is further behind.
+        StartupRefused: the clock is further behind.
     """
     now = clock.now()
     if clock.between(now, mark.written_at).total_seconds() > _TOLERANCE:
@@ -90,18 +90,18 @@ def check_clock(mark: Mark) -> None:
 
 
 def described(missing: list[Missing]) -> str:
-    """Say which journals lack entries, the first of them by name."""
+    """Return a text that says which journals lack entries, the first of them by name."""
     more = len(missing) - _SHOWN
     return "; ".join(map(str, missing[:_SHOWN])) + (f"; and {more} more" if more > 0 else "")
 
 
 class MarkKeeper:
-    """Writes a server's high-water mark while it serves.
+    """The writer of a server's high-water mark while the server runs.
 
     Attributes:
-        file: where it is.
+        file: the mark's file.
         written_at: the moment at which the mark was last written.
-        serves: False for a command, which advances the mark once and says nothing of whether a server is at work.
+        serves: False for a command, which advances the mark once and does not record whether a server is at work.
     """
 
     def __init__(self, database: Database, file: HighWaterFile, *, serves: bool = True) -> None:
@@ -111,12 +111,16 @@ class MarkKeeper:
         self.written_at = clock.now()
 
     def advance(self, *, everything: bool = False, last: bool = False) -> None:
-        """Write the heads of journals that this process added to, or of all; ``last`` as the server ends.
+        """Write the heads of journals that this process added to, or of all journals.
 
-        Where a journal lacks the entry that is marked of it, or one that this process committed since the last look,
-        or the account's row ends before it, the ledger was replaced by an older one, or rewritten: then nothing is
-        written into the ledger any more, and of all entries the mark gets only those that were lost, so that the next
-        start is refused too. What is there and could not be marked is looked for again each time until it is.
+        The ledger was rolled back or rewritten if a journal lacks its marked entry, or an entry that this process
+        committed since the last check, or if the account's row ends before such an entry. Then all further writes to
+        the ledger are refused. The mark gets only the lost entries, so that the next start is refused too. Present
+        entries that could not be marked are tried again each time until they are marked.
+
+        Args:
+            everything: whether all journals are compared with the mark.
+            last: whether the server stops.
 
         Raises:
             BrokenMark: the mark cannot be read or written.
@@ -124,7 +128,7 @@ class MarkKeeper:
         """
         made = self._database.take_committed()
         try:
-            with self._database.read() as connection:  # after these were taken, so that all of them were committed
+            with self._database.read() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
                 names = names_of(connection, {entry.account_id for entry in made})
             if not lost:
@@ -150,19 +154,19 @@ class MarkKeeper:
         """Write the heads of these journals, or of all, unless entries are missing.
 
         Returns:
-            Which of these made were lost, and the heads as they are now marked, or later ones are.
+            The lost entries, and the heads that are now in the mark, or earlier than those in it.
         """
         if journals is None:
             mark = self.file.read()
             marked: Mapping[str, Head] = {} if mark is None else mark.heads
         else:
             marked = self.file.marked([*journals, INSTALLATION])
-        # After the mark was read, so that all that is marked had been committed before this moment of the ledger.
+        # Begun after the mark was read, so that all marked entries were committed before this moment of the ledger.
         with self._database.read() as connection:
             accounts = last_entries(connection, journals)
             missing = missing_entries(connection, marked, accounts)
             heads = present_heads(connection, self.file.secret, accounts)
-            lost = lost_entries(connection, made)  # again: what is marked instead of them must follow them
+            lost = lost_entries(connection, made)  # checked again: heads that are marked instead of these must follow them
         if heads.altered and heads.altered != self._altered:
             names = [name or "the installation's journal" for name in heads.altered[:_SHOWN]]
             number = len(heads.altered)
@@ -181,7 +185,7 @@ class MarkKeeper:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Advance now and then until the end of the block, and once more at its end."""
+        """Advance the mark periodically until the block ends, and once more at its end."""
         with until_stopped(self._keep_advancing, "high-water mark"):
             yield
 
@@ -205,10 +209,10 @@ class MarkKeeper:
                 _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
 
     def _follow_ends(self, *, sound: bool) -> bool:
-        """Learn which keys were ended, wherever that was done; whether the installation's journal is sound.
+        """Learn which keys were ended by any process; return whether the installation's journal is sound.
 
         Args:
-            sound: whether it was at the last look, so that the log says it once.
+            sound: whether it was sound at the last check, so that the log reports a change only once.
         """
         try:
             installation_journal.follow(self._database, self.file.secret)
@@ -216,7 +220,7 @@ class MarkKeeper:
             if sound:
                 _log.error("the installation's journal is not as the service wrote it", broken=str(broken))
             return False
-        except ServiceError:  # the database does not answer, or the ledger went back, which the log says already
+        except ServiceError:  # the database does not answer, or a rollback was detected, which is logged already
             return sound
         except Exception as error:  # noqa: BLE001 - likewise
             _log.error("the installation's journal was not followed", error=type(error).__name__)
@@ -224,5 +228,5 @@ class MarkKeeper:
 
 
 def _last_of_each(made: list[Made]) -> list[Made]:
-    """The last entry of each journal: what is still to be marked once all are known to be there."""
+    """Return the last entry of each journal, which is enough to mark once all entries are known to be present."""
     return list({entry.account_id: entry for entry in sorted(made)}.values())

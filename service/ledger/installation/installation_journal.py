@@ -1,8 +1,8 @@
-"""The installation's journal: what happened to it that belongs to no account, such as keys made and revoked.
+"""The installation's journal: events that belong to no account, such as keys made and revoked.
 
-Entries are chained as those of accounts are. Each is sealed with the installation's secret besides, so that whoever
-writes the database can neither add one nor change one: all that is left to them is to take the last ones away, or to
-restore an older state of everything, which only somebody who kept a head can tell.
+Its entries are chained like those of accounts. Each is also sealed with the installation's secret, so an attacker who
+can write the database can neither add an entry nor change one. Such an attacker can only remove the last entries, or
+restore an older state of everything. Only a party that kept a head can detect that.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,27 +42,30 @@ _AT = _ENTRY.order_by(None).where(InstallationEntry.seq == bindparam("seq"))
 _INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
 _PURPOSE = "installation-journal"
 _OF_KEYS = ("key_adopted", "key_left", "key_made", "key_rotated", "key_revoked")
-NO_ACCOUNT = 0  # as the id of the account whose journal it is
-_AT_ONCE = 500  # entries that a reader holds
+NO_ACCOUNT = 0  # used as the account id of the installation's journal
+_AT_ONCE = 500  # entries that a reader holds at a time
 
 
 def lock_installation(connection: Connection) -> None:
-    """Hold a lock until the transaction ends that start-up steps of all replicas have in common."""
+    """Hold a lock, until the transaction ends, that the start-up steps of all replicas share."""
     connection.execute(select(Installation.id).with_for_update())
 
 
 def append(
     connection: Connection, secret: Secret, kind: Kind, content: dict[str, object], *, actor: Actor | None, at: str
 ) -> Head:
-    """Write the next entry in the caller's transaction and return the new head; without an actor it is the operator's.
+    """Write the next entry in the caller's transaction and return the new head.
 
-    Whoever appends at the same moment, on any replica, waits until this transaction ends: call it after all that may
-    wait for another lock.
+    Any replica that appends at the same moment waits until this transaction ends. So call this after everything that
+    may wait for another lock.
+
+    Args:
+        actor: None for the operator.
 
     Raises:
         Unavailable: the last entry was not written with the secret. An entry after it would never be read.
     """
-    lock_installation(connection)  # where the installation is not bound yet, the number's primary key lets one in
+    lock_installation(connection)  # if the installation is not bound yet, the number's primary key admits only one
     last = sealed_head(connection, secret)
     if last is None:
         raise unsound_for_now("its last entry was not written with the installation's secret")
@@ -77,7 +80,7 @@ def append(
 
 
 def unsound_for_now(reason: str) -> Unavailable:
-    """Return the refusal of whatever rests on the journal while that is not sound."""
+    """Return the refusal of requests that depend on the journal while it is not sound."""
     return Unavailable(
         "who has which key cannot be told before an operator has looked",
         retry_after=60,
@@ -86,7 +89,7 @@ def unsound_for_now(reason: str) -> Unavailable:
 
 
 def _ends(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
-    """Find the keys that an entry ends, each with the moment of it; what is revoked is so whatever clocks say."""
+    """Return the keys that an entry ends, each with its moment; a revocation holds whatever clocks say."""
     if kind not in _OF_KEYS:
         return {}
     end = content.get("expires_at") if content.get("revoked_at") is None else ""
@@ -94,7 +97,7 @@ def _ends(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def head(connection: Connection) -> Head:
-    """The last entry; before the first one, that of an empty chain."""
+    """Return the last entry; before the first one, the head of an empty chain."""
     last = select(InstallationEntry.seq, InstallationEntry.hash).where(InstallationEntry.seq > BEFORE_FIRST.seq)
     row = connection.execute(last.order_by(InstallationEntry.seq.desc()).limit(1)).one_or_none()
     return BEFORE_FIRST if row is None else Head(*row)
@@ -110,17 +113,17 @@ def sealed_head(connection: Connection, secret: Secret) -> Head | None:
 
 
 def has_entry(connection: Connection, entry: Head) -> bool:
-    """Whether this very entry is in the journal; an empty chain's head is in every one."""
+    """Return whether this very entry is in the journal; the head of an empty chain is in every journal."""
     same = (InstallationEntry.seq == entry.seq, InstallationEntry.hash == entry.hash)
     return entry == BEFORE_FIRST or connection.execute(select(InstallationEntry.seq).where(*same)).first() is not None
 
 
 def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
-    """What the entries say, in order, each after it was checked.
+    """Yield the contents of the entries in order, each after it was checked.
 
     Raises:
-        Broken: an entry is missing, was changed, or was written without the secret; the text says which and how.
-        Unavailable: its last entries, which this process has seen, are not there any more.
+        Broken: an entry is missing, was changed, or was written without the secret; the text says which one and how.
+        Unavailable: its last entries, which this process has seen, are missing.
     """
     last = BEFORE_FIRST
     for head, said in read_after(connection, secret, BEFORE_FIRST):
@@ -130,7 +133,7 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
 
 
 def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
-    """Read what follows an entry: what each entry says, after it was checked, and the head that it makes.
+    """Yield the entries after ``last``: the head that each makes and its content, after it was checked.
 
     Raises:
         Broken: as ``read``.
@@ -152,16 +155,16 @@ def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict
 
 
 def follow(database: Database, secret: Secret) -> int:
-    """Have a process learn which keys the entries end that follow those it knows; return the last one's number.
+    """Learn which keys were ended by entries that this process has not read; return the last entry's number.
 
     Raises:
         Broken: as ``read``; the ends before that entry are known then.
-        Unavailable: the last entries that it knows are not there any more, or the database does not answer.
+        Unavailable: the last known entries are missing, or the database does not answer.
     """
     least, followed = (
         database.newest.number(NO_ACCOUNT),
         database.followed,
-    )  # all of it was committed before what follows
+    )  # all of it was committed before the entries that follow
     last = BEFORE_FIRST if followed is None else Head(followed.seq, followed.hash)
     row = database.ask(_AT, {"seq": last.seq})
     if last != BEFORE_FIRST and (row is None or row.hash != last.hash):

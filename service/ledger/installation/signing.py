@@ -1,7 +1,7 @@
-"""What the installation signs: Ed25519 over RFC 8785 canonical JSON.
+"""Signed statements of the installation: Ed25519 over RFC 8785 canonical JSON.
 
-A hash chain can be rebuilt by whoever writes the database; a signature cannot. The key is derived
-from the installation's secret, so every replica signs with the same one and none is stored.
+An attacker who can write the database can rebuild a hash chain, but not a signature. The key is derived from the
+installation's secret, so every replica signs with the same key and none is stored.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from service.ledger.journal.journal import LARGEST_INTEGER, Head, utf_16_units
 from service.ledger.storage.secret import Secret
 
 ALGORITHM = "Ed25519"
-PURPOSE = "signing-key"  # of the HMAC that derives the private key; another one would be another key
+PURPOSE = "signing-key"  # of the HMAC that derives the private key; another purpose would give another key
 _KEY_BYTES = 32
 
 
 class BadSignature(ServiceError):
-    """A statement is not signed by the key that it should be signed by; the text says what is wrong."""
+    """A statement that its expected key did not sign; the text says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """The installation's signing key with what is public of it.
+    """The installation's signing key and its public parts.
 
     Attributes:
         public_key: 32 bytes in hexadecimal.
-        installation: a name for the installation that anybody can check against the public key.
+        installation: a name for the installation that any reader can check against the public key.
     """
 
     key: Ed25519PrivateKey = field(repr=False)
@@ -42,8 +42,10 @@ class Signer:
     installation: str
 
     def sign(self, statement: str, content: dict[str, Any]) -> dict[str, Any]:
-        """The content with who says it and the signature; ``statement`` says what kind it is, so that none
-        can be taken for another.
+        """Return the content with the signer's name and the signature.
+
+        Args:
+            statement: the kind of statement, so that none can be taken for one of another kind.
         """
         signed = {
             "statement": statement,
@@ -54,31 +56,31 @@ class Signer:
         return signed | {"signature": self.key.sign(signed_text(signed).encode()).hex()}
 
     def sign_head(self, account: str, head: Head) -> dict[str, Any]:
-        """The head of an account's journal, signed."""
+        """Return the signed head of an account's journal."""
         return self.sign("head", {"account": account, "seq": head.seq, "hash": head.hash})
 
 
 @lru_cache(maxsize=8)
 def signer_of(secret: Secret) -> Signer:
-    """The installation's signer: HMAC-SHA-256 of the secret for this one purpose is the Ed25519 seed."""
+    """Return the installation's signer: the Ed25519 seed is HMAC-SHA-256 of the secret for this one purpose."""
     key = Ed25519PrivateKey.from_private_bytes(secret.hmac(PURPOSE))
     public = key.public_key().public_bytes_raw()
     return Signer(key, public.hex(), installation_of(public.hex()))
 
 
 def installation_of(public_key: str) -> str:
-    """The name of the installation that has this public key: half of its SHA-256."""
+    """Return the name of the installation that has this public key: half of its SHA-256."""
     return hashlib.sha256(bytes.fromhex(public_key)).hexdigest()[:32]
 
 
 def check_signature(document: dict[str, Any], statement: str, public_key: str | None = None) -> None:
-    """Refuse a statement that is not whole, not of this kind, or not signed.
+    """Refuse a statement that is incomplete, of another kind, or not signed.
 
-    Without ``public_key`` it is held against the key that it names itself, which only says that it was not
-    changed since somebody signed it.
+    Without ``public_key`` the statement is checked against the key that it names itself. That only shows that it was
+    not changed since it was signed.
 
     Raises:
-        BadSignature: the text says why.
+        BadSignature: the text says what is wrong.
     """
     if document.get("statement") != statement:
         raise BadSignature(f"expected a statement of the kind {statement!r}")
@@ -102,10 +104,11 @@ def _is_hex(text: object, size: int) -> TypeGuard[str]:
 
 
 def signed_text(value: object) -> str:
-    """RFC 8785 canonical JSON, doubles included: what is signed shows figures as answers do.
+    """Return RFC 8785 canonical JSON, doubles included, so that signed figures look as they do in answers.
 
     Raises:
-        TypeError, ValueError: the value is not JSON, or not Unicode, or an integer beyond what doubles tell apart.
+        TypeError, ValueError: the value is not JSON, or not Unicode, or an integer beyond those that doubles tell
+            apart.
     """
     match value:
         case None | bool() | str():
@@ -128,7 +131,7 @@ def signed_text(value: object) -> str:
 
 
 def _double(value: float) -> str:
-    """A double as ECMAScript writes it (RFC 8785 section 3.2.2.3): the digits are those of Python, the shape is not."""
+    """Return a double as ECMAScript writes it (RFC 8785 section 3.2.2.3): Python's digits in another format."""
     if not math.isfinite(value):
         raise ValueError("expected a finite number")
     if value == 0:
@@ -136,7 +139,7 @@ def _double(value: float) -> str:
     sign = "-" if value < 0 else ""
     _, figures, exponent = Decimal(repr(abs(value))).normalize().as_tuple()
     digits = "".join(map(str, figures))
-    point = len(digits) + int(exponent)  # how many digits stand before the point
+    point = len(digits) + int(exponent)  # the number of digits before the point
     if len(digits) <= point <= 21:
         return f"{sign}{digits}{'0' * (point - len(digits))}"
     if 0 < point <= 21:
