@@ -166,7 +166,7 @@ class MarkKeeper:
             accounts = last_entries(connection, journals)
             missing = missing_entries(connection, marked, accounts)
             heads = present_heads(connection, self.file.secret, accounts)
-            lost = lost_entries(connection, made)  # checked again: heads that are marked instead of these must follow them
+            lost = lost_entries(connection, made)  # checked again: heads that are marked instead must follow them
         if heads.altered and heads.altered != self._altered:
             names = [name or "the installation's journal" for name in heads.altered[:_SHOWN]]
             number = len(heads.altered)

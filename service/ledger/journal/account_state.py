@@ -1,7 +1,7 @@
-"""An account as its journal has it so far: the state that entries change when they are replayed.
+"""The state of an account as its journal has it so far, which entries change when they are replayed.
 
-It keeps what is held and what is distinct, never a release: a chain of a million entries of a thousand distinct plans
-is a thousand counts.
+The state keeps what is held and what is distinct, never a committed release. A chain of a million entries of a thousand
+distinct plans is a thousand counts.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from service.privacy.accounting.filter import Budget, Totals, Weights, add_all, 
 from service.privacy.plans.walking import Neighbouring
 
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
-_VOLUME = 1 << 26  # characters of plans, likewise
+_VOLUME = 1 << 26  # characters of those plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class ProposedChange:
     """A change of an account that waits for a second steward.
 
     Attributes:
-        seq: of its entry.
-        change: the budget, or the state, that the account is to have; as the entry says it.
-        by: who proposed it.
+        seq: the number of its entry.
+        change: the budget or the state that the account is to have, as the entry says it.
+        by: the proposing steward.
     """
 
     seq: int
@@ -45,19 +45,19 @@ class Held:
     amount: Amount
     subject: Subject
     expires_at: str | None
-    own: bool  # registered in this account, and not in one under it
-    by: Actor  # who registered it
+    own: bool  # whether it was registered in this account, and not in one under it
+    by: Actor  # the actor that registered it
 
 
 class _Sum:
-    """Totals of charges; equal ones are counted before they are added up."""
+    """A sum of charges; equal charges are counted before they are added up."""
 
     def __init__(self) -> None:
-        self._totals = Totals()  # but for what is counted
+        self._totals = Totals()  # except those that are still counted
         self._counts: Counter[Amount] = Counter()
 
     def add(self, amount: Amount, count: int = 1) -> None:
-        """So many more; fewer where the count is below 0."""
+        """Add an amount ``count`` times; a negative count takes it away."""
         self._counts[amount] += count
         if len(self._counts) > _DISTINCT:
             self._add_up()
@@ -68,10 +68,10 @@ class _Sum:
 
     @property
     def totals(self) -> Totals:
-        """All of them.
+        """Return the sum of all charges.
 
         Raises:
-            TypeError, ValueError: one is no price.
+            TypeError, ValueError: one of them is no price.
         """
         if self._counts:
             self._add_up()
@@ -79,9 +79,9 @@ class _Sum:
 
 
 class Chain:
-    """An account as its journal has it so far; entries change it, one after the other.
+    """An account as its journal has it so far; entries change it in their order.
 
-    Without ``subplans`` it counts what was spent and not on what, which of unlike plans is most of the work.
+    Without ``subplans`` it counts the prices and not the subplans, which are most of the work for unlike plans.
     """
 
     def __init__(self, name: str, *, subplans: bool = True) -> None:
@@ -99,13 +99,13 @@ class Chain:
         self.approval_above: str | None = None
         self.metadata: Metadata = {}  # the account's own
         self.proposed: ProposedChange | None = None
-        self.committed = 0  # releases, with those of the accounts under it
-        self.own_committed = 0  # its own
+        self.committed = 0  # committed releases, with those of the accounts under it
+        self.own_committed = 0  # committed releases of its own
         self.held: dict[str, Held] = {}
-        self._committed, self._holds = _Sum(), _Sum()  # what they cost, and what those that are held do
-        self._spent: Subplans = Counter()  # subplans, but for those of what is counted in _subjects
+        self._committed, self._holds = _Sum(), _Sum()  # the prices of committed and of held releases
+        self._spent: Subplans = Counter()  # subplans, except those of the plans counted in _subjects
         self._subjects: Counter[Subject] = Counter()
-        self._volume = 0  # characters of the plans that are counted
+        self._volume = 0  # characters of the counted plans
 
     def commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:
         """Count a release that is committed, here or in an account below."""
@@ -124,7 +124,7 @@ class Chain:
 
         Raises:
             Broken: it is held already.
-            TypeError, ValueError: its price is none.
+            TypeError, ValueError: it has no valid price.
         """
         if release in self.held:
             raise Broken("the release is held already")
@@ -133,7 +133,7 @@ class Chain:
         self.held[release] = held
 
     def require_held(self, release: str) -> Held:
-        """Return what is held of a release.
+        """Return the hold of a release.
 
         Raises:
             Broken: it is not held.
@@ -144,7 +144,7 @@ class Chain:
         return held
 
     def settle(self, release: str, state: str) -> None:
-        """Hold a release no longer, which is committed, voided or expired.
+        """End the hold of a release that is committed, voided or expired.
 
         Raises:
             Broken: it is not held.
@@ -159,8 +159,8 @@ class Chain:
         """Count a release at another price.
 
         Raises:
-            Broken: it is held at another one than ``was``.
-            TypeError, ValueError: one of the prices is none.
+            Broken: it is held at another price than ``was``.
+            TypeError, ValueError: one of the prices is invalid.
         """
         read_amount(was), read_amount(amount)
         held = self.held.get(release)
@@ -181,7 +181,7 @@ class Chain:
 
     @property
     def stands(self) -> Budget:
-        """The budget.
+        """Return the budget.
 
         Raises:
             Broken: no entry has opened the account.
@@ -192,38 +192,38 @@ class Chain:
 
     @property
     def committed_totals(self) -> Totals:
-        """The sum of what is committed."""
+        """Return the sum of the committed prices."""
         return self._committed.totals
 
     @property
     def totals(self) -> Totals:
-        """The sum of what is committed and held."""
+        """Return the sum of the committed and held prices."""
         return plus(self._committed.totals, self._holds.totals)
 
     @property
     def releases(self) -> int:
-        """How many are committed or held, with those of the accounts under it."""
+        """Return the number of releases that are committed or held, with those of the accounts under it."""
         return self.committed + len(self.held)
 
     @property
     def own_releases(self) -> int:
-        """How many of them were registered in this account."""
+        """Return the number of those releases that were registered in this account."""
         return self.own_committed + sum(held.own for held in self.held.values())
 
     @property
     def next_expiry(self) -> str | None:
-        """When the first of what is held ends by itself."""
+        """Return the moment of the first expiry among the holds; None if none expires by itself."""
         return min((ends for held in self.held.values() if (ends := ends_by_itself(held)) is not None), default=None)
 
     @property
     def spent(self) -> Subplans:
-        """The subplans of what is committed."""
+        """Return the subplans of committed releases."""
         self._add_up_subjects()
         return self._spent
 
     @property
     def reserved(self) -> Subplans:
-        """The subplans of what is held."""
+        """Return the subplans of held releases."""
         subplans: Subplans = Counter()
         for held in self.held.values():
             subplans.update(subplans_of(held.subject))
@@ -231,7 +231,7 @@ class Chain:
 
 
 def ends_by_itself(held: Held) -> str | None:
-    """When a hold ends although nobody says so; never where something may have been published unseen."""
+    """Return the moment at which a hold expires; None if its release may have been published unseen."""
     if held.expires_at is None or not expires(read_text(held.subject[0])):
         return None
     return held.expires_at

@@ -1,4 +1,4 @@
-"""Prices, plans and tags as entries and rows have them, in text; each distinct text is read once."""
+"""The text forms of prices, plans and tags in entries and rows; each distinct text is parsed once."""
 
 import json
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan, walk
 
 _REMEMBERED = 4096  # distinct plans, prices and lists of tags
-SHORT = 1 << 12  # characters of a plan that is worth remembering
+SHORT = 1 << 12  # characters; shorter plans are remembered
 
 Amount = tuple[str | None, str | None, str, str, tuple[str | None, ...]]
-"""A price as the journal writes it, to be counted: epsilon, rho, delta, linear, quanta."""
+"""The key of a price as the journal writes it: epsilon, rho, delta, linear, quanta."""
 
 Subject = tuple[str, tuple[str, ...]]
-"""What a release spends on: its plan as text, and its own tags."""
+"""The plan of a release as text, and its own tags, to which its spending is counted."""
 
 NOTHING: Amount = ("0", "0", "0", "0", ())
 
@@ -26,12 +26,12 @@ write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=("
 
 
 def amount_of(price: Mapping[str, Any]) -> Amount:
-    """A price as its entry writes it."""
+    """Return the key of the price that an entry states."""
     return price["epsilon"], price["rho"], price["delta"], price["linear"], tuple(price["quanta"])
 
 
 def price_of(amount: Amount) -> dict[str, Any]:
-    """The same as the entry's price."""
+    """Return the entry's form of a price from its key."""
     return dict(zip(_FIGURES, (*amount[:4], list(amount[4])), strict=True))
 
 
@@ -40,17 +40,17 @@ _FIGURES = ("epsilon", "rho", "delta", "linear", "quanta")
 
 @lru_cache(maxsize=1024)
 def read_amount(amount: Amount) -> Price:
-    """The price that it is.
+    """Return the price of a key.
 
     Raises:
-        TypeError, ValueError: the service writes none like it.
+        TypeError, ValueError: the service writes no such key.
     """
     return budgets.read_price(price_of(amount))
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def amount_in(text: str) -> Amount | None:
-    """A price in a row or an entry; None where it is none."""
+    """Return the price key in the text of a row or an entry; None if the text is no price."""
     try:
         return amount_of(json.loads(text))
     except (KeyError, TypeError, ValueError):
@@ -58,12 +58,12 @@ def amount_in(text: str) -> Amount | None:
 
 
 def subject_of(content: Mapping[str, Any]) -> Subject:
-    """What an entry that registers a release spends on."""
+    """Return the plan and tags that an entry registers, as the key of its spending."""
     return write(content["plan"]), tuple(content["tags"])
 
 
 def subject_in(plan: str, tags: str) -> tuple[Subject, str, str]:
-    """What the release of a row spends on, with the texts of its plan and tags as the journal writes them."""
+    """Return the spending key of a row's release, with the texts of its plan and tags as the journal writes them."""
     return (_subject if len(plan) < SHORT else _subject.__wrapped__)(plan, tags)
 
 
@@ -73,12 +73,12 @@ def _subject(plan: str, tags: str) -> tuple[Subject, str, str]:
         content = {"plan": json.loads(plan), "tags": json.loads(tags)}
         subject = subject_of(content)
     except (TypeError, ValueError, RecursionError):
-        return ("", ()), "", ""  # of no release
+        return ("", ()), "", ""  # a key of no release
     return subject, subject[0], write(content["tags"])
 
 
 def subplans_of(subject: Subject) -> Subplans:
-    """The priced subplans of a release, by their text."""
+    """Return the priced subplans of a release, by their text."""
     return (_subplans if len(subject[0]) < SHORT else _subplans.__wrapped__)(subject)
 
 
@@ -89,7 +89,7 @@ def _subplans(subject: Subject) -> Subplans:
 
 
 def tags_of(subject: Subject) -> frozenset[str]:
-    """The tags by which a release is listed: its own and those of every node of its plan."""
+    """Return the tags by which a release is listed: its own and those of every node of its plan."""
     return (_all_tags if len(subject[0]) < SHORT else _all_tags.__wrapped__)(subject)
 
 
@@ -100,7 +100,7 @@ def _all_tags(subject: Subject) -> frozenset[str]:
 
 
 def read_text(plan: str) -> Plan:
-    """The plan that a text states; remembered for a moment, as it is priced, counted and searched for tags."""
+    """Return the plan that a text states, cached because pricing, counting and the search for tags all read it."""
     return (_plan if len(plan) < SHORT else _plan.__wrapped__)(plan)
 
 

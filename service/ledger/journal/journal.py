@@ -1,8 +1,7 @@
 """The journal: entries that are only ever added, each hashed together with the one before it.
 
-hash = SHA-256(previous hash, 32 bytes, followed by the entry as RFC 8785 canonical JSON). The
-first entry of an account follows 32 zero bytes. Whoever keeps one hash can tell whether anything
-before it was changed.
+hash = SHA-256(previous hash, 32 bytes, followed by the entry as RFC 8785 canonical JSON). The first entry of an account
+follows 32 zero bytes. A party that keeps one hash can detect any change of the entries before it.
 """
 
 import hashlib
@@ -42,10 +41,10 @@ Kind = Literal[
 
 Row = dict[str, int | str | None]
 
-LARGEST_INTEGER = 2**53  # beyond it a double, and so RFC 8785, no longer tells integers apart
+LARGEST_INTEGER = 2**53  # doubles, and so RFC 8785, cannot tell larger integers apart
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _BY_CODE_POINTS = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
-"""The order of RFC 8785 too, where all of it is ASCII; a third of the time."""
+"""An encoder that gives the order of RFC 8785 too, if everything is ASCII, in a third of the time."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,15 @@ _HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 
 
 def up_to(seq: Any, head_seq: Any) -> ColumnElement[bool]:
-    """Whether a number is of an entry of a chain up to its head; nobody vouches for one beyond, or below 1."""
+    """Return the SQL condition that a number is in a chain up to its head; no seal covers entries outside."""
     return seq.between(1, head_seq)  # type: ignore[no-any-return]
 
 
 def read_head(text: str) -> Head:
-    """A head as people keep it and clients send it, ``seq:hash``.
+    """Return the head in a text ``seq:hash``, the form in which clients keep and send it.
 
     Raises:
-        ValueError: it is no such text; what it is does not stand in the message.
+        ValueError: the text is malformed; the message does not quote it.
     """
     found = _HEAD.fullmatch(text)
     if found is None:
@@ -79,13 +78,13 @@ def read_head(text: str) -> Head:
 
 
 def write_head(head: Head) -> str:
-    """The same as text."""
+    """Return the text ``seq:hash`` of a head."""
     return f"{head.seq}:{head.hash}"
 
 
 @dataclass(frozen=True)
 class AccountHead:
-    """An account, and the head that its next entry follows."""
+    """An account with the head that its next entry follows."""
 
     id: int
     name: str
@@ -94,14 +93,14 @@ class AccountHead:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who does something: a principal, and the key that they do it with."""
+    """The actor of an entry: a principal, and the key that they used."""
 
     name: str
-    key: str | None = None  # its id; None: an identity provider vouches for them, or it is no person
+    key: str | None = None  # the key's id; None: an identity provider vouches for them, or the actor is no person
 
 
 class JournalEntry(NamedTuple):
-    """One entry as it is stored; ``body`` is the canonical JSON that was hashed."""
+    """A stored entry; ``body`` is the canonical JSON that was hashed."""
 
     seq: int
     kind: str
@@ -112,7 +111,7 @@ class JournalEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """An entry that a client has seen in an account's journal, and that must be there still."""
+    """An entry that a client has seen in an account's journal, and that must still be there."""
 
     account: str
     head: Head
@@ -120,18 +119,18 @@ class Kept:
 
 @dataclass(frozen=True)
 class BadEntry:
-    """Where a chain breaks first, and how."""
+    """The first fault of a chain: its place and its description."""
 
     seq: int
     reason: str
 
 
 def canonical(value: object) -> str:
-    """RFC 8785 canonical JSON of what the journal holds: text, integers, booleans, null, lists and objects.
+    """Return RFC 8785 canonical JSON of a journal value: text, integers, booleans, null, lists and objects.
 
     Raises:
-        TypeError: anything else. Numbers that are not integers are text in the ledger, exactly as they
-            were stated; a double would be somebody's rounding of them.
+        TypeError: anything else. Numbers that are not integers are text in the ledger, exactly as they were stated; a
+            double would be somebody's rounding of them.
         ValueError: an integer beyond 2^53 in size, or text that is not Unicode (a lone surrogate).
     """
     _check(value)
@@ -144,18 +143,18 @@ def canonical(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An object as canonical JSON: what is long in an entry is written before an account is locked."""
+    """A JSON object in canonical form, so that long parts of an entry are written before an account is locked."""
 
     text: str
 
     @classmethod
     def of(cls, members: Mapping[str, str]) -> "Written":
-        """Of members that are canonical JSON already; their names are plain ASCII."""
+        """Return the object with these members, whose values are canonical JSON and whose names are plain ASCII."""
         return cls("{" + ",".join(f'"{name}":{members[name]}' for name in sorted(members)) + "}")
 
 
 def _check(value: object) -> None:
-    """Refuse what is not for the journal."""
+    """Refuse values that the journal cannot hold."""
     if value is None or isinstance(value, str | bool):
         return
     if isinstance(value, dict):
@@ -174,29 +173,29 @@ def _check(value: object) -> None:
 
 
 def _ordered(value: object) -> object:
-    """The same value with the names of every object in the order of RFC 8785 section 3.2.3."""
+    """Return the value with the names of every object in the order of RFC 8785 section 3.2.3."""
     if isinstance(value, dict):
         return {name: _ordered(value[name]) for name in sorted(value, key=utf_16_units)}
     return [_ordered(item) for item in value] if isinstance(value, list) else value
 
 
 def utf_16_units(name: str) -> bytes:
-    """Big-endian, so that bytes compare as code units do."""
+    """Return a name in big-endian UTF-16, so that bytes compare as code units do."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
 def entry_hash(previous: str, body: str) -> str:
-    """SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON."""
+    """Return SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON."""
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 
 def is_hashed(previous: str, body: str, stored: str) -> bool:
-    """Whether an entry's text, after this hash, has the stored hash, which vouches for it where that is sealed."""
+    """Return whether an entry's text, after this hash, has the stored hash; a sealed hash thereby authenticates it."""
     return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
 
 
 def acted(actor: Actor | None) -> dict[str, object]:
-    """What an entry says of its actor. Entries that are older than the key's id have the principal alone."""
+    """Return the members of an entry that state its actor; the oldest entries name the principal without a key id."""
     if actor is None or actor.key is None:
         return {"actor": None if actor is None else actor.name}
     return {"actor": actor.name, "key": actor.key}
@@ -211,7 +210,7 @@ def following(
     release_id: str | None = None,
     at: str,
 ) -> tuple[Row, Head]:
-    """The next entry of an account as its row, and the head that it makes. Nobody is the actor of what time did."""
+    """Return an account's next entry as its row, and the head that it makes; entries made by expiry have no actor."""
     seq = account.head.seq + 1
     around = {"account": account.name, "seq": seq, "kind": kind, "release": release_id, "time": at} | acted(actor)
     members = {name: canonical(value) for name, value in around.items()}
@@ -225,10 +224,10 @@ def following(
 def write(connection: Connection, rows: Sequence[Row]) -> None:
     """Write entries of accounts that the caller has locked.
 
-    The accounts' rows are left to the caller, who changes head and totals in one statement.
+    The caller updates the accounts' rows, with head and totals in one statement.
 
     Raises:
-        RuntimeError: the database dropped some.
+        RuntimeError: the database dropped some of them.
     """
     require_written(connection.execute(_INSERT, batch(rows)), len(rows))
     for kind, number in Counter(row["kind"] for row in rows).items():
@@ -264,9 +263,10 @@ def entries(
     *,
     until: int,
 ) -> Page[JournalEntry]:
-    """A page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order.
+    """Return a page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order.
 
-    None is after ``until``, the number of the account's head: for what is beyond it nobody vouches.
+    Args:
+        until: the number of the account's head. Entries beyond it are left out, because no seal covers them.
     """
     query = (
         select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
@@ -280,15 +280,15 @@ def entries(
 def chained(connection: Connection, account_id: int, before: Head, head: Head) -> Iterator[JournalEntry]:
     """Yield the entries after one head up to another, each as the chain meets it.
 
-    A hash that stands beside a text in the database vouches for nothing by itself: that of the account's head does,
-    which is sealed, for all entries that it follows from. So an entry may be believed only after the last one was
-    taken, and only in the text that was yielded: another statement of a write transaction can read another text.
+    A hash that is stored beside a text proves nothing by itself. The hash of the account's head is sealed, and so
+    covers all entries that it follows from. So an entry may be believed only after the last one was taken, and only in
+    the text that was yielded: another statement of a write transaction may read another text.
 
     Raises:
-        Altered: they are not as the service wrote them.
+        Altered: the entries are not as the service wrote them.
     """
     last = before
-    if _HASH.fullmatch(before.hash) is None:  # of a row that holds anything
+    if _HASH.fullmatch(before.hash) is None:  # from a row whose content is not checked yet
         raise _altered(account_id, before.seq, "its hash is none")
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
     query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
@@ -306,10 +306,10 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
 
 
 def require_chain(connection: Connection, account_id: int, before: Head, head: Head) -> None:
-    """Make sure that the entries after one head up to another are as the service wrote them.
+    """Require that the entries after one head up to another are as the service wrote them.
 
-    It vouches for what other statements of the same transaction read only where that is a read transaction, which
-    sees one moment of the database.
+    This covers the texts that other statements of the same transaction read only in a read transaction, which sees one
+    moment of the database.
 
     Raises:
         Altered: they are not.
@@ -334,7 +334,7 @@ def last_chained(
 
 
 def _check_filing(entry: JournalEntry) -> None:
-    """Hold the columns that find an entry against its text, in which no quoted name follows these members.
+    """Compare the columns that find an entry with its text, in which no quoted name follows these members.
 
     Raises:
         Broken: it is filed under another kind, release or number.
@@ -353,7 +353,7 @@ _CHAINED = 500  # entries that are read at a time
 
 
 def require_kept(connection: Connection, kept: Kept) -> None:
-    """Refuse to go on where an entry that was seen is not in the journal: then an old backup was restored.
+    """Refuse to continue if an entry that was seen is not in the journal: then an old backup was restored.
 
     Raises:
         LedgerRolledBack: the account's journal does not hold it, or there is no such account.
@@ -376,7 +376,7 @@ _KEPT = (
 
 
 def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
-    """Whether this very entry is in the journal: how an attempt is recognised whose commit was not confirmed."""
+    """Return whether this very entry is in the journal, which recognises an attempt whose commit was not confirmed."""
     found = connection.execute(
         select(Entry.seq).where(Entry.account_id == account_id, Entry.seq == head.seq, Entry.hash == head.hash)
     )
@@ -384,7 +384,7 @@ def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
 
 
 def hash_before(connection: Connection, account_id: int, seq: int) -> str:
-    """The hash that an entry follows."""
+    """Return the hash that an entry follows."""
     if seq == 1:
         return BEFORE_FIRST.hash
     query = select(Entry.hash).where(Entry.account_id == account_id, Entry.seq == seq - 1)
@@ -396,14 +396,14 @@ MISFILED = "the entry is filed under another account, number, kind or release th
 
 
 class Broken(ValueError):
-    """An entry is not what its chain or its account says it is; the text says how."""
+    """An entry that does not fit its chain or its account; the text says how."""
 
 
 def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, Any]:
-    """What an entry says, given the head that it follows.
+    """Return the content of an entry, given the head that it follows.
 
     Raises:
-        Broken: it is not the next one, not what was hashed, or filed under something else.
+        Broken: it is not the next one, not the hashed text, or filed under other columns.
     """
     check_link(previous, entry)
     said = read_body(entry.body)
@@ -418,10 +418,10 @@ def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, A
 
 
 def check_link(previous: Head, entry: JournalEntry) -> None:
-    """Whether an entry is the one after this head, and was not changed since.
+    """Require that an entry follows this head and was not changed since.
 
     Raises:
-        Broken: it is not, or was.
+        Broken: it does not, or was.
     """
     if entry.seq != previous.seq + 1:
         raise Broken(MISSING)
@@ -430,14 +430,14 @@ def check_link(previous: Head, entry: JournalEntry) -> None:
 
 
 def read_body(body: str) -> dict[str, Any]:
-    """What an entry's text says.
+    """Return the content of an entry's text.
 
     Raises:
         Broken: it is not the canonical JSON of an object.
     """
     try:
         said = _DECODER.decode(body)
-        # Where all is ASCII, names in the order of their characters are in that of their UTF-16 code units.
+        # In pure ASCII, the order of names by characters is that by their UTF-16 code units.
         rewritten = _SORTING_ENCODER.encode(said) if body.isascii() else canonical(said)
     except (TypeError, ValueError, RecursionError):
         raise Broken("the entry is not canonical JSON") from None

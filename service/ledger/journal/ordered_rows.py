@@ -1,4 +1,4 @@
-"""Tables streamed in the order of the journal, so that the rows that an entry wrote are read beside it."""
+"""Streams of table rows in the order of the journal, so that an entry's rows are read beside the entry."""
 
 import math
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select
 
-_AT_ONCE = 500  # rows that a stream holds; more are no faster, and fill the processor's caches
+_AT_ONCE = 500  # rows that a stream holds; more would be no faster, and would fill the processor's caches
 
 Found = list[Row[*tuple[Any, ...]]]
 
 
 class Bad(Exception):
-    """Something is not as an entry says."""
+    """A row or an account that differs from its entry."""
 
     def __init__(self, seq: int, reason: str) -> None:
         super().__init__(reason)
@@ -25,14 +25,14 @@ class Bad(Exception):
 def stream(
     connection: Connection, query: Select[*tuple[Any, ...]], until: ExitStack
 ) -> Iterator[Row[*tuple[Any, ...]]]:
-    """The rows of a query, of which few are held at a time; its cursor is closed with ``until``."""
+    """Yield the rows of a query, few of which are held at a time; ``until`` closes its cursor."""
     found = connection.execute(query, execution_options={"stream_results": True, "max_row_buffer": _AT_ONCE})
     until.callback(found.close)
     return chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), []))
 
 
 class InOrder:
-    """Rows of a table in the order of the entries that wrote them; the first column is the entry's number."""
+    """Rows of a table in the order of their entries; the first column is the entry's number."""
 
     def __init__(self, connection: Connection, query: Select[*tuple[Any, ...]], what: str, until: ExitStack) -> None:
         self._rows, self._what = stream(connection, query, until), what
@@ -43,10 +43,10 @@ class InOrder:
         self.seq: float = math.inf if self._next is None else self._next[0]  # the entry of the next row
 
     def of(self, seq: int) -> Found:
-        """The rows of one entry; entries are asked for in turn.
+        """Return the rows of one entry; entries must be asked for in order.
 
         Raises:
-            Bad: there are rows before it, of an entry that wrote none.
+            Bad: there are earlier rows, of an entry that wrote none.
         """
         if self.seq < seq:
             raise Bad(max(int(self.seq), 1), f"a row of {self._what} is of no entry that wrote one")

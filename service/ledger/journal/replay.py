@@ -1,4 +1,4 @@
-"""The journal replayed: what an account was at any of its entries, from nothing else."""
+"""Replay of the journal: the account at any of its entries, from no other source."""
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -29,10 +29,13 @@ class Moment:
 def followed(
     connection: Connection, account: AccountRecord, chain: Chain, until: int, kinds: Collection[str] | None = None
 ) -> Iterator[JournalEntry]:
-    """Yield each entry of an account's journal up to ``until``, after a chain followed it; with ``kinds``, of these.
+    """Yield each entry of an account's journal up to ``until``, after ``chain`` has replayed it.
 
-    The connection is in a read transaction: it sees one moment of the database, so that what is read here is what the
-    hashes were held against.
+    The connection must be in a read transaction. It sees one moment of the database, so the texts that are read here
+    are those that the hashes were checked against.
+
+    Args:
+        kinds: the kinds of entries to replay and yield; None: all.
 
     Raises:
         Altered: the journal, up to its head, is not as the service wrote it.
@@ -55,7 +58,7 @@ def followed(
 
 
 def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:
-    """The account right after entry ``until``, from nothing but its journal.
+    """Return the account right after entry ``until``, from its journal alone.
 
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
     """
@@ -67,7 +70,7 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Moment
 
 
 def as_left(account: AccountRecord, chain: Chain) -> AccountRecord:
-    """An account as the entries of its journal leave its row."""
+    """Return an account as the entries of its journal leave its row."""
     return replace(
         account,
         budget=chain.stands,

@@ -86,7 +86,7 @@ _SEAL = (
     .values(seal=bindparam("code"))
 )
 Place = tuple[str, str]
-"""Where an answer is: its principal and Idempotency-Key."""
+"""The place of an answer: its principal and Idempotency-Key."""
 
 
 def request_digest(secret: Secret, method: str, path_with_query: str, body: bytes | bytearray) -> str:

@@ -8,10 +8,10 @@ from sqlalchemy import ColumnElement, Connection, Row, Select
 T = TypeVar("T")
 
 CHARACTERS = 1 << 21
-"""Of stored text that a page holds: it ends with the row that reaches them."""
+"""Characters of stored text that a page holds; it ends with the row that reaches this number."""
 
 BeforeReading = Callable[[int], None]
-"""Is told what the rows of a page hold before they are read, and may refuse to go on."""
+"""A callback that gets the size of a page's rows before they are read, and may refuse to continue."""
 
 
 class Page(list[T]):

@@ -1,4 +1,4 @@
-"""The kinds of journal entries: one file for each, or for those that are alike, by the contract in ``base.py``."""
+"""The kinds of journal entries: one file for each kind or group of similar kinds, by the contract in ``base.py``."""
 
 import json
 from collections.abc import Mapping
@@ -35,12 +35,12 @@ from service.ledger.journal.journal import Broken, Kind
 
 
 def _concrete(*contents: type[Content]) -> tuple[type[Content], ...]:
-    """Return classes of which none forgets an answer: mypy takes no abstract class as an argument."""
+    """Return the classes, checked to implement every method: mypy takes no abstract class as an argument."""
     return contents
 
 
 def contents_of(kind: Kind) -> tuple[type[Content], ...]:  # noqa: C901, PLR0912 - one line a kind
-    """Return what an entry of a kind can say: one class, or one that is told apart by its fields from another."""
+    """Return the classes for a kind's content: one class, or several that are told apart by their fields."""
     match kind:
         case "account_opened":
             return _concrete(AccountOpened)
@@ -79,7 +79,7 @@ def contents_of(kind: Kind) -> tuple[type[Content], ...]:  # noqa: C901, PLR0912
 
 
 KINDS: Mapping[Kind, tuple[type[Content], ...]] = {kind: contents_of(kind) for kind in get_args(Kind)}
-"""All kinds, with what their entries can say."""
+"""All kinds, with the classes of their content."""
 
 _BY_NAME: Mapping[str, tuple[type[Content], ...]] = dict(KINDS.items())
 
@@ -88,7 +88,7 @@ def read(said: Mapping[str, Any]) -> Stated:
     """Read an entry.
 
     Raises:
-        Broken: it is of no known kind, or does not say what one of its kind says.
+        Broken: it is of no known kind, or its content is not of its kind.
     """
     around = read_around(said)
     return around.stating(_read_content(around.kind, said.get("content")))
@@ -106,7 +106,7 @@ def _read_content(kind: str, content: Any) -> Content:
 
 
 def read_text(body: str) -> Stated:
-    """Read an entry whose text is known to be the one that was written.
+    """Read an entry whose text is known to be unchanged.
 
     Raises:
         Broken: as ``read``.
@@ -115,7 +115,7 @@ def read_text(body: str) -> Stated:
 
 
 def show(said: Mapping[str, Any]) -> Shown:
-    """Return what the journal's page says of an entry; nothing of one that is none, which verification tells."""
+    """Return the journal page's view of an entry; an empty one for an invalid entry, which verification reports."""
     try:
         return read(said).content.shown()
     except Broken:

@@ -1,7 +1,7 @@
 """Entries that change an account's budget or state, and proposals of such changes.
 
-One file, as they are one decision, of one steward or of two: an entry with a ``proposal`` repeats the change that the
-entry of that number proposed. Each of these entries ends a proposal that waits.
+They share a file because they are one decision, of one steward or of two. An entry with a ``proposal`` repeats the
+change that the entry of that number proposed. Each of these entries ends a waiting proposal.
 """
 
 from abc import abstractmethod
@@ -24,7 +24,7 @@ from service.ledger.journal.entries.base import (
 from service.ledger.journal.journal import Broken, Kind
 from service.privacy.accounting.filter import Budget
 
-OPEN: Literal["open"] = "open"  # the only state that is proposed
+OPEN: Literal["open"] = "open"  # the only state that can be proposed
 
 
 def _read_open(value: object) -> Literal["open"]:
@@ -35,7 +35,7 @@ def _read_open(value: object) -> Literal["open"]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided(OfAccount):
-    """A change that may take two stewards.
+    """A change that may need two stewards.
 
     Attributes:
         proposal: the number of the entry in which the other steward proposed it; None: one steward decided.
@@ -45,7 +45,7 @@ class Decided(OfAccount):
 
     @abstractmethod
     def proposed(self) -> "ChangeProposed":
-        """Return what is proposed where two stewards decide."""
+        """Return the proposal of this change, for accounts that need two stewards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class BudgetChanged(Decided):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change the budget: it does."""
+        """Return that it can change the budget."""
         return True
 
     def proposed(self) -> "ChangeProposed":
@@ -78,7 +78,7 @@ class AccountReopened(Decided):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is counted: it does not."""
+        """Return that it cannot change the counted spending."""
         return False
 
     def proposed(self) -> "ChangeProposed":
@@ -98,7 +98,7 @@ class AccountClosure(OfAccount):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is counted: it does not."""
+        """Return that it cannot change the counted spending."""
         return False
 
     def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
@@ -108,10 +108,10 @@ class AccountClosure(OfAccount):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeProposed(OfAccount):
-    """A change that waits for a second steward: one of the two, a budget or the state.
+    """A change that waits for a second steward: either a budget or the state.
 
     Attributes:
-        state: that the account is to be open again.
+        state: ``open``, if the account is to be open again.
     """
 
     KIND: ClassVar[Kind] = "change_proposed"
@@ -120,21 +120,21 @@ class ChangeProposed(OfAccount):
     state: Annotated[Literal["open"] | None, Form(_read_open, omitted=True)] = None
 
     def __post_init__(self) -> None:
-        """Refuse a proposal of nothing, or of two changes."""
+        """Refuse a proposal without a change, or with two."""
         if (self.budget is None) == (self.state is None):
             raise Broken(WRONG)
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is counted: only the decision does."""
+        """Return that it cannot change the counted spending: only the decision does."""
         return False
 
     def change(self) -> dict[str, Any]:
-        """Return the change, as an account that it waits for shows it."""
+        """Return the change in the form in which the account shows it."""
         return {"state": OPEN} if self.budget is None else {"budget": budgets.write_budget(self.budget)}
 
     def replay(self, chain: Chain, entry: Stated) -> None:
-        """Have the change wait."""
+        """Record the change as waiting."""
         chain.proposed = self.waiting(entry)
 
     def waiting(self, entry: Around) -> ProposedChange:
@@ -156,7 +156,7 @@ class MetadataChanged(OfAccount):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is counted: it does not."""
+        """Return that it cannot change the counted spending."""
         return False
 
     def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002

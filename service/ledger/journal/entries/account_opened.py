@@ -32,9 +32,9 @@ class AccountOpened(OfAccount):
 
     Attributes:
         admission: orders and weights, fixed for ever.
-        approval_above: the price above which a second steward must approve; None, as in entries of the first version,
-            which do not say it: there is no such price.
-        parent: the account that it is under; None likewise.
+        approval_above: the price above which a second steward must approve; None: there is no such price, as in entries
+            of the first version, which do not state one.
+        parent: the account that it is under; None: it is a root, as in entries of the first version.
     """
 
     KIND: ClassVar[Kind] = "account_opened"
@@ -49,7 +49,7 @@ class AccountOpened(OfAccount):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change the budget: it states the first one."""
+        """Return that it can change the budget: it states the first one."""
         return True
 
     def replay(self, chain: Chain, entry: Stated) -> None:

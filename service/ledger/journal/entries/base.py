@@ -1,7 +1,7 @@
 """The contract of journal entries: all that the rest of the service may ask of one.
 
-A kind is a frozen dataclass. Its fields are those of the entry's content, each with a ``Form``: how it is written and
-how it is read back. Canonical content, refusals and fast paths follow from them, so that a field is spelled once.
+A kind is a frozen dataclass. Its fields are those of the entry's content, each with a ``Form`` that writes it and reads
+it back. Canonical content, refusals and fast paths follow from the forms, so that each field is declared once.
 """
 
 from abc import ABC, abstractmethod
@@ -29,13 +29,13 @@ AROUND = ("account", "actor", "content", "key", "kind", "release", "seq", "time"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a field stands in the content of an entry.
+    """The form of a field in the content of an entry.
 
     Attributes:
-        read: the value that a member states; whatever it raises, the entry is refused.
-        write: the member's canonical JSON.
-        required: whether it is always there; otherwise None is read where it is absent.
-        omitted: whether None is written by leaving it out.
+        read: returns the value that a member states; any error that it raises refuses the entry.
+        write: returns the member's canonical JSON.
+        required: whether the member is always there; otherwise an absent member is read as None.
+        omitted: whether None is written by leaving the member out.
     """
 
     read: Callable[[Any], Any]
@@ -45,10 +45,10 @@ class Form:
 
 
 def text(value: object) -> str:
-    """A member that is text.
+    """Return a member that is text.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not text.
     """
     if not isinstance(value, str):
         raise TypeError("expected text")
@@ -56,7 +56,7 @@ def text(value: object) -> str:
 
 
 def text_or_none(value: object) -> str | None:
-    """A member that is text or null.
+    """Return a member that is text or null.
 
     Raises:
         TypeError: it is neither.
@@ -65,10 +65,10 @@ def text_or_none(value: object) -> str | None:
 
 
 def whole(value: object) -> int:
-    """A member that is an integer of at least 0.
+    """Return a member that is an integer of at least 0.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: it is not.
     """
     if type(value) is not int:
         raise TypeError("expected an integer")
@@ -78,10 +78,10 @@ def whole(value: object) -> int:
 
 
 def exact(value: object) -> str:
-    """A member that is an exact number as text.
+    """Return a member that is an exact number as text.
 
     Raises:
-        TypeError, ValueError, ZeroDivisionError: it is none.
+        TypeError, ValueError, ZeroDivisionError: it is not.
     """
     stated = text(value)
     Fraction(stated)
@@ -104,7 +104,7 @@ BudgetField = Annotated[Budget, BUDGET]
 
 
 class Filing(NamedTuple):
-    """Where an entry is filed: the account by its id, the number, the release and the time."""
+    """The filing of an entry: the account by its id, the number, the release and the time."""
 
     account_id: int
     seq: int
@@ -114,10 +114,10 @@ class Filing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What an entry wrote beside itself, and beside the account's own row.
+    """The rows that an entry wrote, beside itself and the account's own row.
 
     Attributes:
-        added: rows by table, without seals and without what is never in the journal, as noisy counts.
+        added: rows by table, without seals and without data that is never in the journal, such as noisy counts.
         changed: columns of its release's row with their new values.
     """
 
@@ -126,14 +126,14 @@ class Rows:
 
 
 class Shown(NamedTuple):
-    """What the journal's page says of an entry.
+    """The journal page's view of an entry.
 
     Attributes:
         is_release: whether its release has a page.
-        name: of its release, where the entry says it.
-        owner: the account in which that was registered; None: the one whose journal it is.
-        remark: what follows the kind where there is no release.
-        reason: that somebody gave.
+        name: of its release, if the entry states it.
+        owner: the account in which the release was registered; None: the journal's own account.
+        remark: the text after the kind where there is no release.
+        reason: the reason that the actor gave.
     """
 
     is_release: bool = False
@@ -144,25 +144,25 @@ class Shown(NamedTuple):
 
 
 class Content(ABC):
-    """What an entry of one kind says beyond what every entry says."""
+    """The content of an entry of one kind, beyond the members of every entry."""
 
     __slots__ = ()
     KIND: ClassVar[Kind]
     FORMS: ClassVar[dict[str, Form]]
-    """Of each field, in canonical order."""
+    """The form of each field, in canonical order."""
 
     def __init_subclass__(cls) -> None:
-        """Collect the forms of a kind's fields."""
+        """Collect the forms of the kind's fields."""
         hints = get_type_hints(cls, include_extras=True).items()
         forms = [(name, form) for name, hint in hints for form in getattr(hint, "__metadata__", ())]
         cls.FORMS = dict(sorted(forms, key=itemgetter(0)))
 
     @classmethod
     def read(cls, content: object) -> Self:
-        """Read a content back.
+        """Read a content.
 
         Raises:
-            KeyError, TypeError, ValueError, ArithmeticError, ServiceError: it is not one that this kind writes.
+            KeyError, TypeError, ValueError, ArithmeticError, ServiceError: this kind does not write such a content.
         """
         if not isinstance(content, dict) or not content.keys() <= cls.FORMS.keys():
             raise ValueError("expected the fields of the kind and no others")
@@ -174,7 +174,7 @@ class Content(ABC):
         return cls(**values)
 
     def members(self, *names: str) -> dict[str, str]:
-        """Return members of these names, of all if none is given, as canonical JSON."""
+        """Return the members of these names, or all of them, as canonical JSON."""
         members: dict[str, str] = {}
         for name in names or self.FORMS:
             value, form = getattr(self, name), self.FORMS[name]
@@ -201,41 +201,41 @@ class Content(ABC):
     @classmethod
     @abstractmethod
     def changes_balance(cls) -> bool:
-        """Whether such an entry can change what is committed or held, or the budget."""
+        """Return whether such an entry can change the committed or held spending, or the budget."""
 
     @abstractmethod
     def needs_steward(self, release: str | None) -> bool:
-        """Whether only a steward makes such an entry; ``release`` is the one that it names."""
+        """Return whether only a steward makes such an entry; ``release`` is the one that it names."""
 
     @abstractmethod
     def brings_to(self) -> State | None:
-        """Return the state that it brings its release to; None where it brings none to another."""
+        """Return the state that it brings its release to; None if it changes no state."""
 
     @abstractmethod
     def replay(self, chain: Chain, entry: "Stated") -> None:
-        """Do to an account what the entry did.
+        """Apply the entry's effect to an account.
 
         Raises:
-            Broken: no such entry can stand here; the text says why.
-            KeyError, TypeError, ValueError, ArithmeticError: it says something that has no meaning.
+            Broken: such an entry cannot stand here; the text says why.
+            KeyError, TypeError, ValueError, ArithmeticError: its content is invalid.
         """
 
     @abstractmethod
     def rows(self, filing: Filing) -> Rows:
-        """Return the rows that it wrote where it is filed there."""
+        """Return the rows that it wrote under this filing."""
 
     @abstractmethod
     def shown(self) -> Shown:
-        """Return what the journal's page says of it."""
+        """Return the journal page's view of it."""
 
 
 class OfAccount(Content):
-    """What an entry says of an account and not of a release: all of it is in the account's own row."""
+    """The content of an entry about an account and not a release, stored only in the account's own row."""
 
     __slots__ = ()
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: stewards change accounts."""
+        """Return True: stewards change accounts."""
         return True
 
     def brings_to(self) -> None:
@@ -246,13 +246,13 @@ class OfAccount(Content):
         return Rows()
 
     def shown(self) -> Shown:
-        """Return nothing beside the kind."""
+        """Return an empty view beyond the kind."""
         return Shown()
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What every entry says, whatever its kind."""
+    """The members of every entry, whatever its kind."""
 
     account: str
     seq: int
@@ -264,10 +264,10 @@ class Around:
 
     @property
     def by(self) -> Actor:
-        """Who made it.
+        """Return the actor.
 
         Raises:
-            Broken: an entry of its kind is made by somebody, and this says of nobody.
+            Broken: an entry of its kind has an actor, and this one names none.
         """
         if self.actor is None:
             raise Broken(WRONG)
@@ -275,41 +275,41 @@ class Around:
 
     @property
     def release_id(self) -> str:
-        """The release that it is about.
+        """Return the release that the entry is about.
 
         Raises:
-            Broken: an entry of its kind is about one, and this names none.
+            Broken: an entry of its kind is about a release, and this one names none.
         """
         if self.release is None:
             raise Broken(WRONG)
         return self.release
 
     def stating(self, content: Content) -> "Stated":
-        """The same with what it says beside that."""
+        """Return the entry with this content."""
         return Stated(self.account, self.seq, self.kind, self.release, self.time, self.actor, self.key, content)
 
 
 @dataclass(frozen=True, slots=True)
 class Stated(Around):
-    """An entry that was read, with its content as one of its kind."""
+    """A parsed entry, with its content as one of its kind."""
 
     content: Content
 
     def filing(self, account_id: int) -> Filing:
-        """Where it is filed in the journal of an account."""
+        """Return its filing in the journal of an account."""
         return Filing(account_id, self.seq, self.release, self.time)
 
     def follow(self, chain: Chain, head: Head) -> None:
-        """Do to an account what the entry did; ``head`` is the one that it makes.
+        """Apply the entry to an account; ``head`` is the head that it makes.
 
         Raises:
-            Broken: an entry of this kind does not say this here.
+            Broken: an entry of this kind cannot stand here, or its content is invalid.
         """
         if (self.content.KIND == "account_opened") != (chain.head == BEFORE_FIRST):
             raise Broken("an account is opened by its first entry, and by no other")
         try:
             self.content.replay(chain, self)
-        except Broken:  # a ValueError with a reason of its own
+        except Broken:  # a ValueError that has a reason already
             raise
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
             raise Broken(WRONG) from None
@@ -317,10 +317,10 @@ class Stated(Around):
 
 
 def read_around(said: Mapping[str, Any]) -> Around:
-    """Read what an entry says whatever its kind; its content is not looked at.
+    """Read the members of every entry; the content is not examined.
 
     Raises:
-        Broken: it does not say that.
+        Broken: a member is missing or invalid.
     """
     try:
         if not said.keys() <= set(AROUND):

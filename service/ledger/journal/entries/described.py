@@ -1,4 +1,4 @@
-"""The entry of an edit of the metadata of an account, or of a release."""
+"""The entry of an edit of an account's or a release's metadata."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -12,7 +12,7 @@ from service.ledger.storage.tables import Description
 
 @dataclass(frozen=True, slots=True)
 class Described(Content):
-    """The metadata as they are after an edit, of the release that the entry names, or else of the account."""
+    """The metadata after an edit, of the release that the entry names, or else of the account."""
 
     KIND: ClassVar[Kind] = "described"
 
@@ -20,18 +20,18 @@ class Described(Content):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is counted: it does not."""
+        """Return that it cannot change the counted spending."""
         return False
 
     def needs_steward(self, release: str | None) -> bool:
-        """Whether only a steward makes such an entry: pipelines describe their releases."""
+        """Return whether it describes the account; pipelines may describe their releases."""
         return release is None
 
     def brings_to(self) -> None:
         """Return no state."""
 
     def replay(self, chain: Chain, entry: Stated) -> None:
-        """Describe the account; what is said of releases is not followed."""
+        """Set the account's metadata; metadata of releases are not tracked."""
         if entry.release is None:
             chain.metadata = self.metadata
 
@@ -41,5 +41,5 @@ class Described(Content):
         return Rows({Description: [row | {"document": write_metadata(self.metadata)}]})
 
     def shown(self) -> Shown:
-        """Return nothing beside the kind."""
+        """Return an empty view beyond the kind."""
         return Shown()

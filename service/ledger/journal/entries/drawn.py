@@ -23,17 +23,17 @@ from service.ledger.storage.tables import Draw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn(Content):
-    """Noisy counts that were drawn of a release, by their hash; they are never in the journal themselves.
+    """Noisy counts that were drawn from a release, by their hash; the counts are never in the journal.
 
     Attributes:
         draw: its id.
-        groups: of a tabulation, how many it took; None: of one partition, or of the whole input.
-        layout_hash: of a tabulation, the hash of what its values are; None likewise.
-        level: of a tabulation; None likewise.
+        groups: the number of groups of a tabulation; None: a draw of one partition, or of the whole input.
+        layout_hash: the hash of a tabulation's layout; None if there is none.
+        level: of a tabulation; None if there is none.
         mechanism: its name.
         noisy_hash: of the counts.
-        partition: empty: of the whole input.
-        size: how many counts there are.
+        partition: its name; empty: the whole input.
+        size: the number of counts.
     """
 
     KIND: ClassVar[Kind] = "drawn"
@@ -49,24 +49,24 @@ class Drawn(Content):
     size: Whole
 
     def __post_init__(self) -> None:
-        """Refuse a draw that is half a tabulation."""
+        """Refuse a draw that has only some members of a tabulation."""
         if len({value is None for value in (self.groups, self.layout_hash, self.level)}) > 1:
             raise Broken(WRONG)
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is counted: the release's price was charged before."""
+        """Return that it cannot change the counted spending: the release's price was charged before."""
         return False
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: pipelines draw."""
+        """Return False: pipelines draw."""
         return False
 
     def brings_to(self) -> None:
-        """Return no state: an entry before it commits what was held."""
+        """Return no state: an earlier entry commits a held release."""
 
     def replay(self, chain: Chain, entry: Stated) -> None:
-        """Change nothing.
+        """Require that the release is not merely held, and change nothing.
 
         Raises:
             Broken: the release is only held.
@@ -91,5 +91,5 @@ class Drawn(Content):
         return Rows({Draw: [row]})
 
     def shown(self) -> Shown:
-        """Return that its release has a page."""
+        """Return a view with a page of the release."""
         return Shown(is_release=True)

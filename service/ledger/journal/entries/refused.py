@@ -10,11 +10,11 @@ from service.ledger.journal.journal import Kind
 
 @dataclass(frozen=True, slots=True)
 class Refused(OfAccount):
-    """A release that was refused, with the first cap that it did not fit.
+    """A refused release, with the first cap that it did not fit.
 
     Attributes:
-        account: the one whose cap it was; None: one above, which readers of this journal may not know. Then nothing
-            is said of the cap either.
+        account: the account of the cap. None: one above, which readers of this journal may not know; then the cap is
+            left out too.
         cap: its name in the budget.
         definition: of the budget.
         name: of the release.
@@ -35,16 +35,16 @@ class Refused(OfAccount):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is counted: nothing was charged."""
+        """Return that it cannot change the counted spending: nothing was charged."""
         return False
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: pipelines ask for releases."""
+        """Return False: pipelines ask for releases."""
         return False
 
     def replay(self, chain: Chain, entry: Stated) -> None:
         """Change nothing."""
 
     def shown(self) -> Shown:
-        """Return the name of what was refused, and where it did not fit."""
+        """Return the name of the refused release, and the cap that it did not fit."""
         return Shown(remark=f"{self.name}, which did not fit {self.account or 'an account above'}")

@@ -1,8 +1,8 @@
 """Entries that register a release: committed at once, reserved, or proposed.
 
-One file, as they say the same: what a release is and what it costs. Where it does not commit at once, until when it is
-held is said too. Most entries of a journal register a release at once, so these are also written, compared and read
-without parsing: by the texts between their members, which follow from the members' names.
+They share a file because they have the same content: the release and its cost. Entries of held releases also say until
+when it is held. Most entries of a journal register a release that commits at once. So these are also written, compared
+and read without parsing, by the fixed texts between their members, which follow from the members' names.
 """
 
 import json
@@ -38,17 +38,17 @@ _REMEMBERED = 4096  # distinct prices, names and lists of tags
 
 
 class Origin(NamedTuple):
-    """The account under this one that a release was registered in, and the number of its entry there."""
+    """The account under this one in which a release was registered, and the number of its entry there."""
 
     account: str
     seq: int
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Read it back.
+        """Read an origin.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none.
+            KeyError, TypeError, ValueError: the value is no origin.
         """
         if value.keys() != set(cls._fields):
             raise ValueError("expected an account and a number")
@@ -77,14 +77,14 @@ def _read_tags(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration(Content):
-    """A release with what an account was charged for it.
+    """A release with the price that an account was charged for it.
 
     Attributes:
-        accountant: the version of what priced it.
-        delta: at which its cost is shown, an exact number.
+        accountant: the version of the accountant that priced it.
+        delta: the delta for showing its cost, an exact number.
         origin: of a release of an account under this one.
         plan: as canonical JSON.
-        price: what the account was charged.
+        price: the price that the account was charged.
         tags: its own.
     """
 
@@ -98,30 +98,30 @@ class Registration(Content):
 
     @property
     def subject(self) -> Subject:
-        """What the release spends on."""
+        """Return the plan and tags that the release spends on."""
         return self.plan, self.tags
 
     @property
     def own(self) -> bool:
-        """Whether the release was registered in this account, and not in one under it."""
+        """Return whether the release was registered in this account, and not in one under it."""
         return self.origin is None
 
     @property
     def held_until(self) -> str | None:
-        """When a reservation of it ends."""
+        """Return the moment at which its reservation ends."""
         return None
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is committed or held: it does."""
+        """Return that it can change the committed or held spending."""
         return True
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: pipelines register releases."""
+        """Return False: pipelines register releases."""
         return False
 
     def along(self, prices: Sequence[Amount], origin: Origin) -> Iterator[Written]:
-        """Yield the content in each account of a line, root first, at that account's price; this is the last one."""
+        """Yield the content for each account of a line, root first, at that account's price; this one is the last."""
         members, write_price = self.members(), self.FORMS["price"].write
         for amount in prices[:-1]:
             yield Written.of({**members, "origin": origin.write(), "price": write_price(amount)})
@@ -132,7 +132,7 @@ class Registration(Content):
         """Return the state that the release begins in."""
 
     def row(self, filing: Filing, document: str) -> dict[str, Any]:
-        """Return the release's row; ``document`` is its plan as it was stated."""
+        """Return the release's row; ``document`` is its plan in the client's words."""
         return {
             "id": filing.release,
             "account_id": filing.account_id,
@@ -149,7 +149,7 @@ class Registration(Content):
         }
 
     def rows(self, filing: Filing) -> Rows:
-        """Return the rows of the release and of its tags; none of a release of an account under this one."""
+        """Return the rows of the release and its tags; none for a release of an account under this one."""
         if not self.own:
             return Rows()
         row = self.row(filing, json.dumps(json.loads(self.plan), ensure_ascii=False))
@@ -158,7 +158,7 @@ class Registration(Content):
         return Rows({Release: [row], ReleaseTag: [where | {"tag": tag} for tag in sorted(tags)]})
 
     def shown(self) -> Shown:
-        """Return the release's name, and whose it is."""
+        """Return a view with the release's name and owner."""
         return Shown(is_release=True, name=self.name, owner=None if self.origin is None else self.origin.account)
 
 
@@ -173,7 +173,7 @@ class Committed(Registration):
         return "committed"
 
     def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
-        """Count it."""
+        """Count the release as committed."""
         chain.commit(self.price, self.subject, own=self.own)
 
 
@@ -182,23 +182,23 @@ class _Holding(Registration):
     """A release that is held.
 
     Attributes:
-        expires_at: when a reservation of it ends; None: never.
+        expires_at: the moment at which its reservation ends; None: never.
     """
 
     expires_at: TextOrNone
 
     @classmethod
     def until(cls, expires_at: str | None, committed: Committed) -> Self:
-        """Return what is held of a release that would commit at once."""
+        """Return the held form of a release that would commit at once."""
         return cls(**{name: getattr(committed, name) for name in committed.FORMS}, expires_at=expires_at)
 
     @property
     def held_until(self) -> str | None:
-        """When a reservation of it ends."""
+        """Return the moment at which its reservation ends."""
         return self.expires_at
 
     def replay(self, chain: Chain, entry: Stated) -> None:
-        """Hold it."""
+        """Count the release as held."""
         held = Held(self.brings_to(), self.price, self.subject, self.expires_at, self.own, entry.by)
         chain.hold(entry.release_id, held)
 
@@ -225,18 +225,18 @@ class Proposed(_Holding):
         return "proposed"
 
 
-# Without parsing: all that is fixed in such an entry's text follows from its members' names.
+# Entries are handled without parsing: all fixed parts of such an entry's text follow from its members' names.
 
 
 def _template(members: Iterable[str]) -> str:
-    """The text of an entry that registers a release at once, with a place for each value."""
+    """Return the text of an entry that registers a release at once, with a place for each value."""
     content = ",".join(f'"{name}":%({name})s' for name in members)
     stated = {name: f"%({name})s" for name in AROUND} | {"content": f"{{{content}}}", "kind": f'"{Committed.KIND}"'}
     return "{" + ",".join(f'"{name}":{value}' for name, value in stated.items()) + "}"
 
 
 def _cut(members: Iterable[str]) -> tuple[str, str, str, str]:
-    """The texts between an entry's actor, price and key, which only the entry says, to be filled in in order."""
+    """Return the fixed texts around an entry's actor, price and key, which only the entry states."""
     start, rest = _template(members).split("%(actor)s")
     before, rest = rest.split("%(price)s")
     between, after = rest.split(f"{_NAMING}%(key)s")
@@ -244,7 +244,7 @@ def _cut(members: Iterable[str]) -> tuple[str, str, str, str]:
 
 
 def _in_order(piece: str, *names: str) -> str:
-    """A text with places for these values, which must be all of them."""
+    """Return a text with places for these values, which must be all of them."""
     if tuple(re.findall(r"%\((\w+)\)s", piece)) != names:
         raise TypeError(f"expected places for {names} in {piece!r}")
     return re.sub(r"%\(\w+\)s", "%s", piece)
@@ -263,7 +263,7 @@ _AFTER = _in_order(_pieces[3], "release", "seq", "time")
 
 
 def start_of(account: str) -> str:
-    """Return what the text of an account's entries begins with."""
+    """Return the beginning of the text of an account's entries."""
     return _START % quoted(account)
 
 
@@ -281,14 +281,14 @@ def find_unknown(
     seq: int,
     time: str,
 ) -> tuple[str, Amount, str | None] | None:
-    """Find what only the text of an entry says that registers a release at once: actor, price and key.
+    """Return actor, price and key of an entry that registers a release at once, which only its text states.
 
     Args:
-        start: as ``start_of`` has it.
+        start: the result of ``start_of``.
         plan: as canonical JSON, like ``tags``.
 
     Returns:
-        None where it is not, letter by letter, the text of such an entry that says all the rest.
+        None if the text is not, letter by letter, that of such an entry with all the other values.
     """
     if origin is None:
         before = _OWN % (quoted(accountant), quoted(delta), quoted(name), plan)
@@ -297,7 +297,7 @@ def find_unknown(
     between, after = _BETWEEN % tags, _AFTER % (quoted(release), seq, quoted(time))
     at, tags_at = body.find(before), body.rfind(between)
     actor, price = body[len(start) : at], body[at + len(before) : tags_at]
-    naming = body[tags_at + len(between) : -len(after)]  # of older entries nothing
+    naming = body[tags_at + len(between) : -len(after)]  # empty in older entries
     if at < 0 or body != f"{start}{actor}{before}{price}{between}{naming}{after}":
         return None
     amount, by = _amount_of(price), _name_of(actor)
@@ -308,7 +308,7 @@ def find_unknown(
 
 
 class Registered(NamedTuple):
-    """What an entry says of a release that was registered at once; ``own``: in this account, not in one under it."""
+    """The content of an entry that registers a release at once; ``own``: in this account, not in one under it."""
 
     amount: Amount
     subject: Subject
@@ -316,10 +316,10 @@ class Registered(NamedTuple):
 
 
 def registered(body: str) -> Registered | None:
-    """What the canonical text of an entry says, without parsing it; None where that must be parsed after all.
+    """Return the content of an entry's canonical text without parsing it; None if it must be parsed after all.
 
-    Names are in order and quotes within texts are escaped, so a name with its quotes stands nowhere else: what
-    follows the plan is found from the end, whatever the plan holds.
+    Names are in order, and quotes within texts are escaped, so a name with its quotes stands nowhere else. The members
+    after the plan are found from the end, whatever the plan holds.
     """
     start, at = _UP_TO_PLAN.match(body), body.rfind(_PRICE)
     if start is None or at < start.end():
@@ -345,7 +345,7 @@ def _up_to_plan() -> re.Pattern[str]:
 
 
 def _before(after: str, member: str) -> str:
-    """The text between the values of two members."""
+    """Return the fixed text between the values of two members."""
     return _template(_MEMBERS).split(f"%({after})s")[1].split(f"%({member})s")[0]
 
 
@@ -356,7 +356,7 @@ _KEY, _COMMITTED = _before("tags", "key") + '"', _before("key", "release") + '"'
 
 @lru_cache(maxsize=_REMEMBERED)
 def _amount_of(text: str) -> Amount | None:
-    """A price in the text of an entry; None where it is none, or not in canonical form."""
+    """Return the price key in the text of an entry; None if the text is no price in canonical form."""
     try:
         price = json.loads(text)
         return amount_of(price) if canonical(price) == text else None
@@ -366,7 +366,7 @@ def _amount_of(text: str) -> Amount | None:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _name_of(text: str) -> str | None:
-    """The text of which this is the canonical JSON; None where it is none of one."""
+    """Return the text with this canonical JSON; None if it is the canonical JSON of no text."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -12,10 +12,10 @@ from service.ledger.journal.journal import Kind
 
 @dataclass(frozen=True, slots=True)
 class PriceChanged(Content):
-    """What the account is charged for a release from now on.
+    """The price that an account is charged for a release from now on.
 
     Attributes:
-        accountant: the version of what priced it.
+        accountant: the version of the accountant that priced it.
         price: the new one.
         was: the price until now.
     """
@@ -28,11 +28,11 @@ class PriceChanged(Content):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is committed or held: it does."""
+        """Return that it can change the committed or held spending."""
         return True
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: the operator's command does."""
+        """Return False: the operator's command makes such entries."""
         return False
 
     def brings_to(self) -> None:
@@ -43,9 +43,9 @@ class PriceChanged(Content):
         chain.reprice(entry.release_id, self.was, self.price)
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
-        """Return the release's new price, and what made it."""
+        """Return the release's new price and accountant."""
         return Rows(changed={"price": json.dumps(price_of(self.price)), "accountant": self.accountant})
 
     def shown(self) -> Shown:
-        """Return nothing beside the kind."""
+        """Return an empty view beyond the kind."""
         return Shown()

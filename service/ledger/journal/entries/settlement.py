@@ -1,6 +1,6 @@
 """Entries that bring a held release to another state: approved, committed, voided and expired.
 
-One file, as they are the steps of one thing, a hold, and say next to nothing.
+They share a file because they are the steps of one hold and have little content.
 """
 
 from abc import abstractmethod
@@ -24,7 +24,7 @@ class Settlement(Content):
 
     @classmethod
     def changes_balance(cls) -> bool:
-        """Whether it can change what is committed or held: it does, but for an approval that only reserves."""
+        """Return whether it can change committed or held spending: all can, except an approval that only reserves."""
         return True
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
@@ -32,7 +32,7 @@ class Settlement(Content):
         return Rows(changed={"state": self.brings_to()})
 
     def shown(self) -> Shown:
-        """Return nothing beside the kind."""
+        """Return an empty view beyond the kind."""
         return Shown()
 
 
@@ -56,7 +56,7 @@ class Approved(Settlement):
     to: Annotated[State, Form(_read_state)]
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: stewards approve."""
+        """Return True: stewards approve."""
         return True
 
     def brings_to(self) -> State:
@@ -89,14 +89,14 @@ class HoldCommitted(Settlement):
         return "committed"
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: pipelines commit."""
+        """Return False: pipelines commit."""
         return False
 
     def replay(self, chain: Chain, entry: Stated) -> None:
         """Commit what was held.
 
         Raises:
-            Broken: it is not held, or was proposed, which only an approval takes on.
+            Broken: it is not held, or was proposed, which only an approval settles.
         """
         if chain.require_held(entry.release_id).state == "proposed":
             raise Broken("the release was proposed, and is committed without an approval")
@@ -105,10 +105,10 @@ class HoldCommitted(Settlement):
 
 @dataclass(frozen=True, slots=True)
 class Voided(Settlement):
-    """The end of a hold that a steward took back.
+    """The end of a hold that a steward voided.
 
     Attributes:
-        attestation: that nothing was published, where the service could not know; None: it knows.
+        attestation: that nothing was published, where the service cannot know; None: it knows.
     """
 
     KIND: ClassVar[Kind] = "voided"
@@ -121,11 +121,11 @@ class Voided(Settlement):
         return "voided"
 
     def replay(self, chain: Chain, entry: Stated) -> None:
-        """Hold the release no longer."""
+        """End the hold."""
         chain.settle(entry.release_id, self.brings_to())
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: stewards void."""
+        """Return True: stewards void."""
         return True
 
     def shown(self) -> Shown:
@@ -135,7 +135,7 @@ class Voided(Settlement):
 
 @dataclass(frozen=True, slots=True)
 class Expired(Settlement):
-    """The end of a hold whose time was over. Entries made by expiry have no actor."""
+    """The expiry of a hold. Entries made by expiry have no actor."""
 
     KIND: ClassVar[Kind] = "expired"
 
@@ -144,9 +144,9 @@ class Expired(Settlement):
         return "expired"
 
     def replay(self, chain: Chain, entry: Stated) -> None:
-        """Hold the release no longer."""
+        """End the hold."""
         chain.settle(entry.release_id, self.brings_to())
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Whether only a steward makes such an entry: nobody does."""
+        """Return False: these entries have no actor."""
         return False
