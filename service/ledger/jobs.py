@@ -1,8 +1,8 @@
 """Jobs: a queue in the database, from which any replica's workers take principals' oldest jobs in turn.
 
-A worker holds a job by a lease that it renews. Where a server dies its leases run out, and whoever looks next takes the
-job and runs it again: a job is its parameters, seed included, so that a second run gives the same result. A
-worker that lost its lease changes nothing any more.
+A worker holds a job by a lease that it renews. Where a server dies its leases run out, and the next worker that looks
+takes the job and runs it again. A job is its parameters, seed included, so a second run gives the same result. A worker
+that lost its lease changes nothing any more.
 """
 
 import json
@@ -27,10 +27,10 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
 
 LEASE = timedelta(seconds=30)
-MOST_ATTEMPTS = 3  # a job that takes its server down with it is not run for ever
+MOST_ATTEMPTS = 3  # a job that crashes its server is not run for ever
 MOST_WAITING = 100
 MOST_OF_ONE = MOST_WAITING // 4
-"""Of the waiting jobs, how many one principal may have."""
+"""The number of waiting jobs that one principal may have."""
 _PURPOSE = "job-result"
 _FORGOTTEN_AT_ONCE = 100
 
@@ -56,14 +56,14 @@ _BROKEN_OFF = json.dumps({"code": "internal", "detail": f"the server ended {MOST
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as it stands.
+    """A job in its present state.
 
     Attributes:
-        parameters: what was asked, as JSON has it.
+        parameters: the request's parameters, as JSON values.
         progress: the part done, from 0 to 1.
         result: of a job that succeeded.
-        problem: why it failed: a code and a detail.
-        seal: of a result, with the job that it is of.
+        problem: of a job that failed: a code and a detail.
+        seal: of a result and its job.
     """
 
     id: str
@@ -79,12 +79,12 @@ class JobRecord:
 
 
 def is_sealed(secret: Secret, job: JobRecord) -> bool:
-    """Whether what a job has for its result is what the service found for these parameters."""
+    """Return whether the service found a job's result for these parameters."""
     return job.state != "succeeded" or secret.is_seal(job.seal, _PURPOSE, *_sealed(job, job.result))
 
 
 def checked(secret: Secret, job: JobRecord) -> JobRecord:
-    """The job as it may be shown: a result that somebody put into the database is none."""
+    """Return the job as it may be shown: a result without a valid seal is left out."""
     return job if is_sealed(secret, job) else replace(job, state="failed", result=None, problem=_ALTERED)
 
 
@@ -95,11 +95,11 @@ def _sealed(job: JobRecord, result: dict[str, Any] | None) -> tuple[str, ...]:
 def submit(
     database: Database, request: Request, parameters: dict[str, Any], render: Callable[[JobRecord], str]
 ) -> Answer:
-    """Put a job at the end of the queue.
+    """Add a job at the end of the queue.
 
     Raises:
-        TooManyRequests: too many of the principal's wait already.
-        Unavailable: too many of all do.
+        TooManyRequests: too many of the principal's jobs wait already.
+        Unavailable: too many jobs of all principals wait.
     """
 
     def work(connection: Connection, at: str) -> JobRecord:
@@ -128,7 +128,7 @@ def submit(
 
 
 def read_job(connection: Connection, job_id: str) -> JobRecord:
-    """One job.
+    """Return one job.
 
     Raises:
         NotFound: there is no such job.
@@ -147,11 +147,11 @@ def list_jobs(
     state: State | None,
     before_reading: BeforeReading | None = None,
 ) -> Page[JobRecord]:
-    """A page of a principal's jobs, oldest first; ``after`` is the time and the id of the last one before."""
+    """Return a page of a principal's jobs, oldest first; ``after`` is the time and id of the last job before it."""
     query = (
         select(*_COLUMNS)
         .where(
-            Job.state.in_(STATES if state is None else (state,)),  # all of them are found by the index on states, too
+            Job.state.in_(STATES if state is None else (state,)),  # listed in full, for the index on states
             tuple_(Job.created_at, Job.id) > after,
             Job.principal == principal,
         )
@@ -162,11 +162,11 @@ def list_jobs(
 
 
 def end(database: Database, job_id: str, check: Callable[[JobRecord], None] = lambda _: None) -> JobRecord:
-    """Cancel a job that waits or runs; forget one that has ended. It is returned as it is, or last was.
+    """Cancel a job that waits or runs, or delete one that has ended; return its present or last state.
 
     Raises:
         NotFound: there is no such job.
-        Whatever ``check`` raises of the job; nothing is changed then.
+        Exception: any error that ``check`` raises for the job; nothing is changed then.
     """
 
     def work(connection: Connection) -> tuple[JobRecord, bool]:
@@ -183,13 +183,13 @@ def end(database: Database, job_id: str, check: Callable[[JobRecord], None] = la
     def landed(connection: Connection, ended: tuple[JobRecord, bool]) -> bool:
         job, forgotten = ended
         found = connection.execute(_selected(job_id)).one_or_none()
-        return found is None or (not forgotten and _record(found) == job)  # cancelled at this very time
+        return found is None or (not forgotten and _record(found) == job)  # cancelled at this moment by another request
 
     return database.write(work, landed=landed)[0]
 
 
 def forget(database: Database, before: str) -> int:
-    """Delete jobs that ended before a time, with their results; how many, at most so many as one transaction takes."""
+    """Delete jobs that ended before a moment, with their results; return their number, limited to one transaction's."""
 
     def work(connection: Connection) -> int:
         ids = [row.id for row in connection.execute(_outdated(before).with_for_update(skip_locked=True))]
@@ -203,15 +203,18 @@ def forget(database: Database, before: str) -> int:
 
 
 def _outdated(before: str) -> Select[str]:
-    """Nothing ends before it is made, so that the index on states and times of making finds them."""
+    """Select the jobs that ended before a moment.
+
+    No job ends before it is created, so the index on states and creation times finds them.
+    """
     ended = Job.state.in_(("succeeded", "failed", "cancelled"))
     return select(Job.id).where(ended, Job.created_at < before, Job.ended_at < before).limit(_FORGOTTEN_AT_ONCE)
 
 
 def take(database: Database, worker: str, after: str = "") -> JobRecord | None:
-    """A job that nobody works on, now ``worker``'s; None where there is none.
+    """Take a job that no worker holds, for ``worker``; return None if there is none.
 
-    It is the oldest one of the principal who follows the one named ``after``, by name and in a circle.
+    It is the oldest job of the principal that follows the one named ``after``, by name and in a circle.
     """
 
     def work(connection: Connection) -> JobRecord | None:
@@ -234,25 +237,25 @@ def take(database: Database, worker: str, after: str = "") -> JobRecord | None:
 
 
 def holds(database: Database, job_id: str, worker: str) -> bool:
-    """Whether the job still runs and is this worker's."""
+    """Return whether the job still runs and is this worker's."""
     with database.read() as connection:
         return _holds(connection, job_id, worker)
 
 
 def renew(database: Database, job_id: str, worker: str, progress: float) -> bool:
-    """Write down what is done and hold the job a lease longer; False, and nothing done, where it was taken away."""
+    """Store the progress and extend the lease; return False, with no effect, if the job was taken away."""
     values = {"permille": round(1000 * progress), "leased_until": _lease_end()}
     return _changed(database, _held(job_id, worker).values(**values))
 
 
 def finish(database: Database, secret: Secret, job: JobRecord, worker: str, result: dict[str, Any]) -> bool:
-    """Keep the result; False, and nothing done, where the job was taken away."""
+    """Store the result; return False, with no effect, if the job was taken away."""
     values = {"result": json.dumps(result), "seal": secret.seal(_PURPOSE, *_sealed(job, result))}
     return _changed(database, _ended(job.id, worker, "succeeded", permille=1000, **values))
 
 
 def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> list[str]:
-    """Seal some results that are older than seals; the ids of their jobs, which follow ``after``."""
+    """Seal up to ``limit`` results that are older than seals and follow ``after``; return the ids of their jobs."""
     query = select(*_COLUMNS).where(Job.state == "succeeded", Job.seal.is_(None), Job.id > after).order_by(Job.id)
     found = [_record(row) for row in connection.execute(query.limit(limit))]
     for job in found:
@@ -262,30 +265,30 @@ def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> 
 
 
 def altered(connection: Connection, secret: Secret) -> Iterator[str]:
-    """The ids of jobs whose results are not as the service wrote them."""
+    """Yield the ids of jobs whose results are not as the service wrote them."""
     for row in connection.execute(select(*_COLUMNS).where(Job.state == "succeeded").order_by(Job.id)):
         try:
             sealed = is_sealed(secret, _record(row))
-        except ValueError:  # no JSON
+        except ValueError:  # invalid JSON
             sealed = False
         if not sealed:
             yield row.id
 
 
 def fail(database: Database, job_id: str, worker: str, code: str, detail: str) -> bool:
-    """Say why there is no result; False, and nothing done, where the job was taken away."""
+    """Store the reason of a failure; return False, with no effect, if the job was taken away."""
     problem = json.dumps({"code": code, "detail": detail})
     return _changed(database, _ended(job_id, worker, "failed", problem=problem))
 
 
 def give_back(database: Database, job_id: str, worker: str) -> bool:
-    """Put a job back that a server leaves as it stops: it does not count as an attempt."""
+    """Return a job to the queue as its server stops, without counting the attempt."""
     values = {"state": "queued", "attempts": Job.attempts - 1, "worker": None, "leased_until": None, "permille": 0}
     return _changed(database, _held(job_id, worker).values(**values))
 
 
 def unfinished(database: Database) -> dict[str, int]:
-    """How many jobs wait, and how many run on any replica."""
+    """Return the numbers of jobs that wait, and that run on any replica."""
     row = database.ask(_UNFINISHED, {})
     return {"queued": 0, "running": 0} if row is None else {"queued": row.queued, "running": row.running}
 
@@ -299,7 +302,7 @@ _UNFINISHED = select(
 
 
 def _changed(database: Database, statement: Any) -> bool:
-    """Whether a conditional update found its row. Where it is in doubt it runs again, to the same end."""
+    """Return whether a conditional update found its row. After an unknown commit it runs again, to the same end."""
 
     def work(connection: Connection) -> bool:
         return bool(connection.execute(statement).rowcount)
@@ -367,17 +370,17 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
         return job
     if job.state in ("queued", "running"):
         return replace(job, state="failed", problem=_UNREADABLE)
-    return replace(job, seal=None)  # a result of nobody knows what
+    return replace(job, seal=None)  # a result of unknown origin
 
 
 def _parameters(text: str) -> dict[str, Any] | None:
-    """What was asked; None where somebody else put something in its place that is no JSON object."""
+    """Return a job's parameters; None if the text was replaced by one that is no JSON object."""
     stated = _json(text)
     return stated if isinstance(stated, dict) else None
 
 
 def _json(text: str | None) -> dict[str, Any] | None:
-    """What a text says that the service wrote; None also of any that somebody else put in its place."""
+    """Return the value of a JSON text; None also if the text was replaced by invalid JSON."""
     try:
         return None if text is None else json.loads(text)
     except (TypeError, ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Which branch of a choice was drawn from, for each partition and turn: the first draw fixes it.
+"""The branches of choices: for each partition and turn, the first draw fixes the branch.
 
-A tabulation takes, for each of its groups, all that is below a level's choice: it draws both steps at once.
+For each of its groups, a tabulation takes all branches of a level's choice, because it draws both steps at once.
 """
 
 import json
@@ -25,7 +25,7 @@ WHOLE = ""
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A ``choice`` above a mechanism: where it is, which branch leads to the mechanism, and which turn it is."""
+    """A ``choice`` above a mechanism: its place, the branch that leads to the mechanism, and its turn."""
 
     pointer: str
     branch: int
@@ -33,7 +33,7 @@ class Fork:
 
 
 def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
-    """The nodes from the root down to a mechanism, each with the number of the child that is taken."""
+    """Return the nodes from the root down to a mechanism, each with the index of the child on the way."""
     if isinstance(plan, Mechanism):
         return []
     for number, part in enumerate(plan.children):
@@ -46,7 +46,7 @@ def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
 
 
 def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
-    """The choices above a mechanism; the turn of each is the repetition without the repeats below it."""
+    """Return the choices above a mechanism; the turn of each is the repetition without the repeats below it."""
     way, forks, pointer = way_to(plan, mechanism), [], ""
     for depth, (node, number) in enumerate(way):
         if node.CHOOSES:
@@ -58,14 +58,14 @@ def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]
 
 @dataclass(frozen=True, slots=True)
 class Declaring:
-    """The mechanisms below a choice that declare one number of partitions, to be found by name.
+    """The mechanisms below a choice that declare one number of partitions, for look-ups by name.
 
-    All choices below that one share it: lists of texts and numbers are sent between processes in milliseconds.
+    All choices below that one share it. Lists of texts and numbers take only milliseconds to send between processes.
 
     Attributes:
         names: sorted.
-        numbers: of each, how many come before it in the plan.
-        times: how often each runs in a turn of the choice.
+        numbers: for each name, the number of these mechanisms before it in the plan.
+        times: for each name, the number of its runs in a turn of the choice.
     """
 
     names: list[str]
@@ -73,7 +73,7 @@ class Declaring:
     times: list[int]
 
     def find(self, name: str) -> tuple[int, int] | None:
-        """The number of a mechanism, and how often it runs; None of any other."""
+        """Return the number of a mechanism and the number of its runs; None for any other mechanism."""
         place = bisect_left(self.names, name)
         if place == len(self.names) or self.names[place] != name:
             return None
@@ -85,12 +85,13 @@ class ChoiceBound:
     """A declared number of partitions that the branches of a ``choice`` share, in one turn of it.
 
     Attributes:
-        pointer: where the choice is in the plan.
-        turn: which turn of it.
-        most: the number.
+        pointer: the place of the choice in the plan.
+        turn: the turn of the choice.
+        most: the declared number.
         declaring: the mechanisms that declare it below this choice, or below the topmost one above it.
-        turns: how many turns of this choice there are in one of the topmost one.
-        starts: of each branch, the number of the first of these mechanisms; and that of the first after them.
+        turns: the number of turns of this choice in one turn of the topmost one.
+        starts: for each branch the number of its first declaring mechanism, and at the end the number after the last
+            one.
     """
 
     pointer: str
@@ -101,7 +102,7 @@ class ChoiceBound:
     starts: list[int]
 
     def find(self, mechanism: str) -> tuple[int, range] | None:
-        """The branch that leads to a mechanism, and its repetitions in the turn; None of those without the number."""
+        """Return the branch to a mechanism and its repetitions in the turn; None if it is not bounded here."""
         found = self.declaring.find(mechanism)
         if found is None or not self.starts[0] <= found[0] < self.starts[-1]:
             return None
@@ -110,9 +111,9 @@ class ChoiceBound:
 
 
 def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoiceBound]:
-    """Bound the choices above a mechanism by the number of partitions that it declares; none where it declares none.
+    """Return the bounds of the choices above a mechanism, by its declared number of partitions; none without one.
 
-    Each partition takes one branch of a choice, which is charged for one. Were each mechanism bounded by itself, a
+    Each partition takes one branch of a choice, and is charged for one. If each mechanism were bounded by itself, a
     caller could invent as many partitions for every branch. A list of names needs no such bound.
     """
     declared, bounds = mechanism.partitions, list[ChoiceBound]()
@@ -135,7 +136,7 @@ def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Choi
 
 
 def _sizes(way: Sequence[tuple[Node, int]], declared: Partitions) -> list[list[int]]:
-    """Of each node of the way to a mechanism, how many mechanisms below each child declare what that one does."""
+    """Return, for each node on the way to a mechanism, how many mechanisms below each child declare its number."""
     sizes, size = list[list[int]](), 1
     for node, child in reversed(way):
         parts = enumerate(node.children)
@@ -155,10 +156,10 @@ def _declaring(choice: Node, declared: Partitions) -> Declaring:
 
 
 def refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:
-    """Refuse a draw under choices of which another branch was taken, or all of whose branches a tabulation drew.
+    """Refuse a draw under choices if another branch was taken, or if a tabulation drew all branches.
 
     Raises:
-        AlreadyDrawn: it names the draw.
+        AlreadyDrawn: one of these was drawn; the error names the draw.
     """
     for fork in forks:
         query = select(BranchTaken.draw_id).where(
@@ -189,7 +190,7 @@ def _refuse_tabulated(connection: Connection, release_id: str, fork: Fork, parti
 
 
 def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:
-    """Write down which branches a draw took, where no earlier one of the same partition and turn did."""
+    """Record the branches that a draw takes, unless an earlier draw of the same partition and turn recorded them."""
     for fork in forks:
         at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
         held = select(BranchTaken.branch).where(
@@ -200,10 +201,10 @@ def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork]
 
 
 def refuse_drawn_groups(connection: Connection, release_id: str, node: str, groups: Sequence[str]) -> None:
-    """Refuse a tabulation of groups of which one was drawn; a draw of the whole input drew all of them.
+    """Refuse a tabulation if one of its groups was drawn; a draw of the whole input drew all groups.
 
     Raises:
-        AlreadyDrawn: it names the draw.
+        AlreadyDrawn: one was; the error names the draw.
     """
     given = {"release": release_id, "node": node, "groups": json.dumps([*groups, WHOLE])}
     drawn = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
@@ -214,18 +215,18 @@ def refuse_drawn_groups(connection: Connection, release_id: str, node: str, grou
 def take_groups(
     connection: Connection, release_id: str, node: str, branch: int, groups: Sequence[str], draw_id: str
 ) -> None:
-    """Write down that groups were drawn, in one statement: the primary key lets each in once, ever."""
+    """Record that groups were drawn, in one statement: the primary key admits each group only once."""
     given = {"release": release_id, "node": node, "branch": branch, "draw": draw_id, "groups": json.dumps(groups)}
     connection.execute(_given(connection, _TAKE), given)
 
 
-# A hundred thousand names are one parameter, a JSON array: neither a statement for each nor as many parameters.
+# A hundred thousand names are one parameter, a JSON array. One statement or one parameter for each would be too many.
 _EACH = {
     "sqlite": "json_each(:groups) AS given",
     "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
 }
-# A subquery for each name, which neither database joins: PostgreSQL's statistics do not know the rows of a moment ago,
-# and by them it would compare each name with all groups that the level has.
+# A subquery for each name, which neither database turns into a join. PostgreSQL's statistics do not know rows of a
+# moment ago, and in a join it would compare each name with all groups of the level.
 _DRAWN = (
     "SELECT found.draw_id FROM (SELECT (SELECT taken.draw_id FROM branches_taken AS taken WHERE taken.release_id ="
     " :release AND taken.node = :node AND taken.partition = given.value LIMIT 1) AS draw_id FROM {each}) AS found"

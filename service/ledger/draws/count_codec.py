@@ -1,8 +1,8 @@
-"""Noisy counts as they are stored: small, and quickly made, since a draw waits for it.
+"""The stored form of noisy counts: small, and fast to make, because a draw waits for it.
 
-The first byte is how many bytes the widest value of the draw needs: 1, 2, 4 or 8. Then comes one Zstandard frame of the
-values in planes: all lowest bytes, then all second ones, and so on, so that what counts have in common, their high
-bytes, stands together. Older rows are a zlib stream of 8-byte values, whose first byte is none of these.
+The first byte is the width in bytes of the widest value of the draw: 1, 2, 4 or 8. Then comes one Zstandard frame of
+the values in planes: all lowest bytes, then all second ones, and so on. So the high bytes, which the counts have in
+common, stand together. Older rows are a zlib stream of 8-byte values, whose first byte is none of these.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from service.errors import TooLarge
 
 MOST_BYTES = 10**9
-"""What both databases hold in one value: SQLite by its default, PostgreSQL by 1 GiB less what surrounds it."""
+"""The most bytes that both databases hold in one value: SQLite by default, PostgreSQL 1 GiB less overhead."""
 
 _WIDTHS = (1, 2, 4, 8)
 _LEVEL = 1
@@ -23,12 +23,12 @@ _MOST_UNFOLDED = 1 << 15  # a block of 128 KiB takes 4 bytes at least
 
 
 def digest(values: NDArray[np.int64]) -> str:
-    """SHA-256 of the values as 8-byte little-endian integers: what the journal says of them."""
+    """Return SHA-256 of the values as 8-byte little-endian integers, the hash in the journal."""
     return hashlib.sha256(values.astype("<i8", copy=False).data).hexdigest()
 
 
 def pack(values: NDArray[np.int64]) -> bytes:
-    """The bytes to store.
+    """Return the bytes to store.
 
     Raises:
         TooLarge: they are more than a database holds in one value.
@@ -45,11 +45,11 @@ def pack(values: NDArray[np.int64]) -> bytes:
 
 
 def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
-    """The ``size`` values that were packed, and nothing else.
+    """Return exactly the ``size`` values that were packed.
 
     Raises:
-        ValueError: the bytes are not those of so many values. However much they would unpack to, no more memory is
-            taken than for these, and no more than the shortest frames of zeros account for.
+        ValueError: the bytes are not those of so many values. Even for bytes that would unpack to more, the memory used
+            is only that of these values, and of what the shortest frames of zeros account for.
     """
     width = packed[0] if packed else 0
     if width not in _WIDTHS:
@@ -66,7 +66,7 @@ def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
 
 
 def is_pack_of(packed: bytes, size: int, expected: str) -> bool:
-    """Whether these are the bytes of ``size`` values with this digest; whoever made them."""
+    """Return whether these bytes, of any origin, hold ``size`` values with this digest."""
     try:
         return digest(unpack(packed, size)) == expected
     except (MemoryError, ValueError):

@@ -1,7 +1,7 @@
-"""The rows of draws, each sealed with the installation's secret: all but the noisy counts, of which it has the hash.
+"""The rows of draws, each sealed with the installation's secret; the seal covers the noisy counts by their hash.
 
-The hash of the journal entry is under the seal too, and that of a tabulation's groups. So nothing is read of a draw
-that rests on an entry's text, for whose hash only the whole chain up to the account's head would vouch.
+The seal also covers the hashes of the journal entry and of a tabulation's groups. So reading a draw never depends on an
+entry's text, whose hash only the whole chain up to the account's head would confirm.
 """
 
 from collections.abc import Mapping
@@ -34,19 +34,19 @@ _UPDATE = update(Draw).where(Draw.id == bindparam("draw")).values(seal=bindparam
 
 
 def seal_of(secret: Secret, row: Mapping[Any, Any], entry_hash: str, layout_hash: object) -> str:
-    """Return the seal of a row whose entry has this hash; ``layout_hash``: of a tabulation's groups."""
+    """Return the seal of a row with this entry hash; ``layout_hash`` is the hash of a tabulation's groups."""
     return secret.seal(_PURPOSE, *(row[name] for name in _NAMES), entry_hash, layout_hash)
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]], entry_hash: str, layout_hash: object) -> bool:
-    """Whether the service wrote a row as it is; it has the columns ``FIXED`` and seal."""
+    """Return whether the service wrote a row as it is; the row has the columns ``FIXED`` and seal."""
     return isinstance(row.seal, str) and secret.is_text(
         row.seal, seal_of(secret, row._mapping, entry_hash, layout_hash)
     )
 
 
 def unsealed(seal: object) -> str:
-    """Return what is wrong with a row that has not its seal, in words."""
+    """Return the fault of a row whose seal does not match, in words."""
     if seal is None:
         return "the draw's row has no seal; a server that starts seals what an older version wrote, once"
     return "the draw's row was not written by the service"
@@ -58,7 +58,7 @@ def altered(draw_id: str) -> Altered:
 
 
 def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> list[str]:
-    """Seal some rows that are older than seals, where their entry says them; which they are, with the others."""
+    """Seal up to ``limit`` rows that are older than seals, if their entries agree; return all examined ids."""
     query = select(*FIXED, Entry.hash, Entry.body).where(Draw.seal.is_(None), Draw.id > after)
     query = query.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
     query = query.join(Account, Account.id == Draw.account_id).where(up_to(Draw.seq, Account.head_seq))
@@ -71,7 +71,7 @@ def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> 
 
 
 def _code(secret: Secret, row: Row[*tuple[Any, ...]]) -> str | None:
-    """The seal of an older row; None of one that its entry does not say."""
+    """Return the seal for an older row; None if its entry does not agree."""
     try:
         entry = read_text(row.body)
     except (ValueError, RecursionError):

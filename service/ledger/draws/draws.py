@@ -1,6 +1,6 @@
 """Draws: noise leaves the process only after the commit of its charge, and each draw happens once.
 
-True counts come in as an argument and go nowhere: what is stored is the noisy result.
+True counts are arguments and are never stored: only the noisy result is.
 """
 
 import math
@@ -46,11 +46,11 @@ from service.privacy.plans.walking import mechanisms_of
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A mechanism in its plan, and what a draw of it in some turn has to heed there.
+    """A mechanism's place in its plan, with the choices that a draw of it in some turn depends on.
 
     Attributes:
-        repetitions: how often the plan repeats it.
-        forks, bounds: the choices above it.
+        repetitions: the number of times that the plan repeats it.
+        forks, bounds: the choices above it, with their branches and their bounds.
     """
 
     mechanism: Mechanism
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A result with all of it that needs no lock: where it is in its plan, and its bytes."""
+    """A result with everything that needs no lock: its place in the plan, and its bytes."""
 
     place: Place
     noisy: NDArray[np.int64]
@@ -72,7 +72,7 @@ class Sealed:
 
 
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
-    """The mechanism of a plan by its name.
+    """Return the mechanism of a plan by its name.
 
     Raises:
         InvalidInput: there is none; the fault is at ``pointer``.
@@ -84,12 +84,12 @@ def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
 
 
 def no_mechanism(pointer: str) -> InvalidInput:
-    """A name that is that of none."""
+    """Return the error for a name that no mechanism has."""
     return InvalidInput.at(pointer, "expected the name, or else the path, of a mechanism of the release's plan")
 
 
 def place_of(plan: Plan, mechanism: Mechanism, turn: Turn) -> Place:
-    """Where a mechanism is in its plan."""
+    """Return the place of a mechanism in its plan."""
     return Place(
         mechanism,
         turn,
@@ -116,14 +116,15 @@ def draw(
 ) -> Outcome[DrawRecord]:
     """Store the noisy counts of one mechanism of a release's plan, once. The first draw commits a reservation.
 
-    ``sealed`` was sampled before and without a lock; it is thrown away where the draw is refused. ``refusal``: why it
-    is, unless the same request was answered before.
+    Args:
+        sealed: sampled before and without a lock; discarded if the draw is refused.
+        refusal: an error to raise, unless the same request was answered before.
 
     Raises:
         NotFound: the account has no such release.
         Conflict: the release is proposed, voided or expired, or all partitions that it declares are drawn.
-        AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a
-            ``choice`` above it.
+        AlreadyDrawn: this mechanism, partition and repetition has been drawn, or another branch of a ``choice`` above
+            it.
     """
 
     line = accounts.line_of(database, account_name)
@@ -142,14 +143,14 @@ def draw(
 def lock_for_draw(
     connection: Connection, line: Line, release_id: str, held: Held | None, actor: Actor, at: str
 ) -> AccountRecord:
-    """The account of a release that is to be drawn, locked; a reservation is committed.
+    """Lock the account of a release for a draw, and commit its reservation if there is one.
 
     Raises:
         NotFound: the account has no such release.
         Conflict: the release is proposed, voided or expired.
     """
     if state_of(connection, line.account_id, release_id) == "committed":
-        return accounts.lock_account(connection, line)  # for ever, so that the accounts above need no lock
+        return accounts.lock_account(connection, line)  # committed for ever, so the accounts above need no lock
     return commit_for_draw(connection, line, release_id, held, actor, at)
 
 
@@ -162,8 +163,8 @@ def register_and_draw(
     """Charge a release of a single mechanism and store its draw, in one transaction.
 
     Raises:
-        AccountClosed, BudgetExceeded, TooLarge: nothing is charged, and the noise is thrown away.
-        Conflict: so is it where a second steward must approve the release.
+        AccountClosed, BudgetExceeded, TooLarge: nothing is charged, and the noise is discarded.
+        Conflict: a second steward must approve the release; again nothing is charged and the noise is discarded.
     """
 
     plan, line = prepared.plan(), prepared.line
@@ -186,7 +187,7 @@ def register_and_draw(
 
 
 def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
-    """A result as it is stored.
+    """Return a result in its stored form.
 
     Raises:
         TooLarge: it is more than the database holds in one value.
@@ -201,7 +202,7 @@ def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
 
 
 def bounds_of(plan: Plan, taken: Taken, repetition: int) -> list[ChoiceBound]:
-    """The bounds of the choices above all mechanisms that are drawn for partitions, each once."""
+    """Return the bounds of the choices above all mechanisms that are drawn for partitions, each once."""
     found = [bound for mechanism, number in taken if number for bound in bounds_above(plan, mechanism, repetition)]
     return list({(bound.pointer, bound.turn, bound.most): bound for bound in found}.values())
 
@@ -216,7 +217,7 @@ def store(
     layout: Layout | None = None,
     layout_hash: str | None = None,
 ) -> DrawRecord:
-    """Write a draw into the ledger of a locked account; of a tabulation its journal entry also says the groups."""
+    """Write a draw into the ledger of a locked account; a tabulation's journal entry also states its groups."""
     place, turn = sealed.place, sealed.place.turn
     name = place.mechanism.name or ""
     _refuse_second_draw(connection, release_id, name, turn)
@@ -250,7 +251,7 @@ _INSERT = insert(Draw)
 
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:
-    """The whole input overlaps every partition, so a draw of it excludes all others, and they it."""
+    """Refuse a second draw; a draw of the whole input overlaps every partition, so each excludes the other."""
     query = select(Draw.id).where(
         Draw.release_id == release_id, Draw.mechanism == name, Draw.repetition == turn.repetition
     )
@@ -262,5 +263,5 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
 
 
 def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
-    """The choices above the mechanism of this name, with the branches that a draw of it takes."""
+    """Return the choices above the mechanism of this name, with the branches that a draw of it takes."""
     return forks_above(plan, find_mechanism(plan, name, ""), repetition)

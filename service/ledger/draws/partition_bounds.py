@@ -1,7 +1,7 @@
-"""Declared numbers of partitions, applied again to the draws of a journal in the order of their entries.
+"""Checks of the declared numbers of partitions on a journal's draws, in the order of their entries.
 
-The ledger decides by counters, whose rows can be away for the moment of a draw. Entries stay, so that a draw beyond
-what its plan declares is found by them, whatever the counters say.
+The ledger decides by counters, whose rows an attacker could remove for the moment of a draw. Entries stay, so they
+reveal a draw beyond the plan's declared number, whatever the counters say.
 """
 
 from collections import Counter, defaultdict
@@ -17,33 +17,33 @@ _REMEMBERED = 4096  # mechanisms and repetitions, with the choices above them
 _Place = tuple[str, str, int]
 """A release, a mechanism and a repetition."""
 _Shared = list[tuple[tuple[str, str, int, int], int]]
-"""Choices above a mechanism, each with its turn and its bound, and the branch that leads to the mechanism."""
+"""The choices above a mechanism, each with its turn and bound, and the branch that leads to the mechanism."""
 
 
 class DeclaredNumbers:
-    """How many partitions were drawn so far of what plans declare a number for."""
+    """The numbers of partitions drawn so far, for plans that declare a number."""
 
     def __init__(self) -> None:
         self._drawn: Counter[_Place] = Counter()
-        self._runs = defaultdict[tuple[str, str, int, int], dict[int, int]](dict)  # of the branches of a choice
+        self._runs = defaultdict[tuple[str, str, int, int], dict[int, int]](dict)  # for each branch of a choice
         self._above: dict[_Place, _Shared] = {}
 
     def take(self, release: str, plan: Plan, repetition: int, taken: Taken) -> None:
-        """Take a draw of a release, of so many partitions of each mechanism.
+        """Count a draw of a release, of so many partitions of each mechanism.
 
         Raises:
             Broken: they are more than the plan declares.
         """
         for mechanism, number in taken:
             declared = mechanism.partitions
-            if not number or declared is None or declared.names is not None:  # no name on a list is drawn twice
+            if not number or declared is None or declared.names is not None:  # no listed name is drawn twice
                 continue
             place = release, mechanism.name or "", repetition
             self._drawn[place] += number
             if self._drawn[place] > declared.most:
                 raise Broken("more partitions are drawn than the plan declares")
             for shared, branch in self._choices(place, plan, mechanism):
-                runs = self._runs[shared]  # a branch was run as often as the mechanism of it that was drawn most
+                runs = self._runs[shared]  # a branch was run as often as its most often drawn mechanism
                 runs[branch] = max(runs.get(branch, 0), self._drawn[place])
                 if sum(runs.values()) > declared.most:
                     raise Broken(
@@ -59,6 +59,6 @@ class DeclaredNumbers:
             found = self._above[place] = [
                 ((release, bound.pointer, bound.turn, bound.most), below[0])
                 for bound in bounds_above(plan, mechanism, repetition)
-                if (below := bound.find(name)) is not None  # it is below each
+                if (below := bound.find(name)) is not None  # it is below each bound
             ]
         return found

@@ -1,7 +1,7 @@
-"""Partitions that mechanisms are drawn for: which may be, and how many were, in counters that each draw moves.
+"""Partitions that mechanisms are drawn for: their admission, and the counters that each draw advances.
 
-All partitions of a mechanism are charged once. Nobody here can see whether they are disjoint; what can be seen is
-whether they are those that the plan declares, and whether it declares any.
+All partitions of a mechanism are charged once. The ledger cannot check whether they are disjoint. It can check whether
+they are those that the plan declares, and whether it declares any.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,18 +21,18 @@ from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import EXPECTED_NAME, Partitions, first_unclear
 
 Taken = Sequence[tuple[Mechanism, int]]
-"""How many partitions a draw takes, of each mechanism that it draws."""
+"""The number of partitions that a draw takes of each mechanism that it draws."""
 
 Place = tuple[str, str, int]
-"""Where a counter is: its release, mechanism and repetition."""
+"""The key of a counter: its release, mechanism and repetition."""
 
 
 class DrawnFor(NamedTuple):
-    """What a mechanism of a release was drawn for.
+    """The partitions that a mechanism of a release was drawn for.
 
     Attributes:
-        declared: how many partitions the plan declares; None where it declares none.
-        drawn: for how many it was drawn, in the repetition with the most of them.
+        declared: the number of partitions that the plan declares; None where it declares none.
+        drawn: the number of drawn partitions, in the repetition with the most of them.
     """
 
     mechanism: str
@@ -43,10 +43,12 @@ class DrawnFor(NamedTuple):
 def refusal(
     mechanism: Mechanism, names: Sequence[str], pointer: Callable[[int], str], *, required: bool
 ) -> ServiceError | None:
-    """Why a mechanism is not drawn for partitions of these names; None where it may be.
+    """Return the error for partitions of these names that a mechanism is not drawn for; None if it may be.
 
-    To be raised only where a request was not answered before: earlier versions drew for names of any form.
-    ``required``: whether a plan must declare what it is drawn for.
+    It is to be raised only if a request was not answered before: earlier versions drew for names of any form.
+
+    Args:
+        required: whether a plan must declare the partitions that it is drawn for.
     """
     if not names:
         return None
@@ -71,7 +73,7 @@ _UNDECLARED = (
 def take(
     connection: Connection, account: AccountRecord, release_id: str, repetition: int, taken: Taken
 ) -> AccountRecord:
-    """Count the partitions of a draw of a locked account; return the account with its own counts.
+    """Count the partitions of a draw of a locked account; return the account with its updated counts.
 
     Raises:
         Conflict: they are more than the plan declares.
@@ -91,7 +93,7 @@ def take(
 def count(
     connection: Connection, release_id: str, name: str, repetition: int, number: int, declared: Partitions | None
 ) -> None:
-    """The same of one mechanism, in its counter.
+    """Count the partitions of one mechanism in its counter.
 
     Raises:
         Altered: the counter is not as the service wrote it.
@@ -107,13 +109,13 @@ def count(
 
 
 def refuse_beyond(connection: Connection, release_id: str, bounds: Sequence[ChoiceBound]) -> None:
-    """Refuse a draw after which the branches of a choice were drawn for more partitions than are declared.
+    """Refuse a draw after which more partitions than declared would have been drawn from a choice's branches.
 
-    A branch was run as often as the mechanism of it that was drawn for most partitions. However many choices are above
-    each other, each turn of a mechanism is looked up once.
+    A branch was run as often as its mechanism that was drawn for most partitions. However deeply choices are nested,
+    each turn of a mechanism is looked up once.
 
     Raises:
-        Conflict: they were.
+        Conflict: more would have been drawn.
     """
     if not bounds:
         return
@@ -132,7 +134,7 @@ def refuse_beyond(connection: Connection, release_id: str, bounds: Sequence[Choi
 
 
 def _greatest(connection: Connection, release_id: str, mechanism: str, repetitions: range) -> int:
-    """For how many partitions a mechanism was drawn, in the one of some repetitions with the most of them."""
+    """Return the largest number of partitions that a mechanism was drawn for in one of some repetitions."""
     at = {"release": release_id, "mechanism": mechanism, "start": repetitions.start, "stop": repetitions.stop}
     row = connection.execute(_GREATEST_IN, at).one_or_none()
     return 0 if row is None else _sealed(connection, row).drawn
@@ -142,14 +144,14 @@ _Row = PartitionsDrawn
 _COLUMNS = ("release_id", "mechanism", "repetition", "most", "drawn")
 _PURPOSE = "partitions-drawn"
 _AT_ONCE = 1000
-# Statements are built once: building one costs more than running it.
+# Statements are built once, because building one costs more than running it.
 _ROW = (_Row.release_id, _Row.mechanism, _Row.repetition, _Row.most, _Row.drawn, _Row.seal)
 _KEY = (_Row.release_id, _Row.mechanism, _Row.repetition)
 COUNTER = select(*_ROW).where(*(column == bindparam(f"of_{column.key}") for column in _KEY))
 _nth = func.row_number().over(partition_by=_KEY[:2], order_by=(_Row.drawn.desc(), _Row.repetition)).label("nth")
 _numbered = select(*_ROW, _nth).where(_Row.release_id.in_(bindparam("releases", expanding=True))).subquery("numbered")
 _GREATEST = select(_numbered).where(_numbered.c.nth == 1).order_by(_numbered.c.release_id, _numbered.c.mechanism)
-_DRAWN_FROM = text(  # each looked up from the one before, however many repetitions were drawn
+_DRAWN_FROM = text(  # each looked up from the previous one, however many repetitions were drawn
     "WITH RECURSIVE drawn_from (name) AS (SELECT min(mechanism) FROM partitions_drawn WHERE release_id = :release"
     " UNION ALL SELECT (SELECT min(p.mechanism) FROM partitions_drawn p WHERE p.release_id = :release"
     " AND p.mechanism > d.name) FROM drawn_from d WHERE d.name IS NOT NULL)"
@@ -174,17 +176,17 @@ _NEXT = text(
 
 
 def counter_key(release_id: str, mechanism: str, repetition: int) -> dict[str, object]:
-    """The parameters of ``COUNTER``."""
+    """Return the parameters of ``COUNTER``."""
     return {"of_release_id": release_id, "of_mechanism": mechanism, "of_repetition": repetition}
 
 
 def is_sealed(secret: Secret, counter: Row[*tuple[Any, ...]]) -> bool:
-    """Whether the service wrote a counter as it is."""
+    """Return whether the service wrote a counter as it is."""
     return secret.is_seal(counter.seal, _PURPOSE, *(counter._mapping[column] for column in _COLUMNS))
 
 
 def _sealed(connection: Connection, counter: Row[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]]:
-    """The same counter.
+    """Return the counter after checking its seal.
 
     Raises:
         Altered: the service did not write it as it is.
@@ -196,7 +198,7 @@ def _sealed(connection: Connection, counter: Row[*tuple[Any, ...]]) -> Row[*tupl
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
-    """Seal some counters that are older than seals; which they are."""
+    """Seal up to ``limit`` counters that are older than seals and follow ``after``; return their places."""
     query = select(*_ROW).where(_Row.seal.is_(None), tuple_(*_KEY) > tuple_(*after)).order_by(*_KEY).limit(limit)
     rows = connection.execute(query).all()
     for row in rows:
@@ -209,12 +211,12 @@ def _with_seal(secret: Secret, values: Sequence[object]) -> dict[str, object]:
 
 
 def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str, list[DrawnFor]]:
-    """What of releases was drawn for partitions, by mechanism; nothing of those of which nothing was.
+    """Return the partitions that each release was drawn for, by mechanism; releases without any are left out.
 
-    Of each mechanism the greatest counter is read; a lower one that somebody added says nothing.
+    Of each mechanism only the greatest counter is read, so a lower one that an attacker added has no effect.
 
     Raises:
-        Altered: one was not written by the service.
+        Altered: the service did not write one of them.
     """
     found: dict[str, list[DrawnFor]] = {}
     for row in connection.execute(_GREATEST, {"releases": list(release_ids)}):
@@ -224,7 +226,7 @@ def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str
 
 
 def counters_of(connection: Connection, release_id: str) -> Iterator[Row[*tuple[Any, ...]]]:
-    """Yield all counters of a release, by mechanism; few are held at a time.
+    """Yield all counters of a release, by mechanism, holding only a few at a time.
 
     Raises:
         Altered: one was not written by the service.
@@ -236,14 +238,14 @@ def counters_of(connection: Connection, release_id: str) -> Iterator[Row[*tuple[
 
 
 class Total(NamedTuple):
-    """How many partitions were drawn in all, and how many of them of mechanisms that declare none."""
+    """The number of partitions drawn in total, and of those of mechanisms that declare none."""
 
     drawn: int
     undeclared: int
 
 
 def own_total(connection: Connection, account_id: int) -> Total:
-    """The counts of an account without those under it, added up from those of its releases."""
+    """Return the counts of an account without those under it, summed from those of its releases."""
     undeclared = func.sum(case((_Row.most.is_(None), _Row.drawn), else_=0))
     query = select(func.sum(_Row.drawn), undeclared).join(Release, Release.id == _Row.release_id)
     drawn, undeclared_drawn = connection.execute(query.where(Release.account_id == account_id)).one()
@@ -251,7 +253,7 @@ def own_total(connection: Connection, account_id: int) -> Total:
 
 
 def total(connection: Connection, account_id: int) -> Total:
-    """The counts of an account and of those under it, each from its sealed row.
+    """Return the counts of an account and of those under it, each from its sealed row.
 
     Raises:
         Unavailable: the row of one of them is not as the service wrote it.

@@ -1,6 +1,6 @@
-"""Retention: noisy counts go when their time is over, and nothing else of a draw does.
+"""Retention: noisy counts are removed when their time is over, and nothing else of a draw is.
 
-What was drawn, and the hash of it, stays in the journal and in the draw's row, so that nothing can be drawn twice.
+The journal and the draw's row keep the facts of the draw and its hash, so that nothing can be drawn twice.
 """
 
 from itertools import accumulate
@@ -11,11 +11,15 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Draw
 
 _AT_ONCE = 100  # draws
-_BYTES_AT_ONCE = 1 << 26  # of them together, but for one that is larger: a writer waits as long as they take
+_BYTES_AT_ONCE = 1 << 26  # of the draws together, except one larger draw: a writer waits as long as they take
 
 
 def remove_noisy(database: Database, before: str, at: str) -> int:
-    """Remove the noisy counts of draws made before a time; how many draws, at most so many as one transaction takes."""
+    """Remove the noisy counts of draws made before a moment.
+
+    Returns:
+        The number of draws, limited to one transaction's.
+    """
 
     def work(connection: Connection) -> int:
         due = connection.execute(_due(before).with_for_update(skip_locked=True)).all()

@@ -1,6 +1,6 @@
-"""Draws as they are stored: read again, and not drawn again.
+"""Draws as they are stored, for reading them again without drawing again.
 
-Of a draw whose noisy counts are no longer kept there is the outline.
+A draw whose noisy counts were removed is read as an outline.
 """
 
 import json
@@ -32,7 +32,7 @@ from service.privacy.plans.walking import mechanisms_of
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Which draw of a mechanism: for which partition of the input and which turn of its ``repeat`` nodes."""
+    """The choice of a draw within a mechanism: the partition of the input, and the turn of its ``repeat`` nodes."""
 
     partition: str = WHOLE
     repetition: int = 0
@@ -40,7 +40,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class DrawRecord:
-    """A stored draw; ``head`` is its journal entry. ``mechanism`` states the law of the noise."""
+    """A stored draw; ``head`` is its journal entry, and ``mechanism`` gives the noise's distribution."""
 
     id: str
     account_id: int
@@ -55,7 +55,7 @@ class DrawRecord:
 
 @dataclass(frozen=True, slots=True)
 class DrawOutline:
-    """A stored draw without its noisy counts, which may be millions, or removed; ``size`` is how many."""
+    """A stored draw without its noisy counts, which may be millions or removed; ``size`` is their number."""
 
     id: str
     release_id: str
@@ -69,7 +69,7 @@ class DrawOutline:
 
 
 Mechanisms = Mapping[str | None, Mechanism]
-"""A release's mechanisms by name: of a long plan they take long to read, so that is done outside of transactions."""
+"""A release's mechanisms by name. Reading them takes long for a long plan, so it is done outside transactions."""
 
 
 def mechanisms_by_name(plan_text: str) -> Mechanisms:
@@ -78,16 +78,16 @@ def mechanisms_by_name(plan_text: str) -> Mechanisms:
 
 
 def plan_text(connection: Connection, release_id: str) -> str:
-    """A release's plan as the ledger stores it."""
+    """Return a release's plan as the ledger stores it."""
     return connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
 
 
 def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms: Mechanisms) -> DrawRecord:
-    """A draw of an account.
+    """Return a draw of an account.
 
     Raises:
         NotFound: the account has none with this id.
-        Gone: its noisy counts are no longer kept.
+        Gone: its noisy counts are no longer stored.
         Altered: its row is not as the service wrote it.
     """
     row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
@@ -99,7 +99,7 @@ def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms:
 
 
 def release_and_size(connection: Connection, account_id: int, draw_id: str) -> tuple[str, int]:
-    """Of a draw of an account, its release and how many noisy counts it holds.
+    """Return the release of an account's draw, and its number of noisy counts.
 
     Raises:
         NotFound: the account has none with this id.
@@ -112,9 +112,9 @@ def release_and_size(connection: Connection, account_id: int, draw_id: str) -> t
 
 
 def taken_by(draw_id: str, layout_hash: str, taken: Taken) -> Known:
-    """Return how many partitions a tabulation took of each mechanism, as it is kept beside the tabulation's layout.
+    """Return the numbers of partitions that a tabulation took of each mechanism, as stored beside its layout.
 
-    The layout says it too, but may be megabytes, and the plan, which says the mechanisms, as many.
+    The layout also gives them, but it may be megabytes, and so may the plan, which gives the mechanisms.
     """
     numbers = [(mechanism.name or "", number) for mechanism, number in taken if number]
     return Known(_TAKEN_BY + draw_id, layout_hash, json.dumps(numbers))
@@ -123,7 +123,7 @@ def taken_by(draw_id: str, layout_hash: str, taken: Taken) -> Known:
 def taken_after(connection: Connection, release_id: str, seq: int) -> Counter[tuple[str, int]]:
     """Return for how many partitions each mechanism and repetition of a release was drawn after a journal entry.
 
-    No layout and no plan is read.
+    Neither layouts nor plans are read.
 
     Raises:
         Altered: the row of a draw, or the numbers of a tabulation, are not as the service wrote them.
@@ -153,9 +153,9 @@ def list_draws(
     mechanisms: Mechanisms,
     before_reading: BeforeReading | None = None,
 ) -> Page[DrawRecord | DrawOutline]:
-    """A page of a release's draws in order; it ends early once it holds ``counts`` noisy counts.
+    """Return a page of a release's draws in order; it ends early once it holds ``counts`` noisy counts.
 
-    Outlines are of those whose noisy counts are no longer kept.
+    Draws whose noisy counts were removed are outlines.
     """
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
@@ -173,19 +173,19 @@ def list_outlines(
     mechanisms: Mechanisms,
     before_reading: BeforeReading | None = None,
 ) -> Page[DrawOutline]:
-    """A page of a release's draws in order, without reading their noisy counts; those with a layout count."""
+    """Return a page of a release's draws in order, without reading their noisy counts; those with a layout count."""
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
     return page_of(rows, lambda row: _outline(connection, row, mechanisms))
 
 
 def landed(connection: Connection, record: DrawRecord) -> bool:
-    """Whether an earlier attempt at this draw is in the ledger."""
+    """Return whether an earlier attempt at this draw is in the ledger."""
     return has_entry(connection, record.account_id, record.head)
 
 
 def reload_of(mechanism: Mechanism) -> Reload[DrawRecord]:
-    """How a draw of a mechanism, which the same request asks for again, is loaded: without its plan."""
+    """Return the reload of a draw for a repeated request, which names the mechanism, so the plan is not read."""
 
     def load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
         row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
@@ -259,7 +259,7 @@ def _outline(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mec
 
 
 def _checked(connection: Connection, row: Row[*tuple[Any, ...]]) -> Layout | None:
-    """Make sure that the service wrote a row of draws, and return its layout if it is of a tabulation.
+    """Require that the service wrote a row of draws, and return its layout if it is of a tabulation.
 
     Raises:
         Altered: it did not, or the row is of an entry beyond the account's head.

@@ -1,4 +1,4 @@
-"""What the values of a tabulation are: its groups in order, each with its detail. Public, as its noisy counts are."""
+"""The layout of a tabulation's values: its groups in order, each with its detail. It is public, like noisy counts."""
 
 import hashlib
 import json
@@ -19,9 +19,10 @@ class Layout:
 
     Attributes:
         level: the name of their level in the release's plan.
-        terms: what else the answer says of them: mechanisms, margins, the thresholds and age bins of the details.
+        terms: the other statements of the answer about them: mechanisms, margins, the thresholds and age bins of the
+            details.
         groups: their names.
-        details: a digit for each group, its detail as ``noise.tabulation`` numbers them.
+        details: a digit for each group: the number of its detail in ``noise.tabulation``.
     """
 
     level: str
@@ -40,10 +41,10 @@ class SealedLayout:
 
 
 def seal_layout(layout: Layout) -> SealedLayout:
-    """A layout as it is stored.
+    """Return a layout in its stored form.
 
     Raises:
-        TooLarge: it is more than is read again.
+        TooLarge: it is larger than a stored layout may be for reading.
     """
     document = {"level": layout.level, "terms": layout.terms, "groups": layout.groups, "details": layout.details}
     written = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
@@ -53,10 +54,10 @@ def seal_layout(layout: Layout) -> SealedLayout:
 
 
 def checked_layout(packed: bytes, digest: str, level: object, groups: object) -> Layout:
-    """The layout of these bytes, whoever made them, if it is the one of which the journal says this.
+    """Return the layout in these bytes, of any origin, if the journal's values match it.
 
     Raises:
-        ValueError: it is not, or is none.
+        ValueError: they do not match, or the bytes hold no layout.
     """
     written = inflated(packed)
     if digest_of(written) != digest:
@@ -68,15 +69,15 @@ def checked_layout(packed: bytes, digest: str, level: object, groups: object) ->
 
 
 def digest_of(written: bytes) -> str:
-    """The hash of a layout's bytes before compression."""
+    """Return the hash of a layout's bytes before compression."""
     return hashlib.sha256(written).hexdigest()
 
 
 def read_layout(written: bytes) -> Layout:
-    """The layout of these bytes before compression.
+    """Return the layout in these bytes before compression.
 
     Raises:
-        ValueError: it is none.
+        ValueError: they hold none.
     """
     try:
         layout = Layout(**json.loads(written))
@@ -90,7 +91,7 @@ def read_layout(written: bytes) -> Layout:
 
 
 def by_branch(layout: Layout) -> tuple[list[str], list[str]]:
-    """The groups that are marked as total only, and the others: each part has a branch of the level's choice."""
+    """Return the groups marked as total only, and the others: each part takes one branch of the level's choice."""
     marked: list[str] = []
     others: list[str] = []
     for group, detail in zip(layout.groups, layout.details, strict=True):
@@ -99,10 +100,10 @@ def by_branch(layout: Layout) -> tuple[list[str], list[str]]:
 
 
 def inflated(packed: bytes) -> bytes:
-    """The bytes of a layout before compression, whoever made them.
+    """Return the bytes of a layout before compression, from bytes of any origin.
 
     Raises:
-        ValueError: they are none, or too many.
+        ValueError: they hold none, or too many.
     """
     unpacking = zlib.decompressobj()
     try:

@@ -1,7 +1,7 @@
 """Tabulations: many groups of one level, drawn in one transaction, each group once ever.
 
-To the ledger a tabulation is a draw of the level's second step, for a partition of its own: the groups in it. Each of
-them takes what is below the level's choice for itself, so that no later draw or tabulation can have it again.
+To the ledger, a tabulation is a draw of the level's second step for a partition of its own, the set of its groups. Each
+of them takes what is below the level's choice for itself, so that no later draw or tabulation can have it again.
 """
 
 import uuid
@@ -40,8 +40,9 @@ def tabulate(
 ) -> Outcome[DrawRecord]:
     """Store the noisy counts of groups of a level, once. The first draw commits a reservation.
 
-    ``noisy`` was sampled before and without a lock; it is thrown away where the tabulation is refused. ``refusal``:
-    why it is, unless the same request was answered before.
+    Args:
+        noisy: sampled before and without a lock; discarded if the tabulation is refused.
+        refusal: an error to raise, unless the same request was answered before.
 
     Raises:
         TooLarge: more than the database holds in one value.
@@ -72,7 +73,7 @@ def tabulate(
 
 
 def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:
-    """The groups as partitions: one that is total only of the total, any other one of both steps."""
+    """Return the groups as partitions of mechanisms: those marked total only of the total, others of both steps."""
     marked, others = by_branch(layout)
     return (level.total, marked), (level.step_1, others), (level.step_2, others)
 
@@ -80,7 +81,7 @@ def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[st
 def write_layout(
     connection: Connection, release_id: str, level: Level, layout: Layout, packed: bytes, draw_id: str
 ) -> None:
-    """The rows of a tabulation beside that of its draw: what its values are, and that its groups are taken."""
+    """Write a tabulation's rows beside that of its draw: its layout, and the record that its groups are taken."""
     connection.execute(insert(Tabulation).values(draw_id=draw_id, layout=packed))
     for branch, groups in zip(level.branches, by_branch(layout), strict=True):
         choice_branches.take_groups(connection, release_id, level.pointer, branch, groups, draw_id)
