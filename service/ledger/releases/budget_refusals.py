@@ -1,4 +1,4 @@
-"""Refusals of what does not fit: what they say, and the entry that the journal keeps of each."""
+"""Budget refusals: their content, and the journal entry that records each."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -28,9 +28,10 @@ T = TypeVar("T")
 
 
 def noted(database: Database, request: Request, line: Line, act: Callable[[], T]) -> T:
-    """Run a charge; where it does not fit a budget, note that in the journal of the account that was asked.
+    """Run a charge; if it does not fit a budget, record the refusal in the journal of the requested account.
 
-    In a transaction of its own, as the refused one was rolled back. The refusal is told only once it is noted.
+    The refusal is recorded in a transaction of its own, because that of the charge was rolled back. The caller gets the
+    refusal only once it is recorded.
     """
     try:
         return act()
@@ -53,8 +54,13 @@ def _note(database: Database, request: Request, line: Line, entry: Refused) -> N
 def refused(
     line: Sequence[AccountRecord], name: str, written: str, plan: Callable[[], Plan], failures: Sequence[Overrun]
 ) -> BudgetExceeded:
-    """The refusal of a release, which a line of accounts cannot take; its plan as the journal writes it, and read."""
-    # Whoever reads this account's journal may not be let read those above it.
+    """Return the refusal of a release that does not fit a line of accounts.
+
+    Args:
+        written: the plan as the journal writes it.
+        plan: returns the parsed plan.
+    """
+    # Readers of this account's journal may have no access to those above it.
     first = failures[0] if failures[0].account == line[-1].name else Overrun()
 
     def entry() -> Refused:
@@ -74,14 +80,14 @@ def refused(
     return BudgetExceeded(failures, noise_multiplier=search, entry=entry)
 
 
-_LONG = 1 << 14  # characters of a plan, of which reading alone would hold others up
+_LONG = 1 << 14  # characters of a plan, beyond which reading it alone would delay other requests
 
 
 def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
-    """The smallest factor on the plan's noise scales with which the release would have fitted every account.
+    """Return the smallest factor on the plan's noise scales with which the release would fit every account.
 
-    None where there is none, and where the search would take far longer than the refusal that it explains: the
-    serving process searches, for anybody whose release is refused.
+    It is None if there is none, or if the search would take far longer than the refusal that it explains: the serving
+    process searches, for any caller whose release is refused.
     """
     if effort.of_search(plan, [account.weights.orders for account in line]) > effort.LIGHT:
         return None
@@ -95,11 +101,11 @@ def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
 
     try:
         found = noise_multiplier(plan, fits)
-    except Beyond:  # the exact price would be found step by step, each of which takes as long as a charge
+    except Beyond:  # the exact price would be searched step by step, and each step takes as long as a charge
         return None
     if found is None:
         return None
-    nearest = float(found)  # of a decimal with six digits, whose text it then shows
+    nearest = float(found)  # the result is a decimal with six digits, and the nearest double's text shows exactly these
     return nearest if Fraction(repr(nearest)) >= found else double_up(found)
 
 

@@ -1,4 +1,4 @@
-"""Charging releases to an account and to all that it is under: one transaction, in one function."""
+"""Charges of releases to an account and to all accounts above it: one transaction, in one function."""
 
 import json
 import uuid
@@ -39,14 +39,14 @@ from service.privacy.plans.notation import check_relation, read_plan, walk
 
 @dataclass(frozen=True, slots=True)
 class NewRelease:
-    """What a pipeline registers.
+    """A release as a pipeline registers it.
 
     Attributes:
-        plan: what is priced.
-        document: the plan as it was stated, exact numbers as strings; what is stored and shown.
-        delta: at which its cost is shown as (epsilon, delta); None: the account's.
-        pointer: where the plan is in the request, for faults.
-        reserve_for: how long it is only reserved; None: it commits at once.
+        plan: the plan that is priced.
+        document: the plan in the client's words, exact numbers as strings, for storage and display.
+        delta: the delta for showing its cost as (epsilon, delta); None: the account's.
+        pointer: the place of the plan in the request, for faults.
+        reserve_for: the duration of its reservation; None: it commits at once.
     """
 
     name: str
@@ -60,21 +60,22 @@ class NewRelease:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A release with all that can be known about it before any account is locked.
+    """A release with all facts about it that can be found before any account is locked.
 
-    It is text where it can be large: a helper prepares it, and another process reads it in no time.
+    Large parts are text: a helper process prepares them, and another process reads text in no time.
 
     Attributes:
-        document: the plan as it was stated, as the ledger stores it.
+        document: the plan in the client's words, as the ledger stores it.
         written: the plan as journal entries have it.
         tags: its own.
-        delta: at which its cost is shown, and which is stored.
-        line: the account that it was prepared for, with those that it is under.
+        delta: the stored delta, for showing its cost.
+        line: the account that it was prepared for, with the accounts above it.
         prices: one for each account of the line.
         all_tags: those of the release and of every node of its plan.
-        subplans: what the accounts' spending counts; or ``many`` of them.
-        unlike: how many they are.
-        expires: whether a reservation of it ends by itself.
+        subplans: the parts that the accounts' spending counts, if they are few.
+        many: the same parts, if they are many.
+        unlike: the number of distinct parts.
+        expires: whether a reservation of it expires by itself.
     """
 
     name: str
@@ -92,13 +93,13 @@ class Prepared:
     expires: bool
 
     def plan(self) -> Plan:
-        """The plan as a value."""
+        """Return the parsed plan."""
         return read_plan(json.loads(self.document))
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A release that was charged; ``account`` is as the charge left it."""
+    """A release that was charged; ``account`` is the account after the charge."""
 
     id: str
     release: Prepared
@@ -122,11 +123,11 @@ def prepare(
     prices: Mapping[int, tuple[Price, ...]] | None = None,
     deltas: Sequence[Fraction] | None = None,
 ) -> list[Prepared]:
-    """Find what needs no lock, the prices above all: however long a plan takes, other charges do not wait for it.
+    """Find all facts that need no lock, above all the prices, so that a slow plan delays no other charges.
 
     Args:
-        prices: of the plans, by their ids, where they are known already.
-        deltas: of the releases, as ``deltas_of`` has them, likewise.
+        prices: of the plans, by their ids, if they are known already.
+        deltas: of the releases, as returned by ``deltas_of``, if they are known already.
 
     Raises:
         NotFound: there is no such account.
@@ -136,7 +137,7 @@ def prepare(
     if deltas is None:
         deltas = deltas_of(database, line, releases)
     secret = bound_secret(database)
-    known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: in a batch equal ones are one object
+    known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: equal plans in a batch are one object
     prepared: list[Prepared] = []
     for release, delta in zip(releases, deltas, strict=True):
         key = id(release.plan), release.tags, release.reserve_for is None
@@ -148,12 +149,12 @@ def prepare(
 
 
 def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None:
-    """Refuse releases whose rows take long to write, single ones and batches alike.
+    """Refuse releases whose rows take long to write, for single ones and batches alike.
 
-    Whoever writes to SQLite waits meanwhile, and on PostgreSQL whoever charges an account of the line.
+    Other requests wait meanwhile: on SQLite all that write, and on PostgreSQL those that charge an account of the line.
 
     Raises:
-        InvalidInput: it says how many rows of each kind they are.
+        InvalidInput: the rows take too long; the message gives their number of each kind.
     """
     depth, number = len(line.ids), len(releases)
     orders = sum(map(len, line.orders))
@@ -168,7 +169,7 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
         + held * depth * _HOLD
         + unlike * depth * _SUBPLAN
         + tags * _TAG
-        + size * (depth + 2) * _CHARACTER  # the release's row and the answer have the plan too
+        + size * (depth + 2) * _CHARACTER  # the release's row and the answer contain the plan too
     )
     require_brief(
         microseconds,
@@ -178,18 +179,19 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
     )
 
 
-# Of a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a character of a plan.
+# Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a character of a
+# plan.
 _RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 10, 10, 0.01
 
 
 def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
-    """The delta at which the cost of each release is shown and stored: the account's unless the release says another.
+    """Return the delta for showing each release's cost: the account's, unless the release states another.
 
     Raises:
         NotFound: the database was replaced by one without the account.
     """
     asks = line.definition is Definition.APPROXIMATE and any(release.delta is None for release in releases)
-    usual = budgets.usual_delta(accounts.budget_of(database, line) if asks else None)  # its figures can change
+    usual = budgets.usual_delta(accounts.budget_of(database, line) if asks else None)  # which may change
     return [usual if release.delta is None else release.delta for release in releases]
 
 
@@ -242,7 +244,7 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
 
 
 def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered]:
-    """What ``register`` would do, found by reading: nothing is locked, and nothing written, so that nobody waits."""
+    """Return the result that ``register`` would have, by reading only: nothing is locked or written."""
     at = clock.now()
     with database.read() as connection:
         found = accounts.read_line(connection, releases[0].line)
@@ -263,12 +265,12 @@ def charge(
 ) -> list[Registered]:
     """Admit and write releases one after the other, in the caller's transaction, on a locked line.
 
-    The cost is that of the plans and never that of the ledger: the millionth release runs the same
-    statements over the same rows as the first.
+    The time depends on the plans and not on the ledger's size: the millionth release runs the same statements over as
+    many rows as the first.
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
-        HoldsDue: nor is it where it may fit once what has expired is held no longer.
+        HoldsDue: nothing is charged yet; the release may fit once expired reservations are released.
         ValueError: a release was prepared for another account.
     """
     line, rows = list(line), _Rows(secret_of(connection))
@@ -286,12 +288,12 @@ def charge(
         done.append(replace(registered, account=line[-1]))
     rows.write(connection)
     line = accounts.save(connection, line, rows.charged)
-    done[-1] = replace(done[-1], account=line[-1])  # from which a draw of it goes on
+    done[-1] = replace(done[-1], account=line[-1])  # a draw of the release continues from it
     return done
 
 
 class _Admitted(NamedTuple):
-    """A release that fits: what each account of the line is charged, and its totals then."""
+    """A release that fits: the charge to each account of the line, and the totals after it."""
 
     state: State
     amounts: tuple[Price, ...]
@@ -308,10 +310,10 @@ def _require_line(line: Sequence[AccountRecord], releases: Sequence[Prepared]) -
 
 
 def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
-    """Find whether a release fits the budgets of a line.
+    """Admit a release to the budgets of a line.
 
     Raises:
-        BudgetExceeded: it does not.
+        BudgetExceeded: it does not fit.
     """
     state = _first_state(line, prepared)
     amounts = tuple(
@@ -335,12 +337,12 @@ def _registered(line: Sequence[AccountRecord], prepared: Prepared, state: State,
 
 
 def landed(connection: Connection, done: list[Registered]) -> bool:
-    """Whether an earlier attempt at these charges is in the ledger."""
+    """Return whether an earlier attempt at these charges is in the ledger."""
     return has_entry(connection, done[-1].account.id, done[-1].account.head)
 
 
 def _first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
-    """Proposed where the release is too large, in some account of the line, for one person to decide."""
+    """Return the release's first state; it is proposed if some account of the line requires a second person."""
     for account, asked in zip(line, prepared.prices, strict=True):
         if account.approval_above is not None:
             size = stand_alone(account.budget, account.weights, asked)
@@ -352,7 +354,7 @@ def _first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
 def _after(
     line: Sequence[AccountRecord], admitted: _Admitted, heads: Sequence[Head], registered: Registered
 ) -> list[AccountRecord]:
-    """The accounts of a line as a release leaves them."""
+    """Return the accounts of a line as a release leaves them."""
     ends = registered.expires_at if registered.release.expires else None
     return [
         replace(
@@ -367,7 +369,7 @@ def _after(
 
 
 def _entry(registered: Registered, price: Amount) -> Registration:
-    """What the journal of the release's own account says of it."""
+    """Return the content of the release's entry in the journal of its own account."""
     release = registered.release
     committed = Committed(
         accountant=ACCOUNTANT,
@@ -383,7 +385,7 @@ def _entry(registered: Registered, price: Amount) -> Registration:
 
 
 class _Rows:
-    """What a transaction's charges insert: collected first, as one statement inserts all the rows of a table."""
+    """The rows that a transaction's charges insert, collected so that one statement inserts all rows of a table."""
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret
@@ -400,7 +402,7 @@ class _Rows:
         amounts: Sequence[Price],
         actor: Actor,
     ) -> list[Head]:
-        """Take a release up, with an entry in each account's chain; return the heads that these make."""
+        """Add a release with an entry in each account's chain; return the heads that these entries make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
         seq, written = own.head.seq + 1, [amount_of(budgets.write_price(amount)) for amount in amounts]
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
@@ -426,7 +428,7 @@ class _Rows:
         return heads
 
     def write(self, connection: Connection) -> None:
-        """Insert all of it but what it charged, which is saved with the accounts."""
+        """Insert all rows except those of spending, which are saved with the accounts."""
         connection.execute(_INSERT_RELEASE, batch(self._releases))
         for state, number in Counter(release["state"] for release in self._releases).items():
             tally(connection, "releases", state, number)

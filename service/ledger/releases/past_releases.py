@@ -1,4 +1,4 @@
-"""What a release was when its account's journal ended with some entry: for answers that are given again."""
+"""The past state of a release at an entry of its account's journal, for answers that are replayed."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from service.ledger.storage.tables import Release
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What answers do not repeat, as it can be long: what people said of a release, and what it was drawn for."""
+    """The parts of a release that stored answers omit, because they can be long: metadata and drawn partitions."""
 
     tags: list[str]
     metadata: Metadata
@@ -22,14 +22,14 @@ class Past:
 
 
 def past_of(connection: Connection, account_id: int, release_id: str, seq: int) -> Past:
-    """Read a release as it was when the entry ``seq`` was the last."""
+    """Return the state of a release when the entry ``seq`` was the last."""
     said = releases.metadata_of(connection, account_id, release_id, until=seq)
     tags = connection.execute(select(Release.tags).where(Release.id == release_id)).scalar_one()
     return Past(json.loads(tags), said, _drawn_for(connection, release_id, seq))
 
 
 def _drawn_for(connection: Connection, release_id: str, seq: int) -> list[DrawnFor]:
-    """The counters of partitions without what was drawn later.
+    """Return the counters of partitions without later draws.
 
     Raises:
         Altered: a counter or a draw is not as the service wrote it.

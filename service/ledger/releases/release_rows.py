@@ -1,7 +1,7 @@
-"""The rows of releases, each sealed with the installation's secret: its state, and all that was stated of it.
+"""The rows of releases, each sealed with the installation's secret, with its state and all stated values.
 
-A seal is the digest of what never changes, the hash of its journal entry among it, followed by a code of that and of
-the state: so the state can be read and changed without the plan, which may be long.
+A seal is the digest of the parts that never change, among them the hash of the journal entry, followed by a code of
+that digest and the state. So the state can be read and changed without the plan, which may be long.
 """
 
 import hashlib
@@ -32,12 +32,12 @@ _DIGITS = 64  # of a digest
 
 
 def seal_of(secret: Secret, row: Mapping[Any, Any], entry_hash: str) -> str:
-    """Return the seal of a row whose entry has this hash."""
+    """Return the seal of a row with this entry hash."""
     return _sealed(secret, _digest(row, entry_hash), row["id"], row["state"])
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]], entry_hash: str) -> bool:
-    """Whether the service wrote a row as it is; it has the columns ``FIXED``, state and seal."""
+    """Return whether the service wrote a row as it is; the row has the columns ``FIXED``, state and seal."""
     return isinstance(row.seal, str) and secret.is_text(row.seal, seal_of(secret, row._mapping, entry_hash))
 
 
@@ -45,17 +45,17 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], entry_hash:
     """Refuse a row that the service did not write.
 
     Raises:
-        Altered: this is one.
+        Altered: it is one.
     """
     if not is_sealed(secret_of(connection), row, entry_hash):
         raise altered(row.id)
 
 
 def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
-    """Refuse a row whose id and state the service did not write so.
+    """Refuse a row with an id and state that the service did not write.
 
     Raises:
-        Altered: this is one.
+        Altered: it is one.
     """
     digest = str(row.seal)[:_DIGITS]
     secret = secret_of(connection)
@@ -64,14 +64,14 @@ def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
 
 
 def unsealed(seal: object) -> str:
-    """Return what is wrong with a row that has not its seal, in words."""
+    """Return the fault of a row whose seal does not match, in words."""
     if seal is None:
         return "the release's row has no seal; a server that starts seals what an older version wrote, once"
     return "the release's row was not written by the service"
 
 
 def update_states(connection: Connection, release_ids: Sequence[str], state: str) -> None:
-    """Bring releases, whose states are checked, to another state.
+    """Bring releases, whose present states were checked, to another state.
 
     Raises:
         Altered: the row of one is not as the service wrote it.
@@ -86,7 +86,7 @@ def update_states(connection: Connection, release_ids: Sequence[str], state: str
 
 
 def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> list[str]:
-    """Seal some rows that are older than seals; which they are."""
+    """Seal up to ``limit`` rows that are older than seals and follow ``after``; return their ids."""
     query = select(*FIXED, Release.state, Entry.hash).where(Release.seal.is_(None), Release.id > after)
     query = query.join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
     rows = connection.execute(query.order_by(Release.id).limit(limit)).all()

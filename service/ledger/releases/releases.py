@@ -1,4 +1,4 @@
-"""Reading releases."""
+"""Reads of releases."""
 
 import json
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 
 HELD = ("proposed", "reserved")
-"""The states of what counts against the budgets and can still be taken back."""
+"""The states that count against the budgets and can still be taken back."""
 LONG = 1 << 14
-"""Characters of a plan beyond which reading it is left to a helper, where there is one."""
+"""Characters of a plan, beyond which a helper reads it, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
     """A stored release; ``head`` is the journal entry that charged it, ``expires_at`` that of its reservation.
 
-    ``plan_text``: the plan as it was stated, as the ledger stores it; a long one takes seconds to read, so it is read
-    where it is asked for, after the transaction. ``metadata``: what people say of it.
+    ``plan_text`` is the plan in the client's words, as the ledger stores it. A long plan takes seconds to parse, so it
+    is parsed on demand, after the transaction. ``metadata`` is the release's metadata.
     """
 
     id: str
@@ -46,26 +46,26 @@ class ReleaseRecord:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The plan as it was stated."""
+        """Return the plan in the client's words."""
         document: dict[str, Any] = json.loads(self.plan_text)
         return document
 
     @property
     def plan(self) -> Plan:
-        """The plan as a value, to be priced or drawn from."""
+        """Return the parsed plan, to be priced or drawn from."""
         return read_plan(self.document)
 
     def is_over(self, at: str) -> bool:
-        """Whether it is held although its time is over."""
+        """Return whether it is held although its reservation has expired."""
         return self.state in HELD and self.expires_at is not None and self.expires_at <= at
 
     def seen(self, at: str) -> "ReleaseRecord":
-        """As it is at a moment: expired where its time is over, whether or not somebody wrote that down."""
+        """Return the release at a moment: expired if its time is over, whether or not the expiry is recorded yet."""
         return replace(self, state="expired") if self.is_over(at) and expires(self.plan) else self
 
 
 def read_release(connection: Connection, account_id: int, release_id: str) -> ReleaseRecord:
-    """A release of an account.
+    """Return a release of an account.
 
     Raises:
         NotFound: the account has none with this id.
@@ -77,13 +77,13 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
 
 
 def read_some(connection: Connection, account_id: int, release_ids: Sequence[str]) -> list[ReleaseRecord]:
-    """Read releases of an account, in the order in which they were registered; those that it has not are left out."""
+    """Return releases of an account in the order of their registration; unknown ids are left out."""
     query = _RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
     return [_record(connection, row) for row in connection.execute(query)]
 
 
 def state_of(connection: Connection, account_id: int, release_id: str) -> State:
-    """The state of an account's release, without its plan, which may be long.
+    """Return the state of an account's release, without its plan, which may be long.
 
     Raises:
         NotFound: the account has none with this id.
@@ -98,7 +98,7 @@ def state_of(connection: Connection, account_id: int, release_id: str) -> State:
 
 
 def state_at(connection: Connection, account_id: int, release: ReleaseRecord, at: str) -> State:
-    """The state of a release at a moment, without its plan: its hold says whether it expires by itself.
+    """Return the state of a release at a moment without its plan: its hold says whether it expires by itself.
 
     Raises:
         NotFound: the account has none with this id.
@@ -112,13 +112,13 @@ def state_at(connection: Connection, account_id: int, release: ReleaseRecord, at
 
 
 def metadata_of(connection: Connection, account_id: int, release_id: str, until: int | None = None) -> Metadata:
-    """What people say of a release, or said when the account's journal ended with the entry ``until``."""
+    """Return the metadata of a release, now or when the account's journal ended with the entry ``until``."""
     said = connection.execute(select(last_description(account_id, release_id, until))).scalar_one()
     return read_metadata(said, f"release {release_id!r}")
 
 
 def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) -> dict[str, Any]:
-    """Return what the entry says that charged a release; the release's seal holds the entry's hash.
+    """Return the content of the entry that charged a release; the release's seal holds the entry's hash.
 
     Raises:
         Altered: the entry is not as the service wrote it.
@@ -133,7 +133,7 @@ def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) ->
 
 
 def plan_size(connection: Connection, release_id: str, account_id: int | None = None) -> int:
-    """How many characters a release's plan has as text.
+    """Return the number of characters of a release's plan.
 
     Raises:
         NotFound: there is none with this id, or the account has none.
@@ -147,7 +147,7 @@ def plan_size(connection: Connection, release_id: str, account_id: int | None = 
 
 
 def plan_part(connection: Connection, release_id: str, first: int, size: int) -> str:
-    """So many characters of a release's plan as text, from the one with the number ``first``."""
+    """Return ``size`` characters of a release's plan from the one with the number ``first``."""
     part = select(func.substr(Release.plan, first + 1, size)).where(Release.id == release_id)
     return str(connection.execute(part).scalar_one())
 
@@ -162,10 +162,11 @@ def list_releases(
     at: str,
     before_reading: BeforeReading | None = None,
 ) -> Page[ReleaseRecord]:
-    """A page of an account's releases in the order of their registration.
+    """Return a page of an account's releases in the order of their registration.
 
-    With ``tag``, those that carry it themselves or on a node of their plan; with ``state``, those that
-    are in it at a moment.
+    Args:
+        tag: only releases that carry it themselves or on a node of their plan.
+        state: only releases that are in it at the moment ``at``.
     """
     query, number = _RELEASES.where(Release.account_id == account_id), Release.seq
     if tag is not None:
@@ -175,7 +176,7 @@ def list_releases(
     due = exists().where(Hold.release_id == Release.id, Hold.account_id == account_id, Hold.expires_at <= at)
     match state:
         case None | "committed":
-            # What is most or all of them is found in the order of the tag's own rows, of which a rare one has few.
+            # Most or all rows are listed in this order. A rare tag has few rows, so the order of its own rows is used.
             number = Release.seq if tag is None else ReleaseTag.seq
             query = (
                 query.where(number > after) if state is None else query.where(number > after, Release.state == state)
@@ -191,7 +192,7 @@ def list_releases(
 
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
-    """The numbers of those whose time is over, written down or not; each half has its index."""
+    """Select the numbers of releases whose time is over, recorded or not; each half has its index."""
     written = select(Release.seq).where(Release.account_id == account_id, _UNCOMMITTED, Release.state == "expired")
     due = select(Release.seq).join(Hold, Hold.release_id == Release.id)
     due = due.where(Release.account_id == account_id, Hold.account_id == account_id, Hold.expires_at <= at)

@@ -1,4 +1,4 @@
-"""The rows of what is held, each sealed with the installation's secret: what is given back is what was taken."""
+"""The rows of held releases, each sealed, so that exactly the charged prices are given back."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,13 +15,13 @@ from service.privacy.plans.walking import mechanisms_of
 COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.seal)
 
 State = Literal["proposed", "reserved", "committed", "voided", "expired"]
-"""Of a release."""
+"""The state of a release."""
 
 Place = tuple[str, int]
 
 
 def expires(plan: Plan) -> bool:
-    """Whether a reservation ends by itself: not where something could be published without the service drawing it."""
+    """Return whether a reservation expires by itself: only if nothing of it can be published without a draw here."""
     return all(mechanism.DRAWN for mechanism in mechanisms_of(plan))
 
 
@@ -31,7 +31,7 @@ def sealed(secret: Secret, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
-    """Whether the service wrote a row as it is."""
+    """Return whether the service wrote a row as it is."""
     return secret.is_seal(row.seal, _PURPOSE, *_values(row._mapping))
 
 
@@ -39,7 +39,7 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row that the service did not write.
 
     Raises:
-        Altered: this is one.
+        Altered: it is one.
     """
     if not is_sealed(secret_of(connection), row):
         raise altered(row.release_id)
@@ -51,7 +51,7 @@ def altered(release_id: str) -> Altered:
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
-    """Seal some rows that are older than seals; which they are."""
+    """Seal up to ``limit`` rows that are older than seals and follow ``after``; return their places."""
     query = select(*COLUMNS).where(Hold.seal.is_(None), tuple_(Hold.release_id, Hold.account_id) > tuple_(*after))
     query = query.order_by(Hold.release_id, Hold.account_id).limit(limit)
     rows = connection.execute(query).all()
@@ -61,7 +61,7 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
 
 
 def save(connection: Connection, secret: Secret, row: Mapping[Any, Any]) -> None:
-    """Write the price of a hold that is there, with the row's new seal."""
+    """Write a new price of a present hold, with the row's new seal."""
     connection.execute(_UPDATE, _given(secret, row))
 
 

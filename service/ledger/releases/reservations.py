@@ -1,4 +1,4 @@
-"""What people do with held releases: commit, approve and void them."""
+"""Requests on held releases: commit, approve and void."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from service.ledger.storage.tables import Hold
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A release and its account, as they are afterwards."""
+    """A release and its account after a step."""
 
     release: ReleaseRecord
     account: AccountRecord
@@ -35,7 +35,7 @@ Render = Callable[[Settled], str]
 
 
 def commit(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
-    """Commit a reservation: what it holds is spent.
+    """Commit a reservation, which spends the held budget.
 
     Raises:
         NotFound: the account has no such release.
@@ -57,12 +57,12 @@ def void(
     attestation: str | None,
     render: Render,
 ) -> Answer:
-    """Take back a release that is held, from which nothing was drawn: the first draw would have committed it.
+    """Void a held release, from which nothing was drawn: the first draw would have committed it.
 
     Raises:
         NotFound: the account has no such release.
         Conflict: it is committed or expired.
-        InvalidInput: something of it could be published without this service, and nobody attests that it was not.
+        InvalidInput: part of it could be published without this service, and no attestation says that it was not.
     """
 
     def choose(connection: Connection, release: ReleaseRecord, held: Held | None) -> Settlement | None:
@@ -82,11 +82,11 @@ def void(
 
 
 def approve(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
-    """Approve a proposal, which then is reserved, or committed where no reservation was asked for.
+    """Approve a proposal: the release is then reserved, or committed if no reservation was asked for.
 
     Raises:
         NotFound: the account has no such release.
-        Forbidden: the one who proposed it would approve it too, or somebody who made one of the keys could have.
+        Forbidden: the approver proposed it, or one person could have used both keys.
         Conflict: it was not proposed, or is voided or expired.
     """
 
@@ -107,13 +107,13 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
 
 
 def held_for_draw(database: Database, line: Line, release_id: str) -> Held | None:
-    """Read what the first draw of a release commits, before any lock is taken; None where it is committed already.
+    """Return the hold that the first draw of a release commits, before any lock is taken; None if it is committed.
 
     Raises:
         NotFound: the account has no such release.
     """
     with database.read() as connection:
-        if state_of(connection, line.account_id, release_id) not in HELD:  # what is settled stays so
+        if state_of(connection, line.account_id, release_id) not in HELD:  # a settled release stays settled
             return None
         found = read_release(connection, line.account_id, release_id)
     return held_of(found)
@@ -139,7 +139,7 @@ def commit_for_draw(
 
 
 def _commitment(state: State) -> Settlement | None:
-    """How a release in some state is committed; None where it is."""
+    """Return the settlement that commits a release in some state; None if it is committed."""
     if state == "committed":
         return None
     if state == "proposed":
@@ -157,14 +157,15 @@ def _step(
     choose: Callable[[Connection, ReleaseRecord, Held | None], Settlement | None],
     render: Render,
 ) -> Answer:
-    """Take a release to another state under its line's lock; where it is there already nothing is written.
+    """Take a release to another state under its line's lock; write nothing if it has that state already.
 
-    ``choose`` is called under the lock: what it needs of the plan is in the ``Held``, and it reads no plan.
+    Args:
+        choose: called under the lock. It reads no plan; the ``Held`` has the facts of the plan that it needs.
     """
     line = accounts.line_of(database, name)
     with database.read() as connection:
         found = read_release(connection, line.account_id, release_id)
-    held = held_of(found) if found.state in HELD else None  # what is settled stays so
+    held = held_of(found) if found.state in HELD else None  # a settled release stays settled
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_line(connection, line, at)
@@ -182,7 +183,7 @@ def _step(
 
 
 def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -> None:
-    """Refuse to go on with a release that is still held although its time is over.
+    """Refuse to continue with a release that is still held although its time is over.
 
     Raises:
         HoldsDue: it is.
@@ -193,7 +194,7 @@ def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -
 
 
 def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, Actor]:
-    """The kind of the entry that charged a release, and who was its actor.
+    """Return the kind of the entry that charged a release, and its actor.
 
     Raises:
         Unavailable: the entry is not as the service wrote it.

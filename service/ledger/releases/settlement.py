@@ -1,9 +1,9 @@
-"""What becomes of held releases: one way for all of a line's accounts, and the expiry that nobody asks for.
+"""Settlement of reservations: one way for all of a line's accounts, and expiry without a request.
 
-A hold counts against every budget of its line until it is committed, voided or expires. Whoever locks an account of
-which a few small holds are due leaves it, lets them expire and begins again. Where they are more, or have long plans,
-a charge that fits beside them is not kept waiting: they count as held until the server's own thread lets them expire,
-some in each transaction (``ExpiryKeeper``). Whoever only reads leaves them out.
+A hold counts against every budget of its line until it is committed, voided or expires. A request that locks an account
+with a few small expired holds ends its transaction, lets them expire and begins again. If they are more, or have long
+plans, a charge that fits beside them does not wait: they count as held until the server's own thread lets them expire,
+some in each transaction (``ExpiryKeeper``). Readers leave expired holds out.
 """
 
 import json
@@ -37,19 +37,19 @@ from service.privacy.accounting.filter import Totals, add_all
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
-_CHARACTERS = 1 << 16  # of their plans together, but for one that is longer
-_PAUSE = 0.2  # seconds between looks at whether a charge left holds that are due
-_LOOKS = 50  # after which the accounts are asked, whoever left some
+_CHARACTERS = 1 << 16  # of their plans together, except one longer plan
+_PAUSE = 0.2  # seconds between checks for expired holds that a charge left
+_LOOKS = 50  # checks after which all accounts are asked, whichever process left some
 _PAGE = 500
 _log = structlog.get_logger("service.expiry")
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A held release with what settling it needs, all of which was fixed when it was charged.
+    """A held release with the facts for its settlement, all of which were fixed when it was charged.
 
     Attributes:
-        expires: whether its plan lets it expire; else something could be published without the service drawing it.
+        expires: whether its plan lets it expire; otherwise part of it could be published without a draw here.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Held:
 
 
 def held_of(release: ReleaseRecord) -> Held:
-    """Read before any lock is taken, as a plan may be long."""
+    """Return a release's hold; it is read before any lock is taken, because a plan may be long."""
     plan = release.plan
     counted = subplans.subplans_of(plan, release.tags)
     return Held(release.id, release.expires_at, counted, reservation_rows.expires(plan))
@@ -73,7 +73,7 @@ def settle(
     actor: Actor | None,
     at: str,
 ) -> list[AccountRecord]:
-    """Take held releases of a locked line's account to another state, with an entry in each chain of the line."""
+    """Settle held releases of a locked line's account, with an entry in each chain of the line."""
     ids, account_ids = [held.id for held in settled], [account.id for account in line]
     change: Change = NOTHING
     state = settlement.brings_to()
@@ -94,7 +94,7 @@ def settle(
         if gone:
             totals = _without(account.totals, Counter(prices[held_id, account.id] for held_id in ids))
             if totals.is_below_zero:
-                raise reservation_rows.altered(ids[0])  # more than was ever taken: a row of an older price was put back
+                raise reservation_rows.altered(ids[0])  # more than was charged: an older row was put back
             account = replace(account, totals=totals, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)
     release_rows.update_states(connection, ids, state)
@@ -110,7 +110,10 @@ def settle(
 
 
 def _without(totals: Totals, prices: Counter[str]) -> Totals:
-    """The totals without so many charges of each price; reservations are often alike, and prices long to read."""
+    """Return the totals without these charges, counted by price.
+
+    Reservations are often alike, and prices take long to parse.
+    """
     return add_all(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
 
 
@@ -129,9 +132,9 @@ def _with_next_expiry(connection: Connection, account: AccountRecord, settled: S
 
 
 def _first_expiry(connection: Connection, account_id: int) -> str | None:
-    """When the first hold of an account expires that the service wrote, and whose release is held still.
+    """Return the moment of an account's first expiry, among authentic holds of releases that are still held.
 
-    What is found is written into the account's row, where it would outlast a row of somebody else's.
+    The result is written into the account's row, where the effect of a forged row would outlast that row.
     """
     query = select(*reservation_rows.COLUMNS).join(Release, Release.id == Hold.release_id)
     query = query.where(Hold.account_id == account_id, Hold.expires_at.is_not(None), Release.state.in_(HELD))
@@ -147,20 +150,21 @@ _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 
 
 def expire(database: Database, account_id: int, release_id: str | None = None) -> bool:
-    """Let some of what an account holds expire where its time is over: one transaction for each account below it.
+    """Expire some overdue holds of an account, in one transaction for each account below that registered some.
 
-    One thread of a server does it for an account at a time: those who find the same holds wait, and find them gone.
+    One thread of a server does it for an account at a time. Requests that find the same holds wait, and then find them
+    gone.
 
     Args:
         release_id: the one release that is to expire; None: those that were due first.
 
     Returns:
-        Whether there was anything.
+        Whether there were any.
 
     Raises:
         Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
-    places = database.expiring.setdefault(account_id, Queue(1))  # nobody waits for another account's long plans
+    places = database.expiring.setdefault(account_id, Queue(1))  # each waits only for its own account
     with places.place(time.monotonic() + database.lock_timeout):
         due = _some_due(database, account_id, release_id)
         for name, release_ids in due.items():
@@ -169,7 +173,7 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
 
 
 def _some_due(database: Database, account_id: int, release_id: str | None) -> dict[str, list[str]]:
-    """Find releases whose time is over, by the account that registered them; few enough to be settled in a moment."""
+    """Return overdue releases by the account that registered them; few enough to settle in a moment."""
     query = (
         select(Release.id, Account.name, func.length(Release.plan).label("size"))
         .select_from(Hold)
@@ -212,19 +216,19 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
 
 
 class ExpiryKeeper:
-    """Lets holds expire whose time is over, while a server serves: at once where a charge left some, else soon."""
+    """The thread that expires overdue holds while a server runs: at once where a charge left some, otherwise soon."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Look for them now and then until the end of the block."""
+        """Expire overdue holds periodically until the block ends."""
         with until_stopped(self._keep_expiring, "expiry"):
             yield
 
     def expire_all(self, stopping: threading.Event) -> None:
-        """Let everything expire that is due, or until the server stops.
+        """Expire all overdue holds, or as many as possible until the server stops.
 
         Raises:
             Unavailable: the database does not answer.
@@ -236,10 +240,10 @@ class ExpiryKeeper:
             try:
                 began = time.monotonic()
                 while expire(self._database, account_id):
-                    if stopping.wait(time.monotonic() - began):  # as long as it took: the other half is for requests
+                    if stopping.wait(time.monotonic() - began):  # as long as it took, so that half is for requests
                         return
                     began = time.monotonic()
-            except ServiceError as error:  # of one account, as where somebody changed a row
+            except ServiceError as error:  # of one account, for example where its row was altered
                 _log.warning("expiry", error=type(error).__name__, detail=error.for_operator or str(error))
 
     def _keep_expiring(self, stopping: threading.Event) -> None:
@@ -257,14 +261,17 @@ class ExpiryKeeper:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """An account at a moment: without the holds whose time is over, which its totals may still count."""
+    """An account at a moment, without the overdue holds that its totals may still count."""
 
     account: AccountRecord
     expired: Subplans
 
 
 def present(connection: Connection, account: AccountRecord, at: str) -> Present:
-    """What a reader is shown, who writes nothing down, with the subplans left out: their plans may be long."""
+    """Return the account for readers, without overdue holds, and the subplans of these; nothing is written.
+
+    Parsing the plans of the holds may take long.
+    """
     expired: Subplans = Counter()
     stated: Counter[tuple[str, str]] = Counter()
     prices: Counter[str] = Counter()
@@ -278,7 +285,7 @@ def present(connection: Connection, account: AccountRecord, at: str) -> Present:
 
 
 def without_due(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
-    """Return the same account where its totals alone are asked for: no plan is read."""
+    """Return the account without overdue holds, where only its totals are needed: no plan is read."""
     return _left_by(account, Counter(row.price for row in _due(connection, account, at)))
 
 
@@ -312,7 +319,7 @@ def _due(
 
 
 def _of_held(row: Row[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]]:
-    """A row of holds with the state of its release, which is held.
+    """Return a row of holds with the state of its release, after checking that the release is held.
 
     Raises:
         Altered: it was settled, and its hold with it: the row was put back.
