@@ -1,4 +1,4 @@
-"""Keys as the installation's journal has them: what became of each, and who has had its token in hand."""
+"""The keys of the installation's journal: their events, and the principals that have had their tokens."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,11 +16,11 @@ from service.ledger.storage.secret import Secret
 _log = structlog.get_logger("service.keys")
 
 Known = Mapping[str, KeyRecord]
-"""Keys by their ids, as the entries made them: without their last use, and what took their place."""
+"""Keys by their ids, as the entries made them: without their last use and their successor."""
 
 
 def keys_of(connection: Connection, secret: Secret) -> Known:
-    """All keys that the journal tells of.
+    """Return all keys in the journal.
 
     Raises:
         Broken: the journal is not sound.
@@ -29,16 +29,16 @@ def keys_of(connection: Connection, secret: Secret) -> Known:
 
 
 def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
-    """The same, of what checked entries say.
+    """Return the keys in the contents of checked entries.
 
     Raises:
-        Broken: one does not say what one of its kind says.
+        Broken: the content of one does not fit its kind.
     """
     return _course(entries)[0]
 
 
 def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, list[str]]:
-    """All keys that the journal tells of, and what was done with keys that were revoked or expired by then, in words.
+    """Return all keys in the journal, and descriptions of actions with keys that were revoked or expired by then.
 
     Raises:
         Broken: the journal is not sound.
@@ -51,7 +51,7 @@ def _course(entries: Iterable[dict[str, Any]]) -> tuple[Known, list[str]]:
     misuses: list[str] = []
     for said in entries:
         try:
-            acting = known.get(said.get("key", ""))  # none of another installation, or older than the journal, is known
+            acting = known.get(said.get("key", ""))  # unknown: of another installation, or older than the journal
             if acting is not None and (ended := _ended(acting, said["time"])) is not None:
                 misuses.append(
                     f"entry {said['seq']}: {said['kind']} by the key {acting.id} of {acting.name!r}, which {ended} by"
@@ -64,17 +64,18 @@ def _course(entries: Iterable[dict[str, Any]]) -> tuple[Known, list[str]]:
 
 
 def _ended(record: KeyRecord, at: str) -> str | None:
-    """What ended a key by a moment, in words; None where it is valid. What is revoked is so whatever clocks say."""
+    """Return the words for how a key had ended by a moment; None if it is valid. A revocation ignores clocks."""
     if record.revoked_at is not None:
         return "was revoked"
     return "had expired" if record.expires_at is not None and record.expires_at <= at else None
 
 
 def require_valid(connection: Connection, secret: Secret, actor: Actor | None, at: str) -> None:
-    """Refuse a steward whose key the journal does not know as a valid steward's, whatever the key's row says.
+    """Refuse a steward whose key is no valid steward's by the journal, whatever the key's row says.
 
-    Whoever writes the database can put a key's row back as it was before the key was revoked, with its seal. Call it in
-    the transaction of what the steward does. The operator is not asked, nor are persons of an issuer.
+    An attacker who can write the database can put a key's row back as it was before a revocation, with its seal. Call
+    this in the transaction of the steward's change. The operator and the persons of an identity provider are not
+    checked.
 
     Raises:
         Unauthenticated: the key is unknown, expired or revoked.
@@ -86,7 +87,7 @@ def require_valid(connection: Connection, secret: Secret, actor: Actor | None, a
 
 
 def require_known(known: Known, actor: Actor, at: str) -> None:
-    """Refuse a steward likewise, where the keys have been read.
+    """Refuse a steward as ``require_valid`` does, by keys that have been read.
 
     Raises:
         Unauthenticated, Forbidden: as ``require_valid``.
@@ -102,7 +103,7 @@ def require_known(known: Known, actor: Actor, at: str) -> None:
 
 
 def sound_keys(connection: Connection, secret: Secret) -> Known:
-    """All keys that the journal tells of, for what cannot be done where nobody can tell.
+    """Return all keys in the journal, for requests that need them to be certain.
 
     Raises:
         Unavailable: the journal is not sound.
@@ -122,17 +123,18 @@ def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any]) -> No
         case "key_rotated" | "key_revoked":
             column = "expires_at" if kind == "key_rotated" else "revoked_at"
             value = content[column]
-            old = known.get(content["id"])  # somebody may revoke a row that the service did not write
+            old = known.get(content["id"])  # unknown if an operator revokes a row that the service did not write
             if old is not None and (kind == "key_rotated" or old.revoked_at is None):
                 known[old.id] = replace(old, **{column: value})
 
 
 def people_behind(known: Known, actor: Actor) -> frozenset[str]:
-    """Everybody who could act as this one: whoever had the key's token in hand, or could act as one of those.
+    """Return all principals that could act as this actor.
 
-    Whoever makes or rotates a key is shown its token, and so is whoever repeats that request as the same principal.
-    What the operator makes, by a command or with the first key, is shown to nobody else. Where an entry names no key,
-    or one of another installation, all of its principal count.
+    These are the principals that had the key's token, and those that could act as one of them. A principal that makes
+    or rotates a key receives its token, and so does one that repeats the request as the same principal. Tokens of keys
+    that the operator makes, by a command or with the first key, are shown to no other principal. Where an entry names
+    no key, or one of another installation, all keys of its principal count.
     """
     people, seen, operator = {actor.name}, set[str](), _operator(known)
     waiting = [actor.key] if actor.key is not None and actor.key in known else list(_named(known, actor.name))
@@ -149,14 +151,15 @@ def people_behind(known: Known, actor: Actor) -> frozenset[str]:
 
 
 def _operator(known: Known) -> str | None:
-    """The principal as which the operator makes keys over HTTP, with the first key; None where somebody else knows one.
+    """Return the principal as which the operator makes keys over HTTP, with the first key.
 
-    Whoever has made or rotated a key of that principal could act as it.
+    It is None if another principal had one of its tokens: one that made or rotated a key of that principal could act as
+    it.
     """
     made_by = {known[key_id].created_by for key_id in _named(known, FIRST_PRINCIPAL)}
     return FIRST_PRINCIPAL if made_by <= {None, FIRST_PRINCIPAL} else None
 
 
 def _named(known: Known, name: str) -> Iterable[str]:
-    """The keys of a principal; a person of an issuer has none."""
+    """Return the keys of a principal; a person of an identity provider has none."""
     return (key_id for key_id, record in known.items() if record.name == name)

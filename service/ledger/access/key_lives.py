@@ -1,7 +1,7 @@
-"""Keys held against what was done with them: when each could act, as the installation's journal has it.
+"""Key lives: the periods in which keys could act, by the installation's journal, for checking entries made with them.
 
-The journals of accounts and of the installation have no common order but time. Clocks differ, and time may have been
-set back by an operator who acknowledged it, so only what is certain is a fault.
+The journals of accounts and of the installation share no order except time. Clocks differ, and an operator may have
+acknowledged that time was set back. So only certain contradictions are faults.
 """
 
 from bisect import bisect
@@ -21,14 +21,14 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import secret_of
 
 TOLERANCE = timedelta(seconds=60)
-"""By how much clocks differ. A server that learns of a key's end commits nothing of it later, at most seconds after."""
+"""The difference between clocks. A server that learns of a key's end commits nothing of it more than seconds later."""
 
 _NEVER = "~"  # after every moment
 _OF_KEYS = ("key_made", "key_adopted", "key_left")
 
 
 class _Life(NamedTuple):
-    """A key with the moments before which, and from which on, it can have made nothing; and what ended it."""
+    """A key's period: the moments before and after which it can have made nothing, and the words for its end."""
 
     record: KeyRecord
     since: str
@@ -37,12 +37,12 @@ class _Life(NamedTuple):
 
 
 class KeyLives:
-    """The keys of an installation's journal, as far as it is sound: of what is not, verification tells apart."""
+    """The keys of an installation's journal, up to its first fault, which verification reports separately."""
 
     def __init__(self, entries: Iterator[dict[str, Any]]) -> None:
         self._entries: list[dict[str, Any]] = []
-        self._latest: list[str] = []  # of each entry: no entry up to it was made after this moment
-        self._place: dict[str, int] = {}  # of the entry that made a key, from 1
+        self._latest: list[str] = []  # for each entry: no entry up to it was made after this moment
+        self._place: dict[str, int] = {}  # the number of the entry that made a key, from 1
         ends: dict[str, tuple[str, str]] = {}
         latest = ""
         try:
@@ -68,13 +68,13 @@ class KeyLives:
                 self._lives[record.id] = _life(record, earliest, ends.get(record.id))
 
     def fault(self, entry: Stated, account: str | None) -> str | None:
-        """Find why the key that an entry names cannot have made it, in words; None where it can.
+        """Return the reason why the key that an entry names cannot have made it, in words; None if it can.
 
-        Nothing is known of keys that are older than the installation's journal, or of another installation.
+        Keys that are older than the installation's journal, or of another installation, are unknown and have no fault.
 
         Args:
-            entry: what it says.
-            account: the one that the key must reach; None where that is another account's to tell.
+            entry: the parsed entry.
+            account: the account that the key must reach; None where another account's check covers that.
         """
         if entry.key is None:
             return None
@@ -82,7 +82,7 @@ class KeyLives:
         return self.fault_of(entry.key, entry.by.name, entry.time, account, steward=steward)
 
     def fault_of(self, key: str, actor: str, at: str, account: str | None, *, steward: bool) -> str | None:
-        """Find the same of an entry of which only this is known."""
+        """Return the fault of an entry of which only these values are known."""
         life = self._lives.get(key)
         if life is None:
             return None
@@ -102,10 +102,10 @@ class KeyLives:
         return f"the key {record.id} of {record.name!r}, which the entry names, {reason}"
 
     def is_one_person(self, proposer: Actor, approver: Actor, at: str) -> bool:
-        """Whether somebody is certain to have been behind both when one approved what the other had proposed.
+        """Return whether one principal certainly could use both keys when one approved the other's proposal.
 
-        Keys count that were made before, by their order in the journal or by time. Versions whose entries name no key
-        had no such rule; of keys of another installation nobody knows who made them.
+        The keys that were made before count, by their order in the journal or by time. Versions whose entries name no
+        key had no such rule. For keys of another installation the makers are unknown.
         """
         asked = proposer.key if approver.key is None else approver.key
         if asked not in self._place:
@@ -124,7 +124,7 @@ def lives_of(connection: Connection) -> KeyLives:
 
 
 def _end(kind: str, content: dict[str, Any], latest: str) -> tuple[str, str] | None:
-    """Find when an entry has a key end, and how, where what was made before it was made up to the moment ``latest``."""
+    """Return the moment at which an entry ends a key, and how; ``latest`` is the latest moment of earlier entries."""
     if kind == "key_revoked":
         return latest, "was revoked"
     if kind == "key_rotated":
@@ -137,7 +137,7 @@ def _end(kind: str, content: dict[str, Any], latest: str) -> tuple[str, str] | N
 
 
 def _life(record: KeyRecord, earliest: str, end: tuple[str, str] | None) -> _Life:
-    """Find when a key could act, where what was made after it was made from the moment ``earliest`` on."""
+    """Return a key's period; ``earliest`` is the earliest moment of later entries."""
     since = min(record.created_at, earliest) if clock.is_stamp(record.created_at) else ""
     until, ended = end or (_NEVER, "")
     return _Life(record, _moved(since, -TOLERANCE, ""), _moved(until, TOLERANCE, _NEVER), ended)
@@ -148,11 +148,11 @@ def _role(*, steward: bool) -> Role:
 
 
 def _acknowledged(said: dict[str, Any]) -> str:
-    """The moment that the service had reached when an operator acknowledged that it was put back; else none."""
+    """Return the moment that time had reached when an operator acknowledged that it was set back; empty if none was."""
     mark = said["content"].get("mark") if said["kind"] == "mark_acknowledged" else None
     return "" if mark is None else str(mark["written_at"])
 
 
 def _moved(moment: str, by: timedelta, otherwise: str) -> str:
-    """A moment moved; ``otherwise`` where it is none, as in an adopted row."""
+    """Return a moment moved by ``by``; ``otherwise`` if the text is no moment, as in an adopted row."""
     return clock.later(moment, by) if clock.is_stamp(moment) else otherwise

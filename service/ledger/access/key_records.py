@@ -1,17 +1,17 @@
-"""Keys as they may be shown, and what their roles may do."""
+"""The public records of keys, and the rights of their roles."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["auditor", "pipeline", "steward"]
-ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each may do all that those before it may
+ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each includes the rights of those before it
 
 FIRST_PRINCIPAL = "first-steward"
 
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """What may be shown of a key; moments as the clock writes them."""
+    """The parts of a key that may be shown; moments are as the clock writes them."""
 
     id: str
     name: str  # the principal
@@ -20,13 +20,13 @@ class KeyRecord:
     created_at: str
     expires_at: str | None
     revoked_at: str | None = None
-    created_by: str | None = None  # the principal; None: the operator, at a start or by a command
-    rotated_from: str | None = None  # the id of the key that it takes the place of
+    created_by: str | None = None  # the principal that made it; None: the operator, at a start or by a command
+    rotated_from: str | None = None  # the id of the key that it replaces
     last_used_at: str | None = None  # to the hour
-    rotated_to: str | None = None  # the id of the key that took its place
-    sealed: bool = True  # it serves nobody otherwise: it is older than seals, and was not adopted
+    rotated_to: str | None = None  # the id of the key that replaced it
+    sealed: bool = True  # False: the key is refused, because it is older than seals and was not adopted
 
 
 def includes(role: Role, other: Role) -> bool:
-    """Whether a role may do all that another may."""
+    """Return whether a role includes the rights of another."""
     return ROLES.index(role) >= ROLES.index(other)

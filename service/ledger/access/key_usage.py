@@ -1,4 +1,4 @@
-"""When keys were last used: noted in memory by every request, written by a thread, at most once an hour a key."""
+"""Last uses of keys: recorded in memory by every request, written by a thread at most once an hour for each key."""
 
 import threading
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import ApiKey
 
-_APART = timedelta(hours=1)  # between two moments that are written of one key
-_PAUSE = 300.0  # seconds between looks at what was noted: so much a crash forgets
+_APART = timedelta(hours=1)  # between two written moments of one key
+_PAUSE = 300.0  # seconds between writes: a crash forgets at most so much
 
 _log = structlog.get_logger("service.uses")
 
 _READ = select(ApiKey.id, ApiKey.last_used_at)
-_WRITE = (  # another server may have written a later moment since it was read
+_WRITE = (  # another server may have written a later moment since the row was read
     update(ApiKey)
     .where(ApiKey.id == bindparam("key"), or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < bindparam("at")))
     .values(last_used_at=bindparam("at"))
@@ -28,25 +28,28 @@ _WRITE = (  # another server may have written a later moment since it was read
 
 
 class Uses:
-    """What one server has seen of its keys; as many moments as there are keys."""
+    """The keys that one server has seen in use, with one moment for each key."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._seen: dict[str, str] = {}  # of each key the last moment
+        self._seen: dict[str, str] = {}  # the last moment of each key
 
     def note(self, key_id: str, at: str) -> None:
-        """A key was used. One assignment: it is on every request's way."""
+        """Record the use of a key. It is one assignment, because every request does it."""
         self._seen[key_id] = at
 
     def write(self) -> int:
-        """Write what is an hour later than what any server wrote before, in one transaction; how many keys that is.
+        """Write the moments that are an hour later than those of any server, in one transaction.
 
-        Where nothing is, no writer waits for it: it has only read.
+        If there are none, it only reads, and no writer waits for it.
+
+        Returns:
+            The number of keys written.
 
         Raises:
-            Unavailable: the ledger does not answer; the next time writes what this one did not.
+            Unavailable: the ledger does not answer; the next call writes these moments.
         """
-        seen = list(self._seen.items())  # in one step of the interpreter, while requests go on
+        seen = list(self._seen.items())  # atomic in the interpreter, while requests continue
         if not seen:
             return 0
         with self._database.read() as connection:
@@ -54,13 +57,13 @@ class Uses:
         due = [(key, at) for key, at in seen if (last := written.get(key)) is None or clock.later(last, _APART) <= at]
         if due:
             rows = [{"key": key, "at": at} for key, at in sorted(due)]
-            # To write twice is the same as once.
+            # Repeating this write has no further effect.
             self._database.write(lambda connection: connection.execute(_WRITE, rows), landed=lambda *_: False)
         return len(due)
 
     @contextmanager
     def written(self) -> Iterator[None]:
-        """Write now and then until the end of the block, and once more at its end."""
+        """Write the uses periodically until the block ends, and once more at its end."""
         with until_stopped(self._keep_writing, "uses"):
             yield
 

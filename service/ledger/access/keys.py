@@ -1,9 +1,9 @@
-"""API keys: who may call, as what, and for which accounts.
+"""API keys: the authenticated principals, their roles, and the accounts that they reach.
 
-A token is derived from the installation's secret and the key's id, so that the answer to a repeated request can show
-it again. The database holds a code of it that takes the secret to make, and each row is sealed with the secret: whoever
-writes the database can neither add a key nor change what one may do. What happens to keys is told by the
-installation's journal.
+A token is derived from the installation's secret and the key's id, so the answer to a repeated request can show it
+again. The database holds a code of it that only the secret's holder can compute, and each row is sealed with the
+secret. So an attacker who can write the database can neither add a key nor change the rights of one. The installation's
+journal records the events of keys.
 """
 
 import base64
@@ -33,7 +33,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import ApiKey, InstallationEntry
 
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
-ISSUED = "oidc:"  # begins the names of principals that an identity provider vouches for, and those of no keys
+ISSUED = "oidc:"  # the prefix of principals that an identity provider vouches for; no key has such a name
 _PURPOSE = "api-key-row"
 _PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
 _log = structlog.get_logger("service.keys")
@@ -52,32 +52,32 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Principal:
-    """Who is calling, and what they may do."""
+    """The authenticated caller and its rights."""
 
-    key_id: str | None  # None: an identity provider vouches for them
+    key_id: str | None  # None: an identity provider vouches for the caller
     name: str
     role: Role
     accounts: frozenset[str] | None  # None: all
 
     def may_act_as(self, role: Role) -> bool:
-        """Whether this principal's role includes another."""
+        """Return whether this principal's role includes another."""
         return includes(self.role, role)
 
     def may_use(self, account: str) -> bool:
-        """Whether this principal's key reaches an account."""
+        """Return whether this principal's key reaches an account."""
         return self.accounts is None or account in self.accounts
 
 
 def is_clear(name: str) -> bool:
-    """Whether a principal's name can be told from others where it is read: approvals rest on who is who.
+    """Return whether readers can tell a principal's name from others; approvals depend on distinct names.
 
-    Nothing in it is unseen, and characters and spaces are written in one way.
+    The name has no invisible characters, and its characters and spaces are written in one way.
     """
     return name.isprintable() and name == " ".join(name.split()) and unicodedata.is_normalized("NFKC", name)
 
 
 def token_of(secret: Secret, key_id: str) -> str:
-    """The bearer token of a key that ``create_key`` made."""
+    """Return the bearer token of a key that ``create_key`` made."""
     code = secret.hmac("api-key", key_id.encode())
     return _PREFIX + base64.urlsafe_b64encode(code).rstrip(b"=").decode()
 
@@ -94,7 +94,10 @@ def create_key(
     by: Actor | None = None,
     rotated_from: str | None = None,
 ) -> tuple[KeyRecord, str]:
-    """Add a key for a principal and return it with its token, which is not stored; without ``by`` it is the operator's.
+    """Add a key for a principal and return it with its token, which is not stored.
+
+    Args:
+        by: the steward that adds it; None: the operator.
 
     Raises:
         InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
@@ -108,7 +111,7 @@ def create_key(
         raise InvalidInput.at("/expires_at", "expected a moment in the future")
     if name.startswith(ISSUED):
         raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
-    if rotated_from is None and not is_clear(name):  # a key that is older than this rule can be rotated
+    if rotated_from is None and not is_clear(name):  # a key that is older than this rule can still be rotated
         raise InvalidInput.at(
             "/name", "expected printable text (NFKC) without blanks around it or more than one within"
         )
@@ -125,15 +128,15 @@ def create_key(
 def rotate_key(
     connection: Connection, secret: Secret, key_id: str, *, overlap: timedelta, at: str, by: Actor | None
 ) -> tuple[KeyRecord, str]:
-    """Give a key's principal a new one with the same role, reach and lifetime; the old one ends after the overlap.
+    """Create a key with the same principal, role, reach and lifetime; the old key ends after the overlap.
 
     Raises:
         NotFound: there is no such key.
-        Conflict: it is revoked, expired, or rotated already, as the installation's journal has it, or its row is not as
-            the service wrote it.
+        Conflict: it is revoked, expired, or rotated already by the installation's journal, or its row is not as the
+            service wrote it.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
     """
-    # Locked, so that a key which somebody revokes at this moment has no successor afterwards.
+    # Locked, so that a key that is revoked at this moment has no successor afterwards.
     stored = _locked(connection, key_id)
     _require_steward(connection, secret, by, at)
     known = sound_keys(connection, secret)
@@ -165,7 +168,7 @@ def rotate_key(
 
 
 def add_bootstrap_key(connection: Connection, secret: Secret, token: str, at: str) -> KeyRecord | None:
-    """Make the operator's own token the first steward key; None, and nothing done, where there is a key already."""
+    """Store the operator's own token as the first steward key; return None, with no effect, if there is a key."""
     if _any_key(connection):
         return None
     record = KeyRecord(str(uuid.uuid4()), FIRST_PRINCIPAL, "steward", None, created_at=at, expires_at=None)
@@ -173,7 +176,7 @@ def add_bootstrap_key(connection: Connection, secret: Secret, token: str, at: st
     return record
 
 
-# Built once: every request runs it, and building it costs more than running it.
+# Built once: every request runs it, and building it would cost more than running it.
 _LAST_ENTRY = select(func.max(InstallationEntry.seq)).scalar_subquery()
 _VALID = select(*_SEALED, ApiKey.seal, _LAST_ENTRY.label("last_entry")).where(
     ApiKey.token_hash == bindparam("token_hash"),
@@ -183,18 +186,18 @@ _VALID = select(*_SEALED, ApiKey.seal, _LAST_ENTRY.label("last_entry")).where(
 
 
 def authenticate(database: Database, secret: Secret, token: str, at: str) -> Principal | None:
-    """Who holds this token; None where it is unknown, expired or revoked at that moment, or its row was changed.
+    """Return the token's principal; None if the token is unknown, expired or revoked, or its row was altered.
 
-    The token is looked up by its code, so the time that it takes says nothing about other tokens. The
-    database is asked every time: a revocation holds at once, whichever server it was made on. A row that somebody puts
-    back as it was revives no key whose end the installation's journal has: the statement that asks for the row tells
-    whether that journal went on since this process read it. No key is valid while what follows there cannot be
-    believed: it may hide that the key was revoked.
+    The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is asked
+    every time, so a revocation holds at once, whichever server made it. Putting an old row back does not revive a key
+    that the installation's journal ended: the statement that reads the row also tells whether the journal continued
+    since this process read it. While the entries that follow there are not sound, no key is valid, because they may
+    hide a revocation.
 
     Raises:
-        Unavailable: the database does not answer, or the installation's journal went back, or is not sound.
+        Unavailable: the database does not answer, or the installation's journal was rolled back, or is not sound.
     """
-    followed = database.followed  # before the row is read
+    followed = database.followed  # read before the row
     row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
     if row is None:
         return None
@@ -214,11 +217,11 @@ def _follow(database: Database, secret: Secret, followed: int, last: int) -> Non
     """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
 
     Args:
-        followed: the number of the journal's last entry that was known before somebody looked.
-        last: the one that it has.
+        followed: the number of the journal's last entry that was known before the look-up.
+        last: the number of its present last entry.
 
     Raises:
-        Unavailable: the journal went back, or is not sound, or the database does not answer.
+        Unavailable: the journal was rolled back, or is not sound, or the database does not answer.
     """
     if last < followed:
         raise database.went_back(installation_journal.NO_ACCOUNT, last)
@@ -238,7 +241,7 @@ def _follow(database: Database, secret: Secret, followed: int, last: int) -> Non
 
 
 def read_key(connection: Connection, key_id: str) -> KeyRecord:
-    """One key.
+    """Return one key.
 
     Raises:
         NotFound: there is no such key.
@@ -250,12 +253,12 @@ def read_key(connection: Connection, key_id: str) -> KeyRecord:
 
 
 def has_key(connection: Connection, key_id: str) -> bool:
-    """Whether there is a key with this id."""
+    """Return whether there is a key with this id."""
     return connection.execute(select(ApiKey.id).where(ApiKey.id == key_id)).first() is not None
 
 
 def is_made_by(connection: Connection, secret: Secret, key_id: str, principal: str) -> bool:
-    """Whether a principal made this key, as its row says, which is as the service wrote it."""
+    """Return whether a principal made this key, by its row, which must be as the service wrote it."""
     row = connection.execute(select(*_SEALED, ApiKey.seal).where(ApiKey.id == key_id)).one_or_none()
     return row is not None and _is_sealed(secret, row) and row.created_by == principal
 
@@ -268,10 +271,10 @@ def list_keys(
     *,
     known: Known | None = None,
 ) -> Page[KeyRecord]:
-    """A page of keys, oldest first, revoked ones too; ``after`` is the id of the last key of the page before.
+    """Return a page of keys, oldest first, with revoked ones; ``after`` is the id of the last key before the page.
 
     Args:
-        known: the keys as the installation's journal has them, which says when each ends; without it the rows do.
+        known: the keys of the installation's journal, which gives their ends; without it the rows do.
 
     Raises:
         InvalidInput: no key has the id ``after``.
@@ -288,24 +291,25 @@ def list_keys(
 
 
 def _as_known(record: KeyRecord, known: Known) -> KeyRecord:
-    """A key that ends as the installation's journal says, whatever its row does."""
+    """Return a key with the end that the installation's journal gives, whatever its row says."""
     entered = known.get(record.id, record)
     return replace(record, expires_at=entered.expires_at, revoked_at=entered.revoked_at)
 
 
 def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, by: Actor | None) -> KeyRecord:
-    """Make a key useless from now on. A key that is revoked already keeps its first moment.
+    """Revoke a key from now on. A key that is revoked already keeps its first moment.
 
-    The installation's journal says whether it is: its row may say so for as long as somebody wants it to. The operator
-    revokes a key also while the journal is not sound: in its row alone where the last entry is not the service's.
+    The installation's journal says whether it is revoked, because an attacker can keep an old row in place. The
+    operator can revoke a key even while the journal is not sound: then only in its row if the last entry is not the
+    service's.
 
     Returns:
-        The key; not ``sealed`` where its row was not as the service wrote it.
+        The key; not ``sealed`` if its row was not as the service wrote it.
 
     Raises:
         NotFound: there is no such key.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
-        Unavailable: the journal is not sound, and this is not the operator.
+        Unavailable: the journal is not sound, and the caller is not the operator.
     """
     stored = _locked(connection, key_id)
     _require_steward(connection, secret, by, at)
@@ -330,10 +334,10 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
 
 
 def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str) -> None:
-    """Refuse whoever makes or ends a key with one that is no valid steward's any more, as the journal has it.
+    """Refuse to make or end a key with a key that is no valid steward's by the journal.
 
-    The lock keeps a revocation that commits at this moment from coming between this and the entry that follows. Key
-    rows are locked before it.
+    The lock prevents a revocation from committing between this check and the entry that follows. Key rows are locked
+    before it.
     """
     lock_installation(connection)
     require_valid(connection, secret, by, at)
@@ -342,9 +346,10 @@ def _require_steward(connection: Connection, secret: Secret, by: Actor | None, a
 def ensure_first_key(
     database: Database, secret: Secret, bootstrap: str | None, lifetime: timedelta | None = None
 ) -> str | None:
-    """At start: where there is no key at all, add the operator's or make one, which ends after ``lifetime``.
+    """At start, if there is no key at all, add the operator's key or make one that ends after ``lifetime``.
 
-    Returns the token that was made, to be shown once; None where nothing has to be shown.
+    Returns:
+        The token that was made, to be shown once; None if there is none to show.
 
     Raises:
         StartupRefused: the bootstrap key is too short, the secret is not this database's, or the installation's journal
@@ -356,8 +361,8 @@ def ensure_first_key(
     check_secret(database, secret)
 
     def add_first(connection: Connection) -> str | None:
-        lock_installation(connection)  # replicas that start together add one key between them
-        # Whoever takes the rows away gets the operator's token no second life.
+        lock_installation(connection)  # replicas that start together add only one key
+        # An attacker who deletes the rows must not bring the operator's token back to life.
         if _any_key(connection) or _had_key(connection, secret):
             return None
         at = clock.now()
@@ -397,7 +402,7 @@ def _insert(connection: Connection, secret: Secret, record: KeyRecord, token: st
 
 
 def fixed(record: KeyRecord) -> dict[str, object]:
-    """What the installation's journal says of a key when it is made, or found at an upgrade."""
+    """Return the values of a key that the installation's journal records when it is made, or found at an upgrade."""
     accounts = None if record.accounts is None else list(record.accounts)
     return {
         "id": record.id,
@@ -413,26 +418,26 @@ def fixed(record: KeyRecord) -> dict[str, object]:
 
 
 def stored_keys(connection: Connection, secret: Secret) -> Iterator[tuple[KeyRecord, bool]]:
-    """All keys, oldest first, each with whether its row is as the service wrote it; it is not where it has no seal."""
+    """Yield all keys, oldest first, each with whether its row is as the service wrote it; without a seal it is not."""
     for row in connection.execute(select(*_COLUMNS, ApiKey.token_hash, ApiKey.seal.label("given")).order_by(*_ORDER)):
         yield _record(row[:-2]), secret.is_seal(row.given, _PURPOSE, *(row._mapping[column.key] for column in _SEALED))
 
 
 def unsealed_keys(connection: Connection) -> list[tuple[KeyRecord, str]]:
-    """Keys without a seal, oldest first, each with what is stored of its token."""
+    """Return the keys without a seal, oldest first, each with the stored code or hash of its token."""
     query = select(*_COLUMNS, ApiKey.token_hash).where(ApiKey.seal.is_(None)).order_by(*_ORDER)
     return [(_record(row[:-1]), row.token_hash) for row in connection.execute(query)]
 
 
 def seal_key(connection: Connection, secret: Secret, key_id: str, token: str) -> None:
-    """Take a key's row as it is for one that the service wrote."""
+    """Seal a key's row as it is, as one that the service wrote."""
     row = _locked(connection, key_id)._asdict() | {"token_hash": token_code(secret, token)}
     values = {"token_hash": row["token_hash"], "seal": _seal(secret, row)}
     connection.execute(update(ApiKey).where(ApiKey.id == key_id).values(values))
 
 
 def _locked(connection: Connection, key_id: str) -> Row[*tuple[Any, ...]]:
-    """A key's row with its seal, held until the transaction ends.
+    """Lock a key until the transaction ends, and return its row with its seal.
 
     Raises:
         NotFound: there is no such key.
@@ -444,7 +449,7 @@ def _locked(connection: Connection, key_id: str) -> Row[*tuple[Any, ...]]:
 
 
 def _change(connection: Connection, secret: Secret, row: Row[*tuple[Any, ...]], **values: str) -> None:
-    """Change a key's row. One that somebody else wrote gets no seal by that."""
+    """Change a key's row. A row that the service did not write gets no seal by that."""
     changed: dict[str, Any] = row._asdict() | values
     if _is_sealed(secret, row):
         values["seal"] = _seal(secret, changed)
@@ -456,13 +461,13 @@ def _seal(secret: Secret, row: Mapping[str, Any]) -> str:
 
 
 def _is_sealed(secret: Secret, row: Sequence[Any]) -> bool:
-    """Whether a row, whose last column is its seal, is as the service wrote it."""
+    """Return whether a row, whose last column is its seal, is as the service wrote it."""
     *values, seal = row
     return secret.is_seal(seal, _PURPOSE, *values)
 
 
 def unsound(broken: Broken) -> StartupRefused:
-    """The refusal to start where the installation's journal was changed."""
+    """Return the refusal to start after the installation's journal was altered."""
     return StartupRefused(
         f"the installation's journal is not as this service wrote it: {broken}. Somebody else writes the database, or"
         " it is damaged: find out what happened (python -m service verify tells more), and restore the newest sound"
@@ -471,7 +476,7 @@ def unsound(broken: Broken) -> StartupRefused:
 
 
 def _had_key(connection: Connection, secret: Secret) -> bool:
-    """Whether the installation's journal tells of any key; each entry is checked.
+    """Return whether the installation's journal has any key; each entry is checked.
 
     Raises:
         StartupRefused: it is not sound.
@@ -488,7 +493,7 @@ def _any_key(connection: Connection) -> bool:
 
 
 def token_code(secret: Secret, token: str) -> str:
-    """What is stored of a token."""
+    """Return the code of a token that the database stores."""
     return secret.hmac("api-key-token", token.encode()).hex()
 
 
@@ -498,7 +503,7 @@ def _accounts(stored: str | None) -> tuple[str, ...] | None:
     try:
         names = tuple(json.loads(stored))
         "".join(names).encode()
-    except (RecursionError, TypeError, ValueError):  # nothing that the service wrote: it reaches nothing
+    except (RecursionError, TypeError, ValueError):  # not written by the service: the key reaches no account
         return ()
     return names
 
