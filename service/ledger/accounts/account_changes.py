@@ -1,4 +1,4 @@
-"""Opening accounts, changing their caps, closing them: what stewards do."""
+"""Changes of accounts by stewards: opening, new caps, and closing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from service.privacy.plans.walking import Neighbouring
 
 @dataclass(frozen=True, slots=True)
 class NewAccount:
-    """What a steward states at opening."""
+    """A steward's statement of a new account."""
 
     name: str
     unit: str
@@ -55,8 +55,8 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
 
     Raises:
         Conflict: the name is taken.
-        InvalidInput: the parent is not one that this account can be under.
-        AccountClosed: the parent is.
+        InvalidInput: the account cannot be under this parent.
+        AccountClosed: the parent is closed.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
     weights = open_weights(new.budget)
@@ -101,7 +101,7 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
 
 
 def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
-    """The account that a new one can be under; a trigger refuses any other."""
+    """Return the id of the account that a new one is to be under; a trigger refuses invalid parents."""
     try:
         line = accounts.line_above(connection, name)
     except NotFound:
@@ -124,22 +124,22 @@ def change_account(
 ) -> Answer:
     """Change an account's budget, its state to ``open`` or ``closed``, or the price that needs approval.
 
-    Each is a journal entry. Closing an account leaves those under it as they are; they cannot be charged
-    while it is closed.
+    Each change is a journal entry. Closing an account leaves those under it as they are; they cannot be charged while
+    it is closed.
+
+    If the account, or one above it, asks for approval, a change that permits more spending is only proposed until
+    another steward states it too. The answer's status is then 202.
 
     Raises:
-        BudgetExceeded: the new cap is below what is spent.
+        BudgetExceeded: the new cap is below the spending.
         InvalidInput: the change is not of figures only.
         Conflict: more would pass without approval than before.
-        Forbidden: it needs a second steward, and the one who proposed it, or made one of the keys, is this one.
+        Forbidden: the change needs a second steward, and this one proposed it or made one of the keys.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
-
-    Where the account, or one that it is under, asks for approval, a change after which more can be spent is only
-    proposed until another steward says the same: the answer's status is then 202.
     """
     line = accounts.line_of(database, name)
-    stated: dict[str, Any] = {}  # what is proposed, where it is
-    with database.read() as connection:  # the journal since then may be long, and is not followed under the lock
+    stated: dict[str, Any] = {}  # the proposed change, if it is only proposed
+    with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
         vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
 
@@ -165,7 +165,7 @@ def change_account(
             entry = MetadataChanged(exact_text(change))
             after = replace(account, approval_above=change)
         elif account.state == change:
-            return account  # said twice, as a retry does: nothing changed and nothing to write
+            return account  # a repeated request, such as a retry: nothing changes and nothing is written
         else:
             entry = AccountClosure() if change == "closed" else AccountReopened()
             after = replace(account, state=change)
@@ -175,7 +175,7 @@ def change_account(
             if proposed is None or proposed.change != stated:
                 entry, after = entry.proposed(), account
                 waits = ProposedChange(account.head.seq + 1, dict(stated), request.actor, at)
-            elif proposed.by.name == request.principal:  # said twice: it waits still
+            elif proposed.by.name == request.principal:  # a repeated request: it still waits
                 return replace(accounts.read_account(connection, name), proposed=proposed)
             else:
                 require_other_person(connection, request, proposed.by, "the change")
@@ -192,7 +192,7 @@ def change_account(
 
 
 def _before_proposal(connection: Connection, account: AccountRecord) -> Head:
-    """Return the head from which an account's journal has to be followed to meet the change that waits, if one does."""
+    """Return the head after which the chain must be followed to find the waiting change; None if there is none."""
     if account.proposed is None:
         return account.head
     return Head(account.proposed.seq - 1, hash_before(connection, account.id, account.proposed.seq))
@@ -201,9 +201,9 @@ def _before_proposal(connection: Connection, account: AccountRecord) -> Head:
 def _waiting(
     connection: Connection, account: AccountRecord, since: Head, proposed: ProposedChange | None
 ) -> ProposedChange | None:
-    """Return the change of an account that waits, where ``proposed`` did at an earlier head.
+    """Return the waiting change of an account, given the one that waited at an earlier head.
 
-    Nothing is believed but the texts that the chain meets from there to the account's sealed head.
+    Only the texts that the chain meets from there to the account's sealed head are believed.
 
     Raises:
         Altered: the journal between the two is not as the service wrote it.
@@ -219,7 +219,7 @@ _OF_CHANGES = frozenset(kind.KIND for kind in (ChangeProposed, BudgetChanged, Ac
 
 
 def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
-    """Whether more can be spent after the change than before it."""
+    """Return whether the change permits more spending than before."""
     if isinstance(change, Budget):
         old = account.budget
         return change.cap > old.cap or change.delta > old.delta or change.declared_delta > old.declared_delta
@@ -227,14 +227,14 @@ def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
 
 
 def _asks_approval(connection: Connection, name: str) -> bool:
-    """Whether releases of the account may need approval, its own or that of an account above; that never ends."""
+    """Return whether the account's releases may need approval, by itself or an account above; that never ends."""
     return any(account.approval_above is not None for account in accounts.line_above(connection, name))
 
 
 def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
-    """Only figures may change: the admission weights were fixed for this definition, order and reserve.
+    """Refuse a change of anything but figures: the admission weights were fixed for this definition, order and reserve.
 
-    Changing ``declared_delta`` by what was spent would make the filter depend on its path.
+    A change of ``declared_delta`` depending on past spending would make the filter depend on its path.
     """
     old = account.budget
     if new.definition is not old.definition:

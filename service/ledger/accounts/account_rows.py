@@ -1,6 +1,6 @@
-"""The rows of accounts as they are stored, each sealed with the installation's secret.
+"""The stored rows of accounts, each sealed with the installation's secret.
 
-A row holds the head of the journal, whose hash stands for every entry before it, so that whoever writes the database
+A row holds the head of the journal, whose hash covers every entry before it. So an attacker who can write the database
 can neither change an account nor add an entry: a row without its seal is not read.
 """
 
@@ -40,22 +40,22 @@ COLUMNS = (
     Account.seal,
 )
 _SEALED = tuple(column.key for column in COLUMNS if column.key != "seal")
-_WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # what 0.4.0 sealed
+_WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"
 _AT_ONCE = 500
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 
 def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
-    """Return an account's row as it is, whoever wrote it; None where there is none."""
+    """Return an account's row as it is, without a check of its seal; None where there is none."""
     return connection.execute(select(*COLUMNS).where(Account.name == name)).one_or_none()
 
 
 def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], dict[str, object]]]) -> None:
-    """Write what changed of rows, with their seals; of each, what never changes and what may.
+    """Write the changed values of rows, with their seals; each pair holds the constant and the changeable values.
 
     Raises:
-        RuntimeError: the database dropped some.
+        RuntimeError: the database dropped some of them.
     """
     secret = secret_of(connection)
     sealed = [
@@ -65,17 +65,17 @@ def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], 
 
 
 def _seal(secret: Secret, row: Mapping[Any, object]) -> str:
-    """Return the seal of an account's row: of all its columns, with the parent by its name."""
+    """Return the seal of an account's row, over all its columns, with the parent by its name."""
     return secret.seal(_PURPOSE, *(row[column] for column in _SEALED))
 
 
 def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
-    """Whether the service wrote a row as it is."""
+    """Return whether the service wrote a row as it is."""
     return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
 
 
 def unsealed(row: Row[*tuple[Any, ...]]) -> str:
-    """Return what is wrong with a row that has not its seal, in words."""
+    """Return the fault of a row whose seal does not match, in words."""
     if row.seal is None:
         return "its row has no seal; a server that starts seals what an older version wrote, once"
     if row.spending_sum is None:
@@ -84,7 +84,7 @@ def unsealed(row: Row[*tuple[Any, ...]]) -> str:
 
 
 def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
-    """Make sure that accounts are as the service wrote them.
+    """Require that accounts are as the service wrote them.
 
     Raises:
         Unavailable: the row of one is not as the service wrote it, or is an older one.
@@ -105,7 +105,7 @@ def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[
 
 
 def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:
-    """Return which of these accounts have rows that the service did not write."""
+    """Return those of these accounts whose rows the service did not write."""
     secret = secret_of(connection)
     return {row.id for row in _rows(connection, list(account_ids)) if not is_sealed(secret, row._mapping)}
 
@@ -116,14 +116,14 @@ def _rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*t
 
 
 def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> None:
-    """Refuse a row that the service did not write, and one that it wrote before an entry that is known.
+    """Refuse a row that the service did not write, or that it wrote before an entry that is known.
 
     Args:
         locked: whether the transaction locked the row when it read it.
 
     Raises:
         Altered: the service did not write it.
-        Unavailable: it is an older one; from now on nothing is written any more.
+        Unavailable: it is an older one. All further writes are refused.
     """
     if not is_sealed(secret_of(connection), row._mapping):
         raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row))
@@ -131,10 +131,11 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: 
 
 
 def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, without_seal: bool = True) -> list[int]:
-    """Add up the spending of some accounts that are older than its sums, and seal them; which they are.
+    """Seal up to ``limit`` accounts that are older than the sums of spending, with their sums; return their ids.
 
-    One that 0.4.0 sealed must have that seal; one without a seal is older still, and sealed as it is where
-    ``without_seal`` says that there can be such. What the rows of spending say is not checked.
+    An account that 0.4.0 sealed must have that seal. One without a seal is older still, and is sealed as it is,
+    provided that ``without_seal`` says that there can be such accounts. The contents of the rows of spending are not
+    checked.
     """
     old = Account.spending_sum.is_(None) | Account.seal.is_(None)
     query = select(*COLUMNS).where(old).order_by(Account.id).limit(limit).with_for_update()
@@ -156,6 +157,6 @@ def _sealed_old(
         known = secret.is_seal(row.seal, _PURPOSE, *(row._mapping[column] for column in _WITHOUT_SUM))
     found = read_rows(connection, row.id) if known else None
     if found is None:
-        return None  # it stays without, and is refused
+        return None  # it stays unsealed, and is refused
     added = {"spending_sum": stored_sum(secret, row.id, sum_of(secret, *found))}
     return {"account": row.id, **added, "seal": _seal(secret, {**row._mapping, **added})}

@@ -1,4 +1,4 @@
-"""Accounts as they are read, and the lock on an account's line that every charge takes."""
+"""Reads of accounts, and the lock on an account's line that every charge takes."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -28,26 +28,27 @@ from service.privacy.numerics.numbers import double_down, double_up, exact_text
 from service.privacy.plans.walking import Neighbouring
 
 MAX_DEPTH = 8
-"""How many accounts a line may have, from the root down."""
+"""The largest number of accounts in a line, from the root down."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccountRecord:
-    """An account as it stands at its head.
+    """An account in its state at its head.
 
     Attributes:
         admission: the orders and weights as they are stored.
-        totals: of what is committed or held, in it and in the accounts under it.
+        totals: of committed and held releases, in it and in the accounts under it.
         parent: the name of the account that it is under.
         approval_above: the price of a release above which a second steward must approve.
-        next_expiry: when the first of its holds expires.
-        releases: how many are committed or held.
-        partitions_drawn: how many partitions the mechanisms of its own releases were drawn for, those of each
-            mechanism and repetition by themselves.
-        partitions_undeclared: those of them whose plans declare none.
-        spending_sum: of its rows of spending, as it is stored; of an account that is not saved yet, none.
-        metadata: what people say of it, as it was read; not looked up where an account is locked, as no charge asks.
-        proposed: the change that waits for a second steward; likewise.
+        next_expiry: the moment of the first expiry among its holds.
+        releases: the number of committed and held releases.
+        partitions_drawn: the number of partitions that the mechanisms of its own releases were drawn for, counted for
+            each mechanism and repetition separately.
+        partitions_undeclared: the number of those whose plans declare none.
+        spending_sum: the stored sum of its rows of spending; None for an account that is not saved yet.
+        metadata: the account's metadata when it was read; not looked up where an account is locked, because no charge
+            needs it.
+        proposed: the change that waits for a second steward; likewise not looked up where an account is locked.
     """
 
     id: int
@@ -74,13 +75,13 @@ class AccountRecord:
 
     @property
     def chain(self) -> AccountHead:
-        """What the next journal entry follows."""
+        """Return the account's head for its next journal entry."""
         return AccountHead(self.id, self.name, self.head)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An account with those that it is under, root first, and what of them never changes.
+    """The constant facts of an account and those above it, root first.
 
     Attributes:
         name: the account's own, which is the last of the line.
@@ -96,7 +97,7 @@ class Line:
 
     @property
     def account_id(self) -> int:
-        """The id of the account itself."""
+        """Return the id of the account itself."""
         return self.ids[-1]
 
 
@@ -106,12 +107,12 @@ class HoldsDue(Exception):
     def __init__(self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False) -> None:
         super().__init__("holds are due")
         self.account_id = account_id
-        self.release_id = release_id  # the one that has to expire; None: any
+        self.release_id = release_id  # the release that has to expire; None: any
         self.all_of_them = all_of_them
 
 
 def read_account(connection: Connection, name: str) -> AccountRecord:
-    """An account by its name.
+    """Return an account by its name.
 
     Raises:
         NotFound: there is none.
@@ -131,7 +132,12 @@ def list_accounts(
     parent: str | None = None,
     before_reading: BeforeReading | None = None,
 ) -> Page[AccountRecord]:
-    """A page of accounts by name, those named in ``only`` and directly under ``parent`` where these are given."""
+    """Return a page of accounts by name.
+
+    Args:
+        only: the names to include; None: all.
+        parent: the account directly above them; None: any.
+    """
     query = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
     if only is not None:
         query = query.where(Account.name.in_(only))
@@ -143,20 +149,20 @@ def list_accounts(
 
 
 def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:
-    """Return the names of some accounts that follow a name, in order, whatever else their rows hold."""
+    """Return the names of up to ``limit`` accounts that follow a name, in order, without reading other columns."""
     query = select(Account.name).where(Account.name > after).order_by(Account.name).limit(limit)
     return connection.execute(query).scalars().all()
 
 
 def line_above(connection: Connection, name: str) -> list[AccountRecord]:
-    """An account with those that it is under, root first.
+    """Return an account with those above it, root first.
 
     Raises:
         NotFound: there is none of this name.
     """
     line = [read_account(connection, name)]
     while line[-1].parent is not None:
-        if len(line) == MAX_DEPTH:  # none is deeper, so that somebody has made a cycle
+        if len(line) == MAX_DEPTH:  # no account is deeper: this is a cycle that an attacker made
             raise Conflict(f"the account {name!r} is under more accounts than there can be: its line has no root")
         line.append(read_account(connection, line[-1].parent))
     return line[::-1]
@@ -164,7 +170,7 @@ def line_above(connection: Connection, name: str) -> list[AccountRecord]:
 
 @lru_cache(maxsize=4096)
 def line_of(database: Database, name: str) -> Line:
-    """The line of an account; fixed at opening, so that a charge reads its rows once, when it locks them.
+    """Return the line of an account; it is fixed at opening, so a charge reads its rows only to lock them.
 
     Raises:
         NotFound: there is none of this name.
@@ -176,7 +182,7 @@ def line_of(database: Database, name: str) -> Line:
 
 
 def budget_of(database: Database, line: Line) -> Budget:
-    """The budget of a line's account as it is now.
+    """Return the present budget of a line's account.
 
     Raises:
         NotFound: the database was replaced by one without it.
@@ -190,15 +196,15 @@ def budget_of(database: Database, line: Line) -> Budget:
 
 
 def lock_line(connection: Connection, line: Line, at: str | None) -> list[AccountRecord]:
-    """The accounts of a line, root first, held until the transaction ends.
+    """Lock the accounts of a line until the transaction ends, and return them, root first.
 
-    SQLite's writers are alone. PostgreSQL locks the rows in the order of their ids, in which every
-    line has its root first, so that no two transactions wait for each other.
+    SQLite has one writer at a time. PostgreSQL locks the rows in the order of their ids, in which every line has its
+    root first, so that no two transactions wait for each other.
 
     Raises:
         NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
-        HoldsDue: a little of what they hold has expired at ``at``, where that is given. More is counted as held, for
-            as long as it takes the server's own thread to let it expire: nobody is to wait for another's reservations.
+        HoldsDue: a few of their holds have expired at ``at``, if that is given. More are counted as held until the
+            server's own thread lets them expire, so that no request waits for the reservations of others.
     """
     found = read_line(connection, line, lock=True)
     if at is not None:
@@ -207,7 +213,7 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
 
 
 def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list[AccountRecord]:
-    """The same as they are now, not held.
+    """Return the present accounts of a line, without a lock by default.
 
     Raises:
         NotFound: as ``lock_line``.
@@ -216,21 +222,21 @@ def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list
     above = (None, *(account.name for account in found))
     stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
     if not stands or tuple(account.weights.orders for account in found) != line.orders:
-        line_of.cache_clear()  # else a charge would pass the caps of those that it is under now
+        line_of.cache_clear()  # otherwise a charge would pass the caps of the accounts now above it
         raise NotFound("account", line.name)
     return found
 
 
 def lock_account(connection: Connection, line: Line) -> AccountRecord:
-    """The account of a line alone, likewise held, for what changes none above it."""
+    """Lock and return the account of a line alone, for changes that do not affect those above it."""
     return _read(connection, line.name, line.ids[-1:], lock=True)[0]
 
 
 def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: str) -> None:
-    """Refuse to go on with accounts of which a little has expired; more is left to the server's own thread.
+    """Refuse to continue with accounts of which a few holds have expired; more are left to the server's own thread.
 
     Raises:
-        HoldsDue: it has.
+        HoldsDue: a few have.
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:
@@ -241,10 +247,10 @@ def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: st
 
 
 def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
-    """Refuse to go on with accounts that hold what has expired.
+    """Refuse to continue with accounts that have expired holds.
 
     Raises:
-        HoldsDue: one of them does, and all of it is to expire, or as much as a request waits for.
+        HoldsDue: one of them has; all of these are to expire, or as many as a request waits for.
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:
@@ -262,8 +268,8 @@ def insert_row(connection: Connection, account: AccountRecord, parent_id: int | 
 def save(connection: Connection, line: Sequence[AccountRecord], change: Change = NOTHING) -> list[AccountRecord]:
     """Write the rows of locked accounts after new entries, sealed: one statement whatever was charged before.
 
-    A change of what each of them has spent is written here and nowhere else, so that their sums move with it. Whoever
-    goes on in the same transaction does so with the accounts that are returned.
+    Changes of spending are written only here, so that the sums move with them. Later steps of the same transaction must
+    use the returned accounts.
     """
     added, secret = change.write(connection, [account.id for account in line]), secret_of(connection)
     after = [
@@ -306,7 +312,7 @@ def _changing(account: AccountRecord) -> dict[str, object]:
 
 
 def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
-    """What was asked of a cap and what is left of it, for the refusal."""
+    """Return the requested and remaining amounts of a cap, for a refusal."""
     return Overrun(
         account=account.name,
         definition=account.budget.definition.value,
@@ -331,7 +337,7 @@ _PROPOSED = (  # or the entry that ended the last proposal, in the words of the 
 )
 
 
-# Statements are built once: building one costs more than running it.
+# Statements are built once, because building one costs more than running it.
 _BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
 _LAST_CHANGE = (
     select(Entry.seq, Entry.hash)
@@ -339,7 +345,7 @@ _LAST_CHANGE = (
     .order_by(Entry.seq.desc())
     .limit(1)
 )
-_FEW, _SHORT = 10, 1 << 14  # holds that whoever meets them lets expire, and characters of their plans
+_FEW, _SHORT = 10, 1 << 14  # the most holds that a request lets expire, and characters of their plans
 _DUE = (
     select(func.length(Release.plan))
     .join(Hold, Hold.release_id == Release.id)
@@ -360,17 +366,17 @@ def _reading(depth: int, *, lock: bool) -> Select[Any]:
 def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool) -> list[AccountRecord]:
     given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
     rows = connection.execute(_reading(len(ids), lock=lock), given).all()
-    if len(rows) != len(ids) or rows[-1].name != name:  # another database was put in this one's place
+    if len(rows) != len(ids) or rows[-1].name != name:  # the database was replaced
         line_of.cache_clear()
         raise NotFound("account", name)
     return [_record(connection, row, locked=lock) for row in rows]
 
 
 def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> ProposedChange | None:
-    """The change that waits, as its entry says, whose text must have the hash that the journal has of it.
+    """Return the waiting change, from its entry, whose text must have the hash in the journal.
 
     Raises:
-        Altered: it has not.
+        Altered: it has another hash.
     """
     body = account._mapping.get("proposed")
     entry = None if body is None else entries.read_text(body)

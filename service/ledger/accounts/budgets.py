@@ -1,7 +1,6 @@
-"""Budgets, totals and prices as JSON: what the accounts' rows and the journal's entries hold.
+"""Budgets, totals and prices as JSON, in the rows of accounts and the entries of the journal.
 
-A price's and a total's rationals are unbounded, so they are plain ``p/q``; a budget's are what a
-client stated.
+The rationals of prices and totals are unbounded, so they are plain ``p/q``; a budget's are as the client stated them.
 """
 
 import json
@@ -19,7 +18,7 @@ from service.privacy.numerics.numbers import exact_text, parse_exact
 
 
 def read_budget(document: dict[str, Any], pointer: str = "") -> Budget:
-    """The budget that a document (exact numbers as strings) states.
+    """Return the budget that a document (exact numbers as strings) states.
 
     Raises:
         InvalidInput: a cap that is not above 0, an order not above 1, or deltas out of their range.
@@ -46,14 +45,15 @@ def read_budget(document: dict[str, Any], pointer: str = "") -> Budget:
 
 @lru_cache(maxsize=4096)
 def stored_budget(text: str) -> Budget:
-    """The budget in an account's row; memoised, because every charge reads it."""
+    """Return the budget in an account's row; cached, because every charge reads it."""
     return read_budget(json.loads(text))
 
 
 def usual_delta(budget: Budget | None) -> Fraction:
-    """At which losses are shown as (epsilon, delta) where nobody says: at the budget's own, if there is one and it has.
+    """Return the default delta for showing losses as (epsilon, delta): the budget's own, if it has one.
 
-    In other definitions than (epsilon, delta) a budget's delta is what mechanisms may declare, and none to convert at.
+    In definitions other than (epsilon, delta), a budget's delta is the one that mechanisms may declare, and cannot
+    serve for conversion.
     """
     if budget is None or budget.definition is not Definition.APPROXIMATE:
         return USUAL_DELTA
@@ -61,7 +61,7 @@ def usual_delta(budget: Budget | None) -> Fraction:
 
 
 def write_budget(budget: Budget) -> dict[str, str]:
-    """The document of a budget; deltas that are 0 by default are left out."""
+    """Return the document of a budget; deltas that are 0 by default are left out."""
     document = {"definition": budget.definition.value}
     if budget.alpha is not None:
         document["alpha"] = exact_text(budget.alpha)
@@ -76,19 +76,19 @@ def write_budget(budget: Budget) -> dict[str, str]:
 
 
 def write_weights(weights: Weights) -> str:
-    """Orders and weights of an admission rule, fixed at opening."""
+    """Return the text of an admission rule's orders and weights, which are fixed at opening."""
     return json.dumps({"orders": [str(o) for o in weights.orders], "weights": [str(s) for s in weights.shares]})
 
 
 @lru_cache(maxsize=1024)
 def read_weights(text: str) -> Weights:
-    """Memoised, because an (epsilon, delta) account's 250 orders are read for every charge."""
+    """Return the weights in a text; cached, because every charge reads an (epsilon, delta) account's 250 orders."""
     document = json.loads(text)
     return Weights(tuple(map(Fraction, document["orders"])), tuple(map(Fraction, document["weights"])))
 
 
 def write_price(price: Price) -> dict[str, Any]:
-    """The amount charged, for the journal: rationals and quanta as strings, infinity as null."""
+    """Return a price for the journal: rationals and quanta as strings, infinity as null."""
     return {
         "epsilon": None if price.epsilon is None else str(price.epsilon),
         "rho": None if price.rho is None else str(price.rho),
@@ -99,10 +99,10 @@ def write_price(price: Price) -> dict[str, Any]:
 
 
 def read_price(document: Mapping[str, Any]) -> Price:
-    """A price from its journal entry.
+    """Return the price in a journal entry.
 
     Raises:
-        KeyError, TypeError, ValueError: it is not one that ``write_price`` can have written.
+        KeyError, TypeError, ValueError: ``write_price`` cannot have written it.
     """
     return Price(
         epsilon=None if document["epsilon"] is None else _read_rational(document["epsilon"]),
@@ -117,7 +117,7 @@ _RATIONAL = re.compile(r"(0|[1-9][0-9]*)(?:/([1-9][0-9]*))?")
 
 
 def _read_rational(text: str) -> Fraction:
-    """A rational of at least 0, in lowest terms; Python would read exponents too, however large."""
+    """Return a rational of at least 0, in lowest terms; Python would also read exponents, however large."""
     found = _RATIONAL.fullmatch(text)
     if found is None:
         raise ValueError("expected a fraction of at least 0")
@@ -135,7 +135,7 @@ def _read_whole(text: str) -> int:
 
 
 def write_totals(totals: Totals) -> str:
-    """Totals for the account's row; equal totals have equal texts."""
+    """Return totals as text for the account's row; equal totals have equal texts."""
     return json.dumps(
         {
             "epsilon": [str(totals.epsilon.finite), totals.epsilon.infinite],
@@ -150,7 +150,7 @@ def write_totals(totals: Totals) -> str:
 
 
 def read_totals(text: str) -> Totals:
-    """Totals from the account's row."""
+    """Return the totals in the text of an account's row."""
     document = json.loads(text)
     (epsilon, epsilons), (rho, rhos) = document["epsilon"], document["rho"]
     return Totals(

@@ -1,4 +1,4 @@
-"""The rows of descriptions: they find the last entry that describes something, which alone says how."""
+"""The rows of descriptions, which only find the last entry that describes something."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ _DIGITS = 64  # of a hash
 
 
 def last_description(account_id: Any, release_id: Any, until: int | None = None) -> ScalarSelect[str]:
-    """Return the hash before the last entry that described something, its own and its text, one after the other.
+    """Return a query for the last description: the hash before its entry, the entry's own hash, and its text.
 
-    Rows of descriptions only find it: one that is of no such entry up to the account's head, or up to an earlier entry
-    ``until``, counts for nothing.
+    Rows of descriptions only find the entry. A row has no effect if it belongs to no such entry up to the account's
+    head, or up to the earlier entry ``until``.
     """
     return (
         select(_previous.hash + _described.hash + _described.body)
@@ -41,10 +41,13 @@ def last_description(account_id: Any, release_id: Any, until: int | None = None)
 
 
 def read_metadata(text: str | None, of: str) -> Metadata:
-    """What the last description says, as ``last_description`` finds it; nothing where there is none.
+    """Return the metadata in the last description, as ``last_description`` finds it; empty where there is none.
+
+    Args:
+        of: the described thing, for the operator's message.
 
     Raises:
-        Altered: its text is not that of its hash; ``of`` is what it is of, for the operator.
+        Altered: its text does not have its hash.
     """
     if text is None:
         return {}
@@ -63,7 +66,7 @@ def before_description(connection: Connection, account: AccountHead, release_id:
     The journal from there up to the account's head must be followed before the description is believed.
 
     Raises:
-        Altered: its text is not that of its hash.
+        Altered: its text does not have its hash.
     """
     text: str | None = connection.execute(select(last_description(account.id, release_id))).scalar_one()
     if text is None:
@@ -75,9 +78,9 @@ def before_description(connection: Connection, account: AccountHead, release_id:
 def metadata_since(
     connection: Connection, account: AccountHead, release_id: str | None, since: Head, said: Metadata
 ) -> Metadata:
-    """Return what is said of an account, or of a release of it, where ``said`` was at an earlier head.
+    """Return the metadata of an account or one of its releases, given those at an earlier head.
 
-    Nothing is believed but the texts that the chain meets from there to the account's sealed head.
+    Only the texts that the chain meets from there to the account's sealed head are believed.
 
     Raises:
         Altered: the journal between the two is not as the service wrote it.

@@ -1,7 +1,7 @@
-"""Describing accounts and releases: edits of their metadata, each a journal entry of the account.
+"""Descriptions of accounts and releases: edits of their metadata, each a journal entry of the account.
 
-An entry holds the metadata as they are after it, so that the last one alone says what holds, and a row of
-``descriptions`` repeats it to be found. Rows are only added, like entries.
+An entry holds the complete metadata after the edit, so the last one alone is valid, and a row of ``descriptions``
+repeats it for look-ups. Rows are only added, like entries.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ Patch = dict[str, str | list[str] | None]
 def describe_account(
     database: Database, request: Request, name: str, patch: Patch, render: Callable[[AccountRecord], str]
 ) -> Answer:
-    """Merge a patch into an account's metadata; where it changes nothing, nothing is written.
+    """Merge a patch into an account's metadata; write nothing if it changes nothing.
 
     Raises:
         NotFound: there is no such account.
-        InvalidInput: all of it would be too long.
+        InvalidInput: the merged metadata would be too long.
     """
     line = accounts.line_of(database, name)
     seen, vouched = _vouched(database, name, None, BEFORE_FIRST)
@@ -54,14 +54,16 @@ def describe_account(
 def describe_release(
     database: Database, request: Request, name: str, release_id: str, patch: Patch, render: Callable[[Settled], str]
 ) -> Answer:
-    """The same of a release, whatever its state: an account that is closed or spent can still say what it published.
+    """Merge a patch into a release's metadata, whatever its state.
+
+    An account that is closed or has spent its budget can still describe its publications.
 
     Raises:
         NotFound: there is no such account, or it has no such release.
-        InvalidInput: all of it would be too long.
+        InvalidInput: the merged metadata would be too long.
     """
     line = accounts.line_of(database, name)
-    with database.read() as connection:  # its plan may be long, and is not read under the lock
+    with database.read() as connection:  # its plan may be long, so it is not read under the lock
         found = read_release(connection, line.account_id, release_id)
     seen, vouched = _vouched(database, name, release_id, found.head)
 
@@ -80,7 +82,7 @@ def describe_release(
 
 
 def _vouched(database: Database, name: str, release_id: str | None, first: Head) -> tuple[Head, Metadata]:
-    """Return an account's head, and what its journal said up to it; the journal may be long to follow under a lock.
+    """Return an account's head and the metadata up to it; following a journal under a lock could take long.
 
     Where no row finds a description, the journal is followed from ``first`` on, before which there can be none.
     """
@@ -101,7 +103,7 @@ def _write(
 ) -> Metadata:
     new = merged(old, patch)
     if new == old:
-        return new  # said twice, as a retry does
+        return new  # a repeated request, such as a retry
     if len(write_metadata(new)) > LARGEST:
         raise InvalidInput.at("/metadata", f"expected at most {LARGEST} characters in all, as JSON")
     described = Described(new)

@@ -1,8 +1,8 @@
-"""Figures of large plans, kept as they were found: lists and balances would take seconds to find them anew.
+"""Stored figures of large plans, which lists and balances would take seconds to compute again.
 
-Nothing rests on them. Charges and verification price plans themselves, and what does not match its seal is not taken.
-But for one kind: how many partitions a tabulation took (``drawn.taken_by``), without which some requests are not
-answered again.
+Nothing depends on them: charges and verification price plans themselves, and figures that do not match their seal are
+not used. There is one exception: the number of partitions that a tabulation took (``stored_draws.taken_by``), without
+which some requests are not answered again.
 """
 
 import hmac
@@ -28,7 +28,7 @@ _KEEP = text(
 
 
 class Known(NamedTuple):
-    """Figures as JSON text: of what, and in which state of it."""
+    """Figures as JSON text, with their subject and its state."""
 
     subject: str
     state: str
@@ -36,24 +36,24 @@ class Known(NamedTuple):
 
 
 def look(connection: Connection, secret: Secret, state: str, subjects: Collection[str]) -> dict[str, str]:
-    """The figures that are known of some subjects in this state."""
+    """Return the known figures of some subjects in this state."""
     query = select(KnownCost.subject, KnownCost.cost, KnownCost.seal)
     rows = connection.execute(query.where(KnownCost.subject.in_(subjects), KnownCost.state == state)).all()
     return {row.subject: row.cost for row in rows if is_kept(secret, Known(row.subject, state, row.cost), row.seal)}
 
 
 def is_kept(secret: Secret, known: Known, seal: str) -> bool:
-    """Whether the service kept figures with this seal."""
+    """Return whether the service stored figures with this seal."""
     return hmac.compare_digest(seal, _seal(secret, known))
 
 
 def keep(database: Database, secret: Secret, found: Iterable[Known]) -> None:
-    """Keep figures, in place of older ones of the same subjects."""
+    """Store figures, in place of older ones of the same subjects."""
     database.write(lambda connection: write(connection, secret, found), landed=lambda _, __: False)
 
 
 def write(connection: Connection, secret: Secret, found: Iterable[Known]) -> None:
-    """Keep figures, with what else a transaction writes."""
+    """Store figures as part of the caller's transaction."""
     connection.execute(_KEEP, [one._asdict() | {"seal": _seal(secret, one)} for one in sorted(found)])
 
 

@@ -1,7 +1,7 @@
-"""Descriptive metadata: what people say of an account or a release, by name, as text or lists of text.
+"""Descriptive metadata of accounts and releases: text or lists of text by name.
 
-Which names there are is the interface's to say; to the ledger they are words, which cost nothing and change
-nothing that is counted.
+The interface decides which names there are. To the ledger they are words, which cost nothing and change nothing that is
+counted.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ LARGEST = 1 << 16
 
 
 def merged(old: Metadata, patch: Mapping[str, str | list[str] | None]) -> Metadata:
-    """The metadata after a merge patch (RFC 7396): what is null goes, lists are replaced as a whole."""
+    """Return the metadata after a merge patch (RFC 7396): null removes a member, and lists are replaced as a whole."""
     both = {**old, **patch}
     return {name: value for name, value in both.items() if value is not None}
 
 
 def write_metadata(metadata: Metadata) -> str:
-    """The one text of it, in the journal and in its row."""
+    """Return the canonical text of metadata, for the journal and the row."""
     return canonical(metadata)
 
 
 def check_metadata(value: object) -> Metadata:
-    """Metadata that somebody else wrote.
+    """Return metadata that another program wrote, after checking its form.
 
     Raises:
         ValueError: it is no object of text and lists of text, or too long.

@@ -1,4 +1,4 @@
-"""What a registry entry asks of the ledger beside accounts, releases and balances."""
+"""Further facts for registry entries, beside accounts, releases and balances."""
 
 from dataclasses import replace
 
@@ -13,10 +13,10 @@ from service.privacy.accounting.filter import Budget, Totals, shortfalls
 
 
 def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
-    """The largest budget that an account has had, which bounds what all its answers tell together.
+    """Return the largest budget that an account has had, which bounds the loss of all its answers together.
 
-    One that was lowered after answers were seen bounds only what follows. The journal is followed from its first entry,
-    as an entry that raised the budget could be left out.
+    A budget that was lowered after answers were seen bounds only later ones. The journal is followed from its first
+    entry, because otherwise an entry that raised the budget could be missed.
 
     Raises:
         Altered: the journal is not as the service wrote it.
@@ -39,7 +39,7 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
 
 
 def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
-    """How many draws there are of a release, or of an account and those under it."""
+    """Return the number of draws of a release, or of an account and those under it."""
     query = select(func.count()).select_from(Draw)
     if release_id is not None:
         return connection.execute(query.where(Draw.release_id == release_id)).scalar_one()

@@ -1,7 +1,6 @@
-"""What an account has spent it on: each distinct subplan with how often it occurs.
+"""The spending of an account: each distinct subplan with its number of occurrences.
 
-Balances at any order, tag or delta are computed from this and not from the releases, of which
-there may be millions.
+Balances at any order, tag or delta are computed from this and not from the releases, of which there may be millions.
 """
 
 import json
@@ -20,17 +19,17 @@ from service.privacy.plans import Plan, Repeat, Sequence
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import parts_of, restrict
 
-_SHORT = 1 << 16  # characters in rows that are read in a moment
+_SHORT = 1 << 16  # characters in rows that are read quickly
 
 
 def counts(connection: Connection, account: AccountRecord) -> tuple[Subplans, Subplans]:
-    """What an account, read in the same transaction, has committed and what it holds, with the accounts under it.
+    """Return the committed and the held spending of an account with the accounts under it.
 
-    Each row is a distinct subplan that somebody charged, so that this is as long as the account's
-    plans are unlike, and not as its releases are many.
+    The account must have been read in the same transaction. Each row is a distinct charged subplan, so the length of
+    the result depends on how unlike the account's plans are, and not on the number of releases.
 
     Raises:
-        Altered: the rows are not as the service wrote them: they have not the sum that the account's row holds.
+        Altered: the rows are not as the service wrote them: their sum is not the one in the account's row.
     """
     found, secret = read_rows(connection, account.id), secret_of(connection)
     if found is None or not is_sum(secret, account.id, account.spending_sum, *found):
@@ -39,7 +38,7 @@ def counts(connection: Connection, account: AccountRecord) -> tuple[Subplans, Su
 
 
 def few(connection: Connection, account: AccountRecord) -> Subplans | None:
-    """What an account has committed and holds, together, where that is little; None where it is more.
+    """Return the committed and held spending of an account together, if it is small; None if it is larger.
 
     Raises:
         Altered: as ``counts``.
@@ -54,7 +53,7 @@ def few(connection: Connection, account: AccountRecord) -> Subplans | None:
 
 
 def composed(subplans: Subplans, tag: str | None = None) -> Plan:
-    """Subplans with their numbers of occurrences as one plan; with ``tag``, only what carries it."""
+    """Return subplans with their numbers of occurrences as one plan; with ``tag``, only those that carry it."""
     parts: list[Plan] = []
     for subplan, occurrences in subplans.items():
         part: Plan | None = nameless(read_plan(json.loads(subplan)))
@@ -66,10 +65,10 @@ def composed(subplans: Subplans, tag: str | None = None) -> Plan:
 
 
 def tags_of(subplans: Iterable[str]) -> list[str]:
-    """Every tag that some of the subplans carry, in order."""
+    """Return the tags that the subplans carry, in order."""
     found: set[str] = set()
     for subplan in subplans:
-        if '"tags":[' in subplan:  # most have none, and reading a plan takes longest
+        if '"tags":[' in subplan:  # most have none, and parsing a plan takes longest
             found.update(*_tags(read_plan(json.loads(subplan))))
     return sorted(found)
 

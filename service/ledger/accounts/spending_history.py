@@ -1,7 +1,7 @@
-"""What an account had spent after each of its journal's entries: the course of its budget.
+"""The spending history of an account: its spending after each of its journal's entries.
 
-The journal is the only source: its entries carry the prices and the budgets as they were, and so what is shown of the
-past cannot differ from what was admitted then.
+The journal is the only source. Its entries carry the prices and budgets of their time, so the history cannot differ
+from the admission decisions.
 """
 
 from collections.abc import Iterator
@@ -19,23 +19,23 @@ from service.ledger.storage.tables import Entry
 from service.privacy.accounting.filter import left, spent
 
 _CHANGING = tuple(kind for kind, options in KINDS.items() if any(option.changes_balance() for option in options))
-"""The kinds of entries that can change what is committed or held, or the budget; an approval may commit at once."""
+"""The kinds of entries that can change committed or held spending, or the budget; an approval may commit at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An account right after one entry, in nats of its budget's definition.
+    """The state of an account right after one entry, in nats of its budget's definition.
 
     Attributes:
-        seq: the entry.
+        seq: the number of the entry.
         kind: of the entry.
-        at: when it was written.
-        cap: of the budget as it was then.
-        committed: what admission counts of committed releases; None is infinite.
-        counted: with what was held; this is what the cap is compared with.
+        at: the moment of the entry.
+        cap: of the budget at that entry.
+        committed: the loss that admission counts for committed releases; None is infinite.
+        counted: with held releases; this is compared with the cap.
         remaining: of the cap.
-        delta: the declared deltas of what is counted.
-        releases: how many are counted, with those of the accounts under it.
+        delta: the declared deltas of the counted releases.
+        releases: the number of counted releases, with those of the accounts under it.
     """
 
     seq: int
@@ -51,16 +51,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Steps in order, after every ``every``-th entry that can change what is counted, and after the first and last."""
+    """Steps in order: after the first and last entry, and every ``every``-th that can change the counted spending."""
 
     every: int
     steps: tuple[Step, ...]
 
 
 def course_of(connection: Connection, account: AccountRecord, points: int) -> Course:
-    """An account's course up to its head, by at most ``points`` steps; ``points`` is at least 2.
+    """Return an account's spending history up to its head, by at most ``points`` steps; ``points`` is at least 2.
 
-    Reads the whole journal, once.
+    The whole journal is read once.
     """
     counting = select(func.count()).where(
         Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), Entry.kind.in_(_CHANGING)

@@ -1,18 +1,18 @@
-"""The rows of ``spending`` as they are stored, and the sum of them that each account's sealed row holds.
+"""The stored rows of ``spending``, and their sum, which each account's sealed row holds.
 
-The sum is a keyed hash of the account's rows as a multiset: each row adds its occurrences times one code of its subplan
-and what it reserves times another, modulo 2^256. So a charge moves the sum by what it adds, whatever was charged
-before, and a reader adds up the rows and compares.
+The sum is a keyed hash of the account's rows as a multiset: each row adds its committed occurrences times one code of
+its subplan and its held occurrences times another, modulo 2^256. So a charge moves the sum by its own addition,
+whatever was charged before. A reader adds up the rows and compares.
 
-Whoever changes rows without the secret needs numbers of occurrences that add up to the same sum. The codes are HMACs,
-which they cannot compute. Rows hold 63 bits, so that numbers chosen without the codes do it with a chance of 2^-192 at
-most. Whoever saw sums of known rows could find such numbers by lattice reduction, as a few numbers of 63 bits suffice
-for 256. So the sum is stored masked.
+An attacker who changes rows without the secret needs numbers of occurrences that add up to the same sum. The codes are
+HMACs, which the attacker cannot compute. Rows hold 63 bits, so numbers chosen without the codes succeed with a
+probability of 2^-192 at most. An attacker who saw sums of known rows could find such numbers by lattice reduction,
+because a few numbers of 63 bits suffice for 256. So the sum is stored masked.
 
 The mask's nonce is a code of the account and of the sum itself, so that no mask serves two sums. The journal's head
 would not do as a nonce: where a backup of an older version is restored and adopted again, a row gets a sum at the same
-head for a second time, of rows that somebody may have changed. A stored text tells only whether another of the account
-is of the same sum.
+head for a second time, of rows that may have been altered. A stored text reveals only whether it has the same sum as
+another text of the account.
 
 Source: D. Clarke, S. Devadas, M. van Dijk, B. Gassend and G. E. Suh, "Incremental Multiset Hash Functions and Their
 Application to Memory Integrity Checking", ASIACRYPT 2003: MSet-Add-Hash, with the sum's own code in place of a random
@@ -34,12 +34,12 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Spending
 
 Subplans = Counter[str]
-"""Summands of plans as canonical JSON, with how often each occurs."""
+"""Summands of plans as canonical JSON, with their numbers of occurrences."""
 
-FEW = 64  # rows that are read, or written, in a moment
+FEW = 64  # rows that are read, or written, quickly
 _MODULUS = 1 << 256
 _NONCE = 16  # bytes
-_REMEMBERED, _SHORT = 4096, 1024  # codes or masks, and characters of a subplan whose code is
+_REMEMBERED, _SHORT = 4096, 1024  # codes or masks that are cached, and characters of a subplan whose code is cached
 
 _COUNT = text(
     "INSERT INTO spending (account_id, digest, subplan, occurrences, reserved)"
@@ -71,15 +71,15 @@ _RELEASE = update(Spending).where(*_HERE).values(reserved=_LEFT)
 _READ = (
     select(Spending.subplan, Spending.occurrences, Spending.reserved)
     .where(Spending.account_id == bindparam("account"))
-    .order_by(Spending.digest)  # so that figures are added up in one order, whatever the database
+    .order_by(Spending.digest)  # so that figures are added up in one order on every database
 )
 
 
 class Change(Protocol):
-    """A change of the spending of each account of a line; ``accounts.save`` alone writes it, with the sums."""
+    """A change of the spending of each account of a line; only ``accounts.save`` writes it, with the sums."""
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
-        """Write it to the rows of locked accounts, in one order, and return what it adds to the sum of each."""
+        """Write the change to the rows of locked accounts, in one order; return its addition to the sum of each."""
 
 
 class Unchanged:
@@ -95,11 +95,11 @@ NOTHING = Unchanged()
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """Subplans that are many, as the text of rows: written where nobody waits, and counted by one statement.
+    """Many subplans, as the text of rows: written before locking, and counted by one statement.
 
     Attributes:
-        committed: what they add to an account's sum where they are committed.
-        held: where they are held.
+        committed: the addition to an account's sum if they are committed.
+        held: the addition if they are held.
     """
 
     rows: str
@@ -108,7 +108,7 @@ class Many:
 
     @classmethod
     def of(cls, secret: Secret, subplans: Subplans) -> "Many | None":
-        """None where they are few: a statement a row takes less then."""
+        """Return the subplans in this form; None if they are few, where one statement for each row is faster."""
         if len(subplans) <= FEW:
             return None
         rows = json.dumps([[_digest(subplan), subplan, count] for subplan, count in sorted(subplans.items())])
@@ -117,14 +117,14 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """The subplans of new releases; ``many``: further ones, and whether they are held."""
+    """The subplans of new releases; ``many`` has further ones, and whether they are held."""
 
     committed: Subplans
     held: Subplans
     many: list[tuple[Many, bool]] = field(default_factory=list)
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
-        """Count them; rows are touched in one order, so that no two charges deadlock."""
+        """Count the charged subplans; rows are touched in one order, so that no two charges deadlock."""
         rows = [
             {
                 "digest": _digest(subplan),
@@ -147,13 +147,13 @@ class Charged:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Subplans that were held and are committed, or held no longer; what is not counted at all has no row."""
+    """Held subplans that are committed, or held no longer; uncounted ones have no row."""
 
     subplans: Subplans
     committed: bool
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
-        """Count them so."""
+        """Move or remove the held counts of the subplans."""
         rows = [
             {"account": account_id, "at": _digest(subplan), "count": count}
             for account_id in account_ids
@@ -168,7 +168,7 @@ class Settled:
 
 
 def read_rows(connection: Connection, account_id: int) -> tuple[Subplans, Subplans] | None:
-    """Read what an account's rows count as committed and as held, whoever wrote them; None where they count nothing."""
+    """Return an account's committed and held rows, without a check of their sum; None if one has invalid values."""
     committed, held = Subplans(), Subplans()
     for row in connection.execute(_READ, {"account": account_id}):
         if not (isinstance(row.subplan, str) and isinstance(row.occurrences, int) and isinstance(row.reserved, int)):
@@ -180,7 +180,7 @@ def read_rows(connection: Connection, account_id: int) -> tuple[Subplans, Subpla
 
 
 def sum_of(secret: Secret, committed: Subplans, held: Subplans) -> int:
-    """Return the sum of what is committed and held: of all rows of an account, or of some that are added to them."""
+    """Return the sum of committed and held subplans: of all rows of an account, or of an addition to them."""
     return sum(
         count * _code(secret, purpose, subplan)
         for purpose, subplans in (("spending committed", committed), ("spending reserved", held))
@@ -197,20 +197,20 @@ def moved(secret: Secret, account_id: int, stored: str | None, added: int) -> st
 
 
 def stored_sum(secret: Secret, account_id: int, total: int) -> str:
-    """Return the text of a sum as the account's row holds it: a nonce, and the sum under the mask that it makes."""
+    """Return the text of a sum for the account's row: a nonce, and the sum under the nonce's mask."""
     total %= _MODULUS
     nonce = secret.hmac("spending nonce", b"%d" % account_id, total.to_bytes(32, "big"))[:_NONCE].hex()
     return f"{nonce}{(total + _mask(secret, account_id, nonce)) % _MODULUS:064x}"
 
 
 def is_sum(secret: Secret, account_id: int, stored: object, committed: Subplans, held: Subplans) -> bool:
-    """Whether this is the text of the sum of what an account has committed and holds."""
+    """Return whether a text is that of the sum of an account's committed and held subplans."""
     return isinstance(stored, str) and secret.is_text(
         stored, stored_sum(secret, account_id, sum_of(secret, committed, held))
     )
 
 
-@lru_cache(maxsize=_REMEMBERED)  # the next charge takes off what this one put on
+@lru_cache(maxsize=_REMEMBERED)  # the next charge removes the mask that this one applied
 def _mask(secret: Secret, account_id: int, nonce: str) -> int:
     return int.from_bytes(secret.hmac("spending mask", b"%d" % account_id, nonce.encode()), "big")
 
@@ -223,7 +223,7 @@ def _code(secret: Secret, purpose: str, subplan: str) -> int:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _known_code(secret: Secret, purpose: str, subplan: str) -> int:
-    """Memoised by texts alone, because pipelines register the same mechanisms again and again."""
+    """Return a subplan's code, cached by texts alone: pipelines register the same mechanisms again and again."""
     return int.from_bytes(secret.hmac(purpose, subplan.encode()), "big")
 
 

@@ -1,4 +1,4 @@
-"""The distinct parts of plans, as accounts count what they have spent."""
+"""The distinct parts of plans, by which accounts count their spending."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from service.privacy.plans.walking import parts_of, with_parts
 
 
 def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
-    """The summands of a plan as canonical JSON: without names, with the tags that hold for them."""
+    """Return the summands of a plan as canonical JSON: without names, with the tags that hold for them."""
     return Counter(
         _mechanism_text(part) if isinstance(part, Mechanism) else canonical(write_plan(part))
         for part in _summands(plan, frozenset(tags))
@@ -23,12 +23,12 @@ def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
 
 @lru_cache(maxsize=4096)
 def _mechanism_text(mechanism: Mechanism) -> str:
-    """Memoised, because pipelines register the same mechanisms again and again."""
+    """Return a mechanism's text, cached because pipelines register the same mechanisms again and again."""
     return canonical(write_plan(mechanism))
 
 
 def nameless(plan: Plan) -> Plan:
-    """The plan without the names and the partitions of its mechanisms, on which no loss depends."""
+    """Return the plan without the names and partitions of its mechanisms, on which no loss depends."""
     if isinstance(plan, Mechanism):
         return replace(plan, name=None, partitions=None)
     return with_parts(plan, map(nameless, parts_of(plan)))

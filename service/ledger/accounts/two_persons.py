@@ -1,4 +1,4 @@
-"""Two-person control: what one has proposed takes another to approve."""
+"""Two-person control: one steward proposes, and another person approves."""
 
 from sqlalchemy import Connection
 
@@ -10,14 +10,15 @@ from service.ledger.storage.idempotency import Request
 
 
 def require_other_person(connection: Connection, request: Request, proposer: Actor, what: str) -> None:
-    """Refuse an approval by the one who proposed, or by anybody whom the keys do not tell from them.
+    """Refuse an approval by the proposer, or by a principal that the keys cannot tell from the proposer.
 
-    Whoever makes or rotates a key is shown its token, and can act as its principal. So nobody may be behind both keys.
+    A principal that makes or rotates a key receives its token, and can act as the key's principal. So no principal may
+    have had both keys.
 
     Raises:
-        Forbidden: it is one principal, or somebody is behind both keys.
+        Forbidden: it is one principal, or one principal could have used both keys.
         Unauthenticated: the installation's journal does not know the key of the approval as a valid one.
-        Unavailable: that journal, which tells who made which key, is not sound.
+        Unavailable: that journal, which records the makers of keys, is not sound.
     """
     if proposer.name == request.principal:
         raise Forbidden(f"expected another principal than the one who proposed {what}")
