@@ -1,9 +1,9 @@
-"""What an older version wrote without seals: sealed once, at the first start of this one.
+"""Adoption of an older version's rows: they are sealed once, at the first start of this version.
 
-Keys are adopted whose tokens the service derived itself, and the one that the operator supplies; a key that somebody
-put into the database is neither. What a key may do cannot be checked after the fact, so that each is told of, to be
-looked at. Afterwards what has no seal is refused: that it was done is an entry of the installation's journal, which
-only the holder of the secret can write.
+Only keys whose tokens the service derived itself, and the operator's key, are adopted; a key that an attacker put into
+the database is neither. The rights of a key cannot be checked after the fact, so each adopted key is reported for
+review. Afterwards rows without a seal are refused. The adoption is an entry of the installation's journal, which only
+the holder of the secret can write.
 """
 
 import hashlib
@@ -31,21 +31,21 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 
 _log = structlog.get_logger("service.adoption")
-_AT_ONCE, _MANY = 50, 500  # rows of a transaction; an answer may have megabytes
+_AT_ONCE, _MANY = 50, 500  # rows of a transaction; answers may have megabytes
 
 P = TypeVar("P")
 
 
 def adopt(database: Database, secret: Secret, bootstrap: str | None, *, marked: Head = BEFORE_FIRST) -> None:
-    """Seal what is older than seals, where this was not done before.
+    """Seal the rows that are older than seals, if this was not done before.
 
     Args:
-        marked: an entry that the installation's journal is known to have: where there is one, and nothing says that a
-            server sealed rows, nothing of an older version is left to be sealed, whatever the database says. An
-            operator may say otherwise when they acknowledge a copy that they restored.
+        marked: an entry that the installation's journal is known to have. If there is one, and the journal does not say
+            that a server sealed rows, then no rows of an older version are left to be sealed, whatever the database
+            says. An operator may state otherwise when acknowledging a restored copy.
 
     Raises:
-        StartupRefused: the installation's journal is not sound, so that nobody can tell what was done before.
+        StartupRefused: the installation's journal is not sound, so that earlier adoptions are unknown.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
@@ -69,8 +69,8 @@ def _told_by_journal(
     """Read the installation's journal; each entry is checked.
 
     Returns:
-        The keys that it tells of, of what the rows were sealed, and whether an operator said that rows of a restored
-        copy are to be.
+        The keys in it, the kinds of rows that were sealed, and whether an operator stated that rows of a restored copy
+            are to be sealed.
 
     Raises:
         StartupRefused: it is not sound, or ends before the entry that is marked.
@@ -86,20 +86,20 @@ def _told_by_journal(
 
 
 def _require_reached(entries: Sequence[object], marked: Head) -> None:
-    """Make sure that all entries up to a marked one were read.
+    """Require that all entries up to a marked one were read.
 
     Raises:
-        Broken: some were not, as where a policy of the database hides them.
+        Broken: some were not, for example where a policy of the database hides them.
     """
     if len(entries) < marked.seq:
         raise Broken(f"entry {len(entries) + 1}: the entry is missing")
 
 
 def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *, begun: bool) -> list[KeyRecord]:
-    """The keys without a seal that are adopted now.
+    """Adopt keys without a seal, and return them.
 
-    Until rows were sealed all are that an older version left, or are noted as left; afterwards the operator's own
-    alone, if it is as it was noted: what has no seal by then may be anybody's.
+    Until rows were sealed, these are all keys that an older version left, or that are recorded as left. Afterwards it
+    is the operator's key alone, if it is as recorded: other keys without a seal may come from an attacker.
     """
     lock_installation(connection)
     (known, sealed, _), at = _told_by_journal(connection, secret), clock.now()
@@ -120,14 +120,14 @@ def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *
 
 
 def _token_noted(secret: Secret, known: Known, key: tuple[KeyRecord, str], bootstrap: str | None) -> str | None:
-    """The operator's token, where a key is theirs and is as the journal has it; None of any other."""
+    """Return the operator's token for the operator's key as the journal has it; None for any other key."""
     record, stored = key
     noted = bootstrap is not None and record.id in known and fixed(known[record.id]) == fixed(record)
     return bootstrap if noted and _token(secret, record, stored, bootstrap) == bootstrap else None
 
 
 def _token(secret: Secret, record: KeyRecord, stored: object, bootstrap: str | None) -> str | None:
-    """The token of a key that the service derived, or that is the operator's; None of any other."""
+    """Return the token of a key that the service derived, or that is the operator's; None for any other key."""
     key_id: object = record.id
     if not (isinstance(key_id, str) and isinstance(stored, str)):  # SQLite takes any type in any column
         return None
@@ -141,7 +141,7 @@ def _token(secret: Secret, record: KeyRecord, stored: object, bootstrap: str | N
 
 
 def _is_hash(stored: str, token: str) -> bool:
-    """Whether an older version stored this of the token."""
+    """Return whether ``stored`` is an older version's hash of the token."""
     return hmac.compare_digest(stored.encode(), hashlib.sha256(token.encode()).hexdigest().encode())
 
 
@@ -156,12 +156,12 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
 
 
 def _seal_rows(database: Database, secret: Secret, sealed: set[str], older: frozenset[str]) -> None:
-    """Seal the rows of what was not sealed before, some in each transaction; that it was done is noted at the end.
+    """Seal the rows of tables that were not sealed before, some in each transaction, and record that at the end.
 
-    Only of tables that had such rows when they were migrated: in others somebody else put them there since. Accounts,
-    releases and holds got seals later than the others; draws, counts of partitions and the sum of spending later still.
-    Of draws those are sealed that their entries say; what other rows say is not checked here: ``verify`` does that, and
-    a row that was wrong before it was sealed is wrong afterwards.
+    Only tables that had such rows when they were migrated are sealed: in others an attacker added the rows since.
+    Accounts, releases and holds got seals later than the others; draws, counts of partitions and the sum of spending
+    later still. Draws are sealed if their entries agree. The contents of other rows are not checked here but by
+    ``verify``; a row that was wrong before it was sealed is wrong afterwards.
     """
     numbers: dict[str, object] = {}
 
@@ -199,7 +199,7 @@ def _in_batches(
     first: P,
     limit: int,
 ) -> int:
-    """Seal all rows of a table, by a function that seals some after a place; how many they were."""
+    """Seal all rows of a table, by a function that seals some after a place; return their number."""
     last, number = first, 0
 
     def work(connection: Connection) -> list[P]:

@@ -1,4 +1,4 @@
-"""A copy of an SQLite ledger that is in use: one moment of it, checked, in one file."""
+"""Backup of an SQLite ledger that is in use: one moment of it, checked, in one file."""
 
 import os
 import sqlite3
@@ -15,25 +15,25 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.failures import refusal, sqlite_failure
 from service.ledger.storage.location import place_of_file
 
-_WAIT = 30.0  # seconds for whoever recovers the ledger after a crash at this moment
+_WAIT = 30.0  # seconds to wait for a process that recovers the ledger after a crash
 
 
 def back_up(source: Path, target: Path) -> dict[str, Head]:
-    """Copy a ledger to a new file and return its accounts' heads; the ledger is read, and nobody waits for that.
+    """Copy a ledger to a new file and return its accounts' heads; no other process has to wait.
 
-    All pages are copied in one step, under one snapshot: page by page, a copy begins again whenever another process
-    writes, and under load it would never end.
+    All pages are copied in one step, under one snapshot. Page by page, a copy would begin again whenever another
+    process writes, and under load it would never end.
 
     Raises:
-        Conflict: the file is there already; an older backup is never written over.
-        Unavailable: the ledger cannot be read, or the file not be written, or the copy is not sound.
+        Conflict: the file exists already; an older backup is never overwritten.
+        Unavailable: the ledger cannot be read, the file cannot be written, or the copy is not sound.
     """
     if target.exists():
         raise Conflict(f"expected a new file; {target} is there already")
     try:
         with _named_when_whole(target) as draft, _opened(source) as ledger, _opened(draft) as copy:
             ledger.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")  # no second file belongs to it
+            copy.execute("PRAGMA journal_mode = DELETE")  # the backup is a single file
             if not _is_sound(copy):
                 raise Unavailable("the copy is not sound: the ledger's file is damaged")
             return _heads(copy)
@@ -47,8 +47,8 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
 
 @contextmanager
 def _named_when_whole(target: Path) -> Iterator[Path]:
-    """A new file that only its owner reads, which gets its name when it is whole and on the disk."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # a killed one's stays beside it
+    """Create a file that only its owner can read, and name it once it is complete and on the disk."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # left if killed
     os.close(descriptor)
     draft = Path(name)
     try:
@@ -67,14 +67,14 @@ def _named_when_whole(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """An SQLite file that is there; none is made."""
+    """Open an SQLite file that exists; none is created."""
     address = path.resolve().as_uri() + "?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)) as connection:
         yield connection
 
 
 def require_sound_file(database: Database) -> None:
-    """Read all of an SQLite ledger, and refuse it where a page, an index or a reference is damaged.
+    """Read all of an SQLite ledger, and refuse it if a page, an index or a reference is damaged.
 
     Raises:
         StartupRefused: the file is damaged.
@@ -89,7 +89,7 @@ def require_sound_file(database: Database) -> None:
 
 
 def file_faults(connection: Connection) -> list[str]:
-    """Say what is wrong with the file of an SQLite ledger, all of which is read; nothing of a database of a server."""
+    """Return the faults of an SQLite ledger's file, all of which is read; none for a database server."""
     file = connection.connection.driver_connection
     if not isinstance(file, sqlite3.Connection) or _is_sound(file):
         return []

@@ -1,6 +1,6 @@
-"""A chain checked entry by entry: hashes, canonical form, what each entry may say, and its price.
+"""The check of a chain, entry by entry: hashes, canonical form, content, and price.
 
-It asks no database, so that a journal that somebody else keeps is checked by the same code.
+It needs no database, so the same code checks a journal that another party keeps.
 """
 
 from collections.abc import Collection
@@ -37,9 +37,9 @@ from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.plans.notation import check_relation
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
-"""What reading a price, a plan or a list of tags can end in where somebody else wrote it."""
+"""The errors that parsing an altered price, plan or list of tags can raise."""
 
-_REMEMBERED = 4096  # distinct plans at their prices
+_REMEMBERED = 4096  # distinct plans with their prices
 
 
 _BY_ONE = "was proposed and approved by one principal"
@@ -47,14 +47,14 @@ _BY_KEYS_OF_ONE = "was proposed and approved with keys that one principal could 
 
 
 def _check_second(entry: Stated, decided: Decided, proposed: ProposedChange | None, lives: KeyLives | None) -> None:
-    """Whether a change that says that somebody else proposed it is the one that was."""
+    """Require that a change which states another steward's proposal is the proposed one."""
     if proposed is None or (proposed.seq, proposed.change) != (decided.proposal, decided.proposed().change()):
         raise Broken("the change is not the one that was proposed")
     _check_persons("the change", proposed.by, entry, lives)
 
 
 def _check_persons(what: str, proposer: Actor, entry: Stated, lives: KeyLives | None) -> None:
-    """Hold an approval against two-person control, by names and, where keys are known, by who could know them."""
+    """Check an approval for two-person control, by names and, if keys are known, by the principals that had them."""
     if proposer.name == entry.by.name:
         raise Broken(f"{what} {_BY_ONE}")
     if lives is not None and lives.is_one_person(proposer, entry.by, entry.time):
@@ -65,31 +65,31 @@ class Audit:
     """The audit of one account's chain, from its first entry on.
 
     Args:
-        lives: of the keys that entries name; None where nobody knows the installation's journal.
-        repriced: the releases that the chain prices again, as somebody looked them up; None where that is not known.
-            Only of these the charged prices are kept: whichever is missing here fails where it is priced again.
+        lives: of the keys that entries name; None where the installation's journal is unknown.
+        repriced: the releases that the chain prices again, as looked up beforehand; None where they are unknown. The
+            charged prices are kept only for these: a release that is missing here fails where it is priced again.
     """
 
     def __init__(
         self, account: str, lives: KeyLives | None = None, repriced: Collection[str | None] | None = None
     ) -> None:
         self.chain, self._lives, self._repriced = Chain(account), lives, repriced
-        self._charged: dict[str, Amount] = {}  # what this chain charges for releases that are priced again
+        self._charged: dict[str, Amount] = {}  # this chain's charges for releases that are priced again
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
     def take(self, entry: JournalEntry) -> Stated:
-        """Check the next entry, and return what it says.
+        """Check the next entry, and return its content.
 
         Raises:
-            Broken: it is not what it should be; the text says how.
+            Broken: it is invalid here; the text says how.
         """
         return self._take(read_entry(self.chain.name, self.chain.head, entry), entry.hash)
 
     def take_text(self, body: str, said_hash: str) -> Stated:
-        """The same where nothing is known of the entry but its text and its hash.
+        """Check the next entry by its text and its hash alone, and return its content.
 
         Raises:
-            Broken: it is not what it should be; the text says how.
+            Broken: it is invalid here; the text says how.
         """
         said = read_body(body)
         around = read_around(said)
@@ -128,10 +128,10 @@ class Audit:
     def take_committed(
         self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject, *, own: bool
     ) -> None:
-        """The same for an entry whose text is known to be that of registering this release at once.
+        """Check the next entry, whose text is known to register this release at once.
 
         Raises:
-            Broken: it is not what it should be; the text says how.
+            Broken: it is invalid here; the text says how.
         """
         check_link(self.chain.head, entry)
         if (entry.kind, entry.release_id) != ("committed", release):
@@ -142,7 +142,7 @@ class Audit:
         self._charge(release, amount)
 
     def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
-        """Hold an entry that registers a release at once against the life of the key that it names.
+        """Check an entry that registers a release at once against the life of the key that it names.
 
         Raises:
             Broken: the key cannot have made it.
@@ -155,14 +155,14 @@ class Audit:
             raise Broken(fault)
 
     def check_repriced(self, repriced: PriceChanged, plan: str) -> None:
-        """The same for the new price of a release that was registered before, whose plan somebody has to look up."""
+        """Check the new price of a release that was registered before, whose plan the caller looks up."""
         self._check_price(repriced.accountant, (plan, ()), repriced.price)
 
     def check_sums(self) -> None:
-        """Whether all that was taken adds up.
+        """Require that all entries together add up.
 
         Raises:
-            Broken: some of it is no price, or no plan, or more was taken away than was charged.
+            Broken: there is an invalid price or plan, or more was taken away than was charged.
         """
         try:
             _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
@@ -173,7 +173,7 @@ class Audit:
         raise Broken("the entries do not add up")
 
     def _check_price(self, accountant: str, subject: Subject, amount: Amount) -> None:
-        """A price of the present accountant must be what it makes of the plan; another one's is taken as it is."""
+        """Require that a price of the present accountant is its price of the plan; others' prices are not checked."""
         try:
             if accountant != ACCOUNTANT:
                 entry_texts.read_amount(amount)
@@ -185,7 +185,7 @@ class Audit:
             raise Broken("the price is not that of the plan")
 
     def is_right(self, plan: str, amount: Amount) -> bool:
-        """Whether an amount is what the present accountant charges for a plan; remembered of what is not long.
+        """Return whether the present accountant charges this amount for a plan; cached for plans that are not long.
 
         Raises:
             InvalidInput: the plan has no meaning under the account's relation.
@@ -196,7 +196,7 @@ class Audit:
         return is_charge_of(entry_texts.read_amount(amount), self.asked(plan))
 
     def asked(self, plan: str) -> Price:
-        """What the present accountant asks of this account for a plan.
+        """Return the present accountant's price of a plan for this account.
 
         Raises:
             InvalidInput: the plan has no meaning under the account's relation.

@@ -1,7 +1,7 @@
-"""Draws held against each other: no later one is what the ledger would have refused beside those before it.
+"""The check of draws against each other: the ledger would not have refused a later one beside those before it.
 
-Their own rows and those of branches can be taken away for a moment, and an index can be made to hide some. Entries
-cannot, so the rules are applied again to the draws in the order of their entries.
+An attacker can remove the rows of draws and branches for a moment, and can make an index hide some. Entries stay, so
+the rules are applied again to the draws in the order of their entries.
 """
 
 from collections import defaultdict
@@ -22,14 +22,14 @@ class Redrawn:
 
     def __init__(self, connection: Connection, account_id: int) -> None:
         self._connection, self._account = connection, account_id
-        self._taken: dict[tuple[str, str, str, int], tuple[int, int, str]] = {}  # as branches_taken should have it
-        self._branches = defaultdict[tuple[str, str, int], set[int]](set)  # of a turn, of any partition
-        self._drawn: set[tuple[str, str, str]] = set()  # partitions at a choice, but for the groups of tabulations
+        self._taken: dict[tuple[str, str, str, int], tuple[int, int, str]] = {}  # as branches_taken should be
+        self._branches = defaultdict[tuple[str, str, int], set[int]](set)  # of a turn, for all partitions
+        self._drawn: set[tuple[str, str, str]] = set()  # partitions at a choice, except the groups of tabulations
         self._tabulations: set[str] = set()
         self._tabulated: set[tuple[str, str]] = set()  # choices
 
     def take(self, seq: int, draw: str, release: str, forks: Sequence[Fork], partition: str) -> None:
-        """Take a draw below these choices, or the second step of a tabulation.
+        """Check a draw below these choices, or the second step of a tabulation.
 
         Raises:
             Bad: another branch of one was drawn from, or a tabulation has drawn them all.
@@ -54,7 +54,7 @@ class Redrawn:
     def take_groups(
         self, seq: int, draw: str, release: str, node: str, branches: Sequence[tuple[int, Sequence[str]]]
     ) -> None:
-        """Take the groups of a tabulation, by the branch of the level's choice that each has.
+        """Check the groups of a tabulation, by the branch of the level's choice that each has.
 
         Raises:
             Bad: one of them was drawn or tabulated, or the whole input was drawn.
@@ -70,7 +70,7 @@ class Redrawn:
         self._tabulated.add((release, node))
 
     def check_end(self, last: int) -> None:
-        """Hold all draws against each other, and the rows of the branches that they took against them.
+        """Compare all draws with each other, and with the rows of the branches that they took.
 
         Raises:
             Bad: two are of the same counts, or the rows are not those of the draws.
@@ -89,8 +89,8 @@ class Redrawn:
             raise Bad(min((seq for seq, _, _ in self._taken.values()), default=last), _TAKEN)
 
 
-# The first draw beside an earlier one of the same partition, or of which either is of the whole input. Compared are
-# expressions of which there is no index: the unique one may have been made to hide rows.
+# The first draw beside an earlier one of the same partition, or where either is of the whole input. The compared
+# expressions have no index: the unique index may have been made to hide rows.
 _SECOND = text(
     "SELECT min(seq) FROM (SELECT seq, row_number() OVER (PARTITION BY release_id, mechanism, repetition, name"
     " ORDER BY seq) AS nth, row_number() OVER earlier AS nth_of_all, min(name) OVER earlier AS least FROM ("
@@ -99,7 +99,7 @@ _SECOND = text(
     " release_id, mechanism, repetition ORDER BY seq ROWS UNBOUNDED PRECEDING)) AS numbered"
     " WHERE nth > 1 OR (nth_of_all > 1 AND least = '')"
 )
-# From the few branches to their releases, whatever the planner thinks of the two tables' sizes.
+# From the few branches to their releases, whatever the planner assumes about the two tables' sizes.
 _BRANCHES = text(
     "SELECT b.release_id, b.node, b.partition, b.turn, b.branch, b.draw_id FROM branches_taken b CROSS JOIN releases r"
     " WHERE r.id = b.release_id AND r.account_id = :account"

@@ -1,4 +1,4 @@
-"""Exports: accounts as JSON Lines, sufficient to verify and to rebuild them, and how such a file is read.
+"""Exports: accounts as JSON Lines, sufficient to verify and to rebuild them, and the reader of such files.
 
     {"statement": "export", "version": 1, "accounts": [{"account", "seq", "hash"}...], ..., "signature"}
     {"entry": "the journal entry's canonical JSON", "hash": "..."}
@@ -6,7 +6,7 @@
                                                                   "layout", in base64 too; "noisy" is null where it is
                                                                   no longer kept, since "noisy_removed_at"
 
-The first line signs the heads of all chains, so it vouches for every entry below it, and a file that was cut off
+The first line signs the heads of all chains, so it authenticates every entry below it, and a file that was cut off
 ends before a head. Opening entries come first, ancestors before those under them; then each account's other entries,
 the deepest accounts first, so that a release is known before an ancestor's entry names it.
 """
@@ -51,7 +51,7 @@ _LONGEST = 1 << 31  # bytes of a line: a draw of hundreds of millions of counts
 
 
 class BadExport(ServiceError):
-    """A file is no export, or not a whole one, or not as it was signed."""
+    """A file that is no export, is incomplete, or is not as it was signed."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line}: {reason}")
@@ -64,12 +64,12 @@ class Member:
 
     id: int
     name: str
-    depth: int  # how many accounts are above it
+    depth: int  # the number of accounts above it
     head: Head
 
 
 def members(connection: Connection, names: Collection[str] | None = None) -> list[Member]:
-    """Every account, ancestors first; with ``names``, those that share releases with one of these: its whole family.
+    """Return every account, ancestors first; with ``names``, the whole families that share releases with these.
 
     Raises:
         NotFound: there is no account of such a name.
@@ -95,10 +95,10 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
 
 
 def export(database: Database, signer: Signer, exported: list[Member], at: str) -> Iterator[str]:
-    """The lines of accounts, up to the heads that they had when they were looked up.
+    """Yield the lines of accounts, up to the heads that they had when they were looked up.
 
-    Entries and draws are never changed, so they are read in short transactions of their own: however long a
-    client takes, nothing waits for it.
+    Entries and draws are never changed, so they are read in short transactions of their own. However long a client
+    takes, no other request waits for it.
     """
     heads = [{"account": member.name, "seq": member.head.seq, "hash": member.head.hash} for member in exported]
     yield _line(signer.sign(STATEMENT, {"version": VERSION, "at": at, "accountant": ACCOUNTANT, "accounts": heads}))
@@ -113,7 +113,7 @@ def _entries(database: Database, member: Member, after: int, until: int) -> Iter
         with database.read() as connection:
             page = journal.entries(connection, member.id, after, _PAGE, until=until)
         if not page:
-            return  # the database has lost them, and the file's reader will say so
+            return  # the database has lost them, which the file's reader will report
         for entry in page:
             yield _line({"entry": entry.body, "hash": entry.hash})
             if entry.kind == "drawn":
@@ -145,7 +145,7 @@ def _line(document: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DrawnCounts:
-    """The stored bytes of a draw, none once they were removed; a tabulation has a layout too."""
+    """The stored bytes of a draw, None once they were removed; a tabulation has a layout too."""
 
     noisy: bytes
     noisy_removed_at: str | None = None
@@ -155,7 +155,7 @@ class DrawnCounts:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """An entry that was read and is good.
+    """An entry that was read and checked.
 
     Attributes:
         audit: of its account, up to it.
@@ -173,7 +173,7 @@ class Entered:
 
 @dataclass(slots=True)
 class _Expected:
-    """An account that the first line names; its audit goes when its head is reached."""
+    """An account that the first line names; its audit is discarded when its head is reached."""
 
     head: Head
     audit: Audit | None
@@ -184,22 +184,22 @@ class _Expected:
 
 
 class Reader:
-    """An export that is read line by line; ``line`` is the number of the last one."""
+    """A reader of an export, line by line; ``line`` is the number of the last one."""
 
     def __init__(self, file: BinaryIO, public_key: str | None) -> None:
         self.line = 0
-        self.public_key = public_key  # None, until the first line was read: whichever it names
+        self.public_key = public_key  # None: that of the first line, once it was read
         self._file = file
         self._accounts: dict[str, _Expected] = {}
-        self._plans: dict[str, str] = {}  # that declare partitions, each once
-        self._declaring: dict[str, str] = {}  # releases, with one of these plans
+        self._plans: dict[str, str] = {}  # the texts of plans that declare partitions, each once
+        self._declaring: dict[str, str] = {}  # releases, with the text of their plan among these
         self._numbers = DeclaredNumbers()
 
     def entries(self) -> Iterator[Entered]:
-        """The entries, each checked as ``verify`` checks it; only where nothing is raised is the file whole.
+        """Yield the entries, each checked like ``verify`` does; the file is complete only if nothing is raised.
 
         Raises:
-            BadExport: which line is wrong, and how.
+            BadExport: a line is wrong; the text says which one and how.
         """
         self._read_heads()
         while (document := self._next()) is not None:
@@ -218,7 +218,7 @@ class Reader:
 
     @property
     def heads(self) -> dict[str, Head]:
-        """The accounts that the first line names."""
+        """Return the accounts that the first line names, with their heads."""
         return {name: expected.head for name, expected in self._accounts.items()}
 
     def _next(self) -> dict[str, Any] | None:
@@ -254,9 +254,9 @@ class Reader:
         self._accounts = {name: _Expected(head, Audit(name, None, repriced)) for name, head in heads.items()}
 
     def _find_repriced(self) -> frozenset[str | None] | None:
-        """Look ahead for the releases that are priced again; None where the file can be read only once.
+        """Look ahead for the releases that are priced again; return None if the file can be read only once.
 
-        It tells which prices to keep, and nothing else: an entry that is not found here is refused where it comes.
+        The result only selects the prices to keep: an entry that is not found here is refused where it comes.
         """
         if not self._file.seekable():
             return None
@@ -312,7 +312,7 @@ class Reader:
             raise Broken("the account cannot be under its parent")
 
     def _draw(self, said: Drawn) -> DrawnCounts:
-        """The line after the entry of a draw: its stored bytes."""
+        """Read the line after the entry of a draw: its stored bytes."""
         document = self._next()
         if document is None:
             raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
@@ -339,7 +339,7 @@ class Reader:
         return DrawnCounts(noisy, removed, packed, layout)
 
     def _hold_to_plan(self, release: str, said: Drawn, drawn: DrawnCounts) -> None:
-        """Hold the partitions of a draw against the numbers that the release's plan declares."""
+        """Check the partitions of a draw against the numbers that the release's plan declares."""
         plan = read_text(self._declaring[release])
         taken: Taken = ()
         if drawn.layout is not None:
@@ -352,7 +352,7 @@ class Reader:
         self._numbers.take(release, plan, said.repetition, taken)
 
     def _check_families(self) -> None:
-        """What is charged to an account is what was registered in it and in those under it."""
+        """Require that the charges of an account are those registered in it and in the accounts under it."""
         below: Counter[str] = Counter()
         for expected in self._accounts.values():
             if expected.opening is not None and expected.opening.parent is not None:
@@ -363,7 +363,7 @@ class Reader:
 
 
 def _account_of(body: str) -> str:
-    """The account that an entry names, which its canonical form begins with."""
+    """Return the account that an entry names, which its canonical form begins with."""
     start = '{"account":'
     try:
         name, _ = _DECODER.raw_decode(body, len(start)) if body.startswith(start) else ("", 0)

@@ -1,4 +1,4 @@
-"""Rebuilding a ledger from an export: every table from the journal, in one transaction or not at all."""
+"""Import of an export into an empty ledger: every table from the journal, in one transaction or not at all."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: s
         lock_installation(connection)
         if connection.execute(select(Account.id).limit(1)).first() is not None:
             raise Conflict("expected a ledger without accounts: an import makes a ledger and never changes one")
-        note_nothing_to_adopt(connection, secret_of(connection), clock.now())  # whoever bound the database before
+        note_nothing_to_adopt(connection, secret_of(connection), clock.now())  # whichever version bound it
         with open_file() as file:
             reader = Reader(file, public_key)
             writer = _Writer(connection, reader)
@@ -78,7 +78,7 @@ def _take(writer: "_Writer", reader: Reader, entered: Entered) -> None:
 
 
 class _Writer:
-    """Writes what entries say: the rows of many at a time, those of a table together."""
+    """The writer of the imported entries' rows, many rows of a table at a time."""
 
     def __init__(self, connection: Connection, reader: Reader) -> None:
         self._connection, self._reader = connection, reader
@@ -89,7 +89,7 @@ class _Writer:
         self.made: list[Made] = []  # the last entry of each account
 
     def take(self, entered: Entered) -> None:
-        """Write an entry with all that it says."""
+        """Write an entry with all its rows."""
         entry, chain = entered.entry, entered.audit.chain
         if entry.seq == 1:
             self._accounts[chain.name] = self._open(chain)
@@ -125,7 +125,7 @@ class _Writer:
         return replace(account, id=accounts.insert_row(self._connection, account, above))
 
     def _add(self, account: int, entered: Entered, rows: Rows) -> None:
-        """Take up the rows that an entry wrote, with their seals, after what they are of was found.
+        """Add the rows that an entry wrote, with their seals, after looking up the release or draw that they belong to.
 
         Raises:
             BadExport: it is not in the ledger.
@@ -171,13 +171,13 @@ class _Writer:
             self._count(release, said, ((mechanism, (said.partition,)),))
 
     def _plan_of(self, release: str, text: str) -> Plan:
-        """The plan of a release that is drawn from, read once: its draws mostly come together."""
+        """Return the plan of a drawn release, parsed once because its draws mostly come together."""
         if self._drawn_from is None or self._drawn_from[0] != release:
             self._drawn_from = release, read_text(text)
         return self._drawn_from[1]
 
     def _count(self, release: str, said: Drawn, drawn: Sequence[tuple[Mechanism, Sequence[str]]]) -> None:
-        """The partitions of a draw, each of a mechanism that is drawn for it.
+        """Count the partitions of a draw, each for a mechanism that is drawn for it.
 
         Raises:
             BadExport: the plan does not declare them, or not so many.
@@ -196,7 +196,7 @@ class _Writer:
                 rows.clear()
         for release, account, changed in self._changes:
             own = (Release.id == release, Release.account_id == account)
-            if "state" in changed:  # which is sealed
+            if "state" in changed:  # the seal covers the state
                 ids = self._connection.execute(select(Release.id).where(*own)).scalars().all()
                 release_rows.update_states(self._connection, ids, changed["state"])
             else:
@@ -204,7 +204,7 @@ class _Writer:
         self._changes.clear()
 
     def _close(self, account: AccountRecord, chain: Chain) -> None:
-        """What all entries of an account together make of its row, its holds and its spending."""
+        """Write the results of all entries of an account: its row, its holds and its spending."""
         self._flush()
         secret = secret_of(self._connection)
         holds = [

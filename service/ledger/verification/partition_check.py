@@ -1,4 +1,4 @@
-"""Partitions counted again: those of the draws against what plans declare, and against the ledger's counters."""
+"""Recounts of partitions: the draws against the plans' declarations, and against the ledger's counters."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ _MISCOUNTED = "the partitions that are counted are not those of the draws"
 
 
 class DrawnFrom:
-    """A release that is drawn from, whose plan is read once."""
+    """A release that is drawn from, whose plan is parsed once."""
 
     def __init__(self, row: Row[*tuple[Any, ...]]) -> None:
         self.row = row
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan."""
+        """Return the plan."""
         return read_text(self.row.plan)
 
     @cached_property
@@ -40,29 +40,29 @@ class DrawnFrom:
         return {mechanism.name: mechanism for mechanism in mechanisms_of(self.plan)}
 
     def declaring(self, name: str) -> Mechanism | None:
-        """A mechanism by its name; None where the plan declares no partitions at all."""
+        """Return a mechanism by its name; None where the plan declares no partitions at all."""
         return self._declaring.get(name)
 
 
 class Recount:
-    """The partitions of an account's draws, counted again draw by draw."""
+    """A recount of the partitions of an account's draws, draw by draw."""
 
     def __init__(self, connection: Connection, account_id: int) -> None:
         self._connection, self._account = connection, account_id
         self._last: tuple[str, DrawnFrom] | None = None  # a release's draws mostly come together
         self._tabulated: Counter[tuple[str, str]] = Counter()  # groups, by release and mechanism
-        self._sound = set[partitions.Place]()  # counters that were looked at; draws of one mostly come together
+        self._sound = set[partitions.Place]()  # counters that were checked; draws of one mostly come together
         self._numbers = DeclaredNumbers()
         self._secret = secret_of(connection)
 
     def release_of(self, release_id: str) -> DrawnFrom:
-        """The release of a draw."""
+        """Return the release of a draw."""
         if self._last is None or self._last[0] != release_id:
             self._last = release_id, DrawnFrom(self._connection.execute(_RELEASE, {"id": release_id}).one())
         return self._last[1]
 
     def check_draw(self, seq: int, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
-        """Hold the partition of a draw against the release's plan.
+        """Check the partition of a draw against the release's plan.
 
         Raises:
             Bad: it is not declared, or not counted.
@@ -82,10 +82,10 @@ class Recount:
         release: DrawnFrom,
         drawn: Sequence[tuple[Mechanism, Sequence[str]]],
     ) -> None:
-        """The same of a tabulation, of whose groups each is drawn by some mechanisms.
+        """Check the groups of a tabulation, each drawn by some mechanisms, against the release's plan.
 
         Raises:
-            Bad, Broken: likewise.
+            Bad, Broken: as ``check_draw``.
         """
         for mechanism, groups in drawn:
             if groups:
@@ -113,10 +113,10 @@ class Recount:
         self._sound.add(place)
 
     def check_end(self, last: int) -> None:
-        """Hold the counters of each mechanism, and of the account, against all draws together.
+        """Compare the counters of each mechanism, and of the account, with all draws together.
 
         Raises:
-            Bad: one counts others.
+            Bad: a counter differs.
         """
         tabulated = dict(self._tabulated)
         for row in self._connection.execute(_UNCOUNTED, {"account": self._account}):
@@ -129,8 +129,8 @@ class Recount:
 
 
 _RELEASE = select(Release.account_id, Release.plan, Release.state).where(Release.id == bindparam("id"))
-# Drawn partitions less counted ones, where these differ; the groups of tabulations are drawn beside. Counted by the
-# database, which needs no memory for it.
+# Drawn partitions minus counted ones, where these differ; the groups of tabulations are added separately. The database
+# counts them, which needs no memory here.
 _UNCOUNTED = text(
     "SELECT release_id, mechanism, repetition, sum(number) AS number FROM ("
     "SELECT d.release_id, d.mechanism, d.repetition, 1 AS number FROM draws d WHERE d.account_id = :account"

@@ -1,4 +1,4 @@
-"""Receipts: what a release cost, signed, so that it can be shown to somebody who cannot ask the ledger."""
+"""Receipts: the signed cost of a release, for readers who cannot ask the ledger."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ _FIELDS = ("account", "release", "cost", "charged", "entry", "previous", "hash",
 
 
 def receipt_of(connection: Connection, account: AccountRecord, release_id: str, at: str) -> dict[str, Any]:
-    """What the ledger says of a release, to be signed: all but what it costs in the notions that people read.
+    """Return the ledger's statement of a release for signing, without its cost in the notions for readers.
 
     Raises:
         NotFound: the account has no such release.
@@ -61,10 +61,10 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 def _require_price(
     account: AccountRecord, release: ReleaseRecord, content: Content, price: Amount, accountant: str
 ) -> None:
-    """Refuse to sign a price that is neither that of the entry nor the present accountant's.
+    """Refuse to sign a price that is neither the entry's nor the present accountant's.
 
     Raises:
-        Unavailable: the row has another.
+        Unavailable: the row has another price.
     """
     if isinstance(content, Registration) and (price, accountant) == (content.price, content.accountant):
         return
@@ -76,7 +76,8 @@ def _require_price(
 def check_receipt(receipt: object, public_key: str) -> None:
     """Refuse a receipt that the holder of the public key's secret did not sign, or that contradicts itself.
 
-    No database is asked: the journal entry is hashed with the hash before it, as the receipt gives both.
+    No database is needed: the receipt gives both the journal entry and the hash before it, from which the entry's hash
+    is computed.
 
     Raises:
         BadSignature: the text says what is wrong.

@@ -1,7 +1,7 @@
-"""Pricing a ledger again: where a theorem proves wrong, an agency learns in minutes which accounts are over budget.
+"""Repricing of a ledger: if a theorem proves wrong, an agency learns in minutes which accounts are over budget.
 
-Every release that counts is priced from its plan by the present accountant, under each account that it is
-charged to. What differs is reported; applied, it becomes an entry in the account's chain and changes its totals.
+Every release that counts is priced from its plan by the present accountant, under each account that it is charged to.
+Differences are reported; when applied, each becomes an entry in the account's chain and changes its totals.
 """
 
 import json
@@ -32,7 +32,7 @@ _AT_ONCE = 500  # releases that are priced again in one transaction
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A release whose price in an account is not what the present accountant asks for."""
+    """A release whose price in an account differs from the present accountant's."""
 
     release: str
     old: Amount
@@ -41,13 +41,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Repriced:
-    """What pricing an account again found.
+    """The result of pricing an account again.
 
     Attributes:
-        account: as it is, or would be, with the new prices.
+        account: with the new prices, applied or not.
         prices: of each release that differs, the old price and the new one.
-        over: the caps that the account then does not keep.
-        applied: whether it is in the journal.
+        over: the caps that the account then exceeds.
+        applied: whether the prices are in the journal.
     """
 
     account: AccountRecord
@@ -57,11 +57,11 @@ class Repriced:
 
 
 def recompute(database: Database, name: str, *, apply: bool) -> Repriced:
-    """Price an account's releases again; with ``apply``, write what differs into its journal and its totals.
+    """Price an account's releases again; with ``apply``, write the differences into its journal and its totals.
 
     Raises:
         NotFound: there is no such account.
-        Conflict: somebody else prices the account again at the same time.
+        Conflict: another request prices the account again at the same time.
     """
     with database.read() as connection:
         account = accounts.read_account(connection, name)
@@ -73,10 +73,10 @@ def recompute(database: Database, name: str, *, apply: bool) -> Repriced:
 
 
 def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
-    """The releases of an account, and of those under it, whose price there is not the present accountant's.
+    """Return the releases charged to an account whose price there is not the present accountant's.
 
-    The journal says what was charged and what became of it; nothing is kept of a release whose price is right. The
-    connection is in a read transaction, as anything that follows a journal with ``followed`` is.
+    The journal gives the charges and their settlements; releases whose price is right are not kept. The connection must
+    be in a read transaction, as for every use of ``followed``.
 
     Raises:
         Altered: the journal, or the row of a release that was priced again, is not as the service wrote it.
@@ -95,7 +95,7 @@ def differences(connection: Connection, account: AccountRecord) -> list[Differen
 
 
 def _plan_of(connection: Connection, release: str) -> str:
-    """Return the plan of a release, of this account or of one below, in the words of its entry.
+    """Return the plan of a release, of this account or one below, as its entry states it.
 
     Raises:
         Altered: its row is not as the service wrote it.
@@ -122,7 +122,7 @@ def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amou
 def _with_prices(
     account: AccountRecord, found: list[Difference]
 ) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
-    """The account with the new prices in its totals, and the prices as they are added.
+    """Return the account with the new prices in its totals, and the prices as they are added.
 
     Raises:
         Altered: more is taken away than was charged.
@@ -132,7 +132,7 @@ def _with_prices(
         totals = subtract(totals, read_amount(difference.old))
         if totals.is_below_zero:
             raise release_rows.altered(difference.release)
-        amount = charged(totals, difference.asked, held=True)  # or it is priced again, which takes it away
+        amount = charged(totals, difference.asked, held=True)  # as a hold's: a later repricing takes it away
         totals = add(totals, amount)
         prices.append((difference.release, difference.old, entry_texts.amount_of(budgets.write_price(amount))))
     return replace(account, totals=totals), prices
@@ -143,7 +143,7 @@ def _over(account: AccountRecord) -> list[Shortfall]:
 
 
 def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> Repriced:
-    """So many releases a transaction; where one fails, those before it stay, and the next run finds the rest."""
+    """Apply differences, some releases in each transaction; after a failure, the next run finds the rest."""
     line, seen = accounts.line_of(database, account.name), account.head
     done: list[tuple[str, Amount, Amount]] = []
     for first in range(0, len(found), _AT_ONCE):
@@ -160,9 +160,9 @@ def _apply(database: Database, account: AccountRecord, found: list[Difference]) 
 def _write(
     connection: Connection, line: Line, seen: Head, found: list[Difference]
 ) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
-    """Entries, totals and rows of releases that still count, on the locked account.
+    """Write entries, totals and rows for releases that still count, on the locked account.
 
-    What changed since ``found`` was found is read where the chain meets it, and nowhere else.
+    Changes since ``found`` was computed are read only in the texts that the chain meets.
     """
     account, at = accounts.lock_account(connection, line), clock.now()
     since = [(entry.kind, entry.release_id) for entry in journal.chained(connection, account.id, seen, account.head)]

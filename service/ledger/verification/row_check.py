@@ -1,4 +1,4 @@
-"""The rows that entries wrote, read beside the entries: releases, their tags, descriptions, draws, their branches."""
+"""The rows that entries wrote, checked beside the entries: releases, tags, descriptions, draws and branches."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -24,13 +24,13 @@ from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.planning.levels import find_level
 
 _Priced = tuple[Amount | None, str]
-"""A price with the version of the accountant that made it."""
+"""A price with the version of the accountant that computed it."""
 
 
 class OwnRows:
-    """The rows that an account's entries wrote, checked entry by entry.
+    """The check of the rows that an account's entries wrote, entry by entry.
 
-    Entries about releases of accounts under it wrote none here; those releases are read where they are.
+    Entries about releases of accounts under it wrote no rows here; those releases are read where they are.
     """
 
     def __init__(self, connection: Connection, account_id: int, audit: Audit, until: ExitStack) -> None:
@@ -46,20 +46,20 @@ class OwnRows:
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
         self._below = InOrder(connection, below, "releases", until)
-        self._start = start_of(audit.chain.name)  # of every entry's text
-        self._states: dict[str, tuple[int, str]] = {}  # of what is held: the row's entry and state
-        self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of what was priced again: the row's, and as
-        # the entries left it
+        self._start = start_of(audit.chain.name)  # the beginning of every entry's text
+        self._states: dict[str, tuple[int, str]] = {}  # of held releases: the row's entry and state
+        self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of repriced releases: the row's entry,
+        # the row's price, and the price that the entries give
         self._redrawn = Redrawn(connection, account_id)
         self._recount = Recount(connection, account_id)
         self._secret = secret_of(connection)
 
     def take(self, entry: JournalEntry) -> None:
-        """Audit the next entry, and hold the rows that it wrote against it.
+        """Audit the next entry, and check the rows that it wrote against it.
 
         Raises:
-            Broken: the entry is not what it should be.
-            Bad: a row is missing, too many, or not what the entry says.
+            Broken: the entry is invalid here.
+            Bad: a row is missing, too many, or differs from the entry.
         """
         seq = entry.seq
         rows = self._releases.of(seq)
@@ -72,9 +72,10 @@ class OwnRows:
             raise Bad(seq, release_rows.unsealed(rows[0].seal))
 
     def _is_as_written(self, rows: Found, below: Found, entry: JournalEntry) -> bool:
-        """Take an entry that is, letter by letter, what registering the release of its row at once writes.
+        """Check an entry if it is, letter by letter, an immediate registration of its row's release; return whether it
+        is.
 
-        Most are, and need not be parsed: what is checked of the others holds of these by being equal.
+        Most entries are, and need no parsing: the checks of other entries hold for these by equality.
         """
         if len(rows) + len(below) != 1:
             return False
@@ -142,7 +143,7 @@ class OwnRows:
             raise Bad(entry.seq, "the release's state is not what the journal makes it")
 
     def _check_below(self, entry: Stated, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
-        """A release of an account under this one: its own account must say of it what the entry here says."""
+        """Check a release of an account under this one: its own account must agree with the entry here."""
         if said.origin != (row.origin, row.origin_seq):
             raise Bad(entry.seq, "the release was registered elsewhere than the entry says")
         self._check_stated(entry, said, row)
@@ -168,9 +169,9 @@ class OwnRows:
             raise Bad(seq, "the release's state is not what the journal makes it")
 
     def _check_repriced(self, entry: Stated, said: PriceChanged) -> None:
-        """The price of a release as later entries left it; a release of an account below has its price there.
+        """Check a release's price as later entries left it; a release of an account below has its price there.
 
-        The audit held the price until now against the one that this chain charged.
+        The audit compared the price until now with the one that this chain charged.
         """
         seq, release = entry.seq, entry.release_id
         row = self._connection.execute(_PRICED, {"id": release}).one_or_none()
@@ -221,7 +222,7 @@ class OwnRows:
         self._check_layout(seq, said, row, release)
 
     def _check_layout(self, seq: int, said: Drawn, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
-        """What is drawn: a partition; or of a tabulation what its values are, and the groups that it took."""
+        """Check a draw's partition, or a tabulation's layout with the groups that it took."""
         packed = self._connection.execute(_LAYOUT, {"id": row.id}).scalar_one_or_none()
         if packed is None and said.layout_hash is None:
             self._recount.check_draw(seq, row, release)
@@ -238,10 +239,10 @@ class OwnRows:
         self._recount.check_tabulation(seq, row, release, tabulated(level, layout))
 
     def check_end(self) -> None:
-        """What only all entries together say.
+        """Check the rows that depend on all entries together.
 
         Raises:
-            Bad: a row is missing, too many, or not what the entries make it.
+            Bad: a row is missing, too many, or differs from the result of the entries.
         """
         last = self._audit.chain.head.seq
         for rows in (self._releases, self._tags, self._draws, self._descriptions):
@@ -259,7 +260,7 @@ class OwnRows:
         self._recount.check_end(last)
 
 
-_SAME = ("id", "name", "delta", "created_at", "expires_at")  # in a row and its entry
+_SAME = ("id", "name", "delta", "created_at", "expires_at")  # equal in a row and its entry
 _STATED = (Release.id, Release.name, Release.delta, Release.created_at, Release.expires_at, Release.plan, Release.tags)
 _RELEASE = (Release.seq, *_STATED, Release.price, Release.accountant, Release.state, Release.account_id, Release.seal)
 _BELOW = (

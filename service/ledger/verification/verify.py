@@ -1,8 +1,7 @@
-"""Verification: the ledger held against its journal, and the journal against itself.
+"""Verification of the ledger against its journal, and of the journal against itself.
 
-Every row that an entry wrote is read beside the entry. Tables are streamed in the order of the journal,
-so that memory does not grow with the ledger, and all of it sees one moment of the database, so that
-charges go on meanwhile.
+Every row that an entry wrote is read beside the entry. Tables are streamed in the order of the journal, so memory does
+not grow with the ledger. All reads see one moment of the database, so charges continue meanwhile.
 """
 
 import hashlib
@@ -33,22 +32,23 @@ from service.ledger.verification.row_check import OwnRows
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verification found: how many entries are good, and the first that is not."""
+    """The result of verification: the number of good entries, and the first bad one."""
 
     entries: int
     first_bad: BadEntry | None = None
 
     @property
     def valid(self) -> bool:
-        """Whether all is as the journal says."""
+        """Return whether everything agrees with the journal."""
         return self.first_bad is None
 
 
 def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives: KeyLives | None = None) -> Verdict:
-    """Hold an account against its journal, and the journal against heads that were kept elsewhere.
+    """Verify an account against its journal, and the journal against heads that were kept elsewhere.
 
     Args:
-        lives: of keys, as the installation's journal has them; read from it where this is None.
+        kept: the heads that were kept elsewhere.
+        lives: of keys, from the installation's journal; read from it where this is None.
 
     Raises:
         NotFound: there is no such account.
@@ -67,7 +67,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
             _hold_against(connection, account, audit, kept, cursors)
     except Bad as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
-    except UNREADABLE:  # SQLite takes any type in any column, and a chain that was made again says anything
+    except UNREADABLE:  # SQLite takes any type in any column, and a rebuilt chain may state anything
         good = audit.chain.head.seq
         return Verdict(good, BadEntry(good + 1, "the entry or one of its rows holds what cannot stand there"))
     return Verdict(audit.chain.head.seq)
@@ -111,7 +111,7 @@ def _check_head(chain: Chain, stored: Head, kept: Collection[Head]) -> None:
 
 
 def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> None:
-    """The account's row: what its first entry fixed, and what all entries together make of it."""
+    """Check the account's row: the values that its first entry fixed, and the results of all entries."""
     fixed = {
         "unit": (account.unit, chain.unit),
         "neighbouring": (account.neighbouring, chain.neighbouring.value),
@@ -141,7 +141,7 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
 
 
 def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
-    """What is held of the account: exactly what its entries hold, at their price."""
+    """Check the account's holds: exactly those of its entries, at their price."""
     query, secret = select(*reservation_rows.COLUMNS).where(Hold.account_id == account.id), secret_of(connection)
     missing = set(chain.held)
     for row in stream(connection, query, cursors):
@@ -156,7 +156,7 @@ def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursor
 
 
 def _check_spending(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
-    """How often each distinct subplan occurs: exactly as often as the entries say, under its own digest."""
+    """Check the occurrences of each distinct subplan: exactly those of the entries, under the subplan's digest."""
     query = select(Spending.digest, Spending.subplan, Spending.occurrences, Spending.reserved)
     spent, reserved = Counter(chain.spent), chain.reserved
     for row in stream(connection, query.where(Spending.account_id == account.id), cursors):

@@ -1,7 +1,7 @@
-"""Verification of what belongs to no account: the installation's journal, and the rows that are sealed with its secret.
+"""Verification of data outside accounts: the installation's journal, and the rows sealed with its secret.
 
-Keys are held against the journal both ways: a row that somebody restored as it once was has its seal, and is not what
-the entries made of it.
+Keys are checked against the journal in both directions, because an old row that was put back has its valid seal and
+differs from the journal.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from service.ledger.storage.tables import Account, ApiKey, Installation
 
 
 def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]:
-    """Whatever is not as the service wrote it, in words; nothing where all is."""
+    """Yield the faults of the installation's data, in words."""
     bound = connection.execute(select(Installation.secret_fingerprint)).scalars().all()
     if list(bound) != [secret.fingerprint()] and not (not bound and _is_new(connection)):
         yield "installation: expected one row, with the fingerprint of the secret"
@@ -39,13 +39,13 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
 
 
 def _is_new(connection: Connection) -> bool:
-    """Whether no server has begun a ledger here: it binds the database to its secret first."""
+    """Return whether no server has begun a ledger here: a server binds the database to its secret first."""
     used = connection.execute(select(Account.id).limit(1)).first() or connection.execute(select(ApiKey.id)).first()
     return used is None and installation_journal.head(connection) == BEFORE_FIRST
 
 
 def _sealed_again(connection: Connection, secret: Secret) -> Iterator[str]:
-    """Rows without seals are sealed once, as an older version's: the second time they were somebody else's."""
+    """Yield the entries that sealed a kind of rows again: only the first time can they be an older version's."""
     before: set[str] = set()
     for said in installation_journal.read(connection, secret):
         if said["kind"] == "rows_sealed":
