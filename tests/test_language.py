@@ -13,7 +13,15 @@ _SERVICE = Path(service.__file__).parent
 _ROOT = _SERVICE.parent
 _READ = (
     *("service/privacy/**", "service/noise/**", "service/postprocess/**", "service/empirical/**", "service/demo/**"),
-    *("service/api/**", "service/pages/**", "service/cli", "service", "tests/api/**", "tests/pages/**"),
+    *(
+        "service/api/**",
+        "service/pages/**",
+        "service/cli",
+        "service",
+        "service/ledger/**",
+        "tests/api/**",
+        "tests/pages/**",
+    ),
 )
 _CLIPPED = re.compile(r"(What|Which|How|Whether|Where|Who|Whoever|When|Why|Whatever|Whom|The same)\b")
 

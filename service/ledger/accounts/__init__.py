@@ -1,1 +1,1 @@
-"""Accounts: their budgets, what they have spent, and how they are opened, changed and described."""
+"""Accounts: their budgets and spending, and their opening, changes and descriptions."""

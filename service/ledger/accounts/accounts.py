@@ -102,7 +102,7 @@ class Line:
 
 
 class HoldsDue(Exception):
-    """An account to be changed has holds whose time is over."""
+    """Expired holds of an account that is to be changed."""
 
     def __init__(self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False) -> None:
         super().__init__("holds are due")
@@ -327,7 +327,7 @@ def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remain
 _METADATA = last_description(Account.id, None)
 _SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
 _OF_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
-_PROPOSED = (  # or the entry that ended the last proposal, in the words of the index of these few
+_PROPOSED = (  # or the entry that ended the last proposal, worded as in the partial index
     select(Entry.body)
     .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), _OF_CHANGES)
     .order_by(Entry.seq.desc())

@@ -173,7 +173,7 @@ def list_outlines(
     mechanisms: Mechanisms,
     before_reading: BeforeReading | None = None,
 ) -> Page[DrawOutline]:
-    """Return a page of a release's draws in order, without reading their noisy counts; those with a layout count."""
+    """Return a page of a release's draws without noisy counts, in order; only draws with a layout use ``counts``."""
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
     return page_of(rows, lambda row: _outline(connection, row, mechanisms))

@@ -198,7 +198,7 @@ class MarkKeeper:
                 continue
             try:
                 self.advance(everything=looks % _EVERYTHING == 0, last=last)
-            except Exception as error:  # noqa: BLE001 - whatever is in the database, the mark is kept again afterwards
+            except Exception as error:  # noqa: BLE001 - no content of the database may end the upkeep of the mark
                 if not self._failing:
                     detail = (error.for_operator or str(error)) if isinstance(error, ServiceError) else None
                     _log.error("high-water mark not written", error=type(error).__name__, detail=detail)
@@ -222,7 +222,7 @@ class MarkKeeper:
             return False
         except ServiceError:  # the database does not answer, or a rollback was detected, which is logged already
             return sound
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - as above
             _log.error("the installation's journal was not followed", error=type(error).__name__)
         return True
 

@@ -129,8 +129,8 @@ def canonical(value: object) -> str:
     """Return RFC 8785 canonical JSON of a journal value: text, integers, booleans, null, lists and objects.
 
     Raises:
-        TypeError: anything else. Numbers that are not integers are text in the ledger, exactly as they were stated; a
-            double would be somebody's rounding of them.
+        TypeError: the value has another type. Numbers that are not integers are text in the ledger, exactly as they
+            were stated, because a double might be a rounded value.
         ValueError: an integer beyond 2^53 in size, or text that is not Unicode (a lone surrogate).
     """
     _check(value)

@@ -199,7 +199,7 @@ def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]
     return union_all(written.where(Release.seq > after), due.where(Release.seq > after))
 
 
-_UNCOMMITTED = Release.state != literal_column("'committed'")  # in the words of the index of these few
+_UNCOMMITTED = Release.state != literal_column("'committed'")  # worded as in the partial index of these few
 
 _METADATA = last_description(Release.account_id, Release.id)
 _SIZE = func.length(Release.plan) + func.length(Release.tags) + func.coalesce(func.length(_METADATA), 0)

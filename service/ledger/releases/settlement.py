@@ -255,7 +255,7 @@ class ExpiryKeeper:
             self._database.holds_due.clear()
             try:
                 self.expire_all(stopping)
-            except Exception as error:  # noqa: BLE001 - whatever is in the database, the next look is made
+            except Exception as error:  # noqa: BLE001 - no content of the database may end the thread
                 _log.warning("expiry", error=type(error).__name__)
 
 

@@ -351,7 +351,7 @@ class Database:
     def _begin_write(self, connection: Connection, deadline: float, lock: int) -> None:
         wait = max(1, round(1000 * (deadline - time.monotonic())))  # milliseconds; 0 would mean for ever
         if self.kind == "sqlite":
-            # SQLite's queue usually admits this transaction at once: then the rounded wait is the same as before.
+            # The queue usually admits this transaction at once: then the rounded wait is the same as before.
             wait = -(-wait // _WAIT_STEP) * _WAIT_STEP
             if connection.info.get(_WAIT_SET) != wait:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait}")

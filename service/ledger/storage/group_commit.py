@@ -1,4 +1,4 @@
-"""Group commit: one commit for writers who would wait for each other anyway.
+"""Group commit: one commit for writers that would wait for each other anyway.
 
 On SQLite one transaction writes at a time. The writer that holds the place first does its own work. Then it does the
 work of the writers behind it in the same transaction, each in a savepoint. To each of them it is as if it had had the
@@ -111,7 +111,7 @@ class Company:
             self.done.add(done)
         except SQLAlchemyError:
             raise
-        except Exception as error:  # noqa: BLE001 - his to be told
+        except Exception as error:  # noqa: BLE001 - reported to the caller that waits for it
             outcome.set_exception(error)
             connection.exec_driver_sql("ROLLBACK TO joined")
         connection.exec_driver_sql("RELEASE joined")

@@ -7,7 +7,7 @@ from urllib.parse import quote, quote_plus
 from sqlalchemy import URL
 
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")  # options of libpq that a URL's query may hold
-_OPTIONS = {"host": "host", "port": "port", "database": "dbname", "user": "user"}  # options that override parts of it
+_OPTIONS = {"host": "host", "port": "port", "database": "dbname", "user": "user"}  # options that override the URL
 
 
 class Place(NamedTuple):
@@ -17,7 +17,7 @@ class Place(NamedTuple):
     hidden: tuple[str, ...]
 
     def told(self, detail: str, reason: str, advice: str) -> str:
-        """Return one line for the terminal and the log: what failed, where, the driver's reason, and what to do."""
+        """Return one line for the terminal and the log: what failed, where, the driver's reason, and the remedy."""
         shown = " ".join(reason.split())
         for secret in self.hidden:
             for form in (secret, quote(secret, safe=""), quote_plus(secret)):

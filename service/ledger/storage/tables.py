@@ -135,7 +135,7 @@ class Release(Base):
     tags: Mapped[str]  # JSON array: the release's own
     delta: Mapped[str]
     state: Mapped[str]
-    price: Mapped[str]  # JSON: what was added to the account's totals
+    price: Mapped[str]  # JSON: the amount added to the account's totals
     accountant: Mapped[str]  # version of the accountant that priced it
     created_at: Mapped[str]
     expires_at: Mapped[str | None]  # of a reservation, as it was made
@@ -164,7 +164,7 @@ class Hold(Base):
     __tablename__ = "holds"
     release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
-    price: Mapped[str]  # JSON: what was added to this account's totals
+    price: Mapped[str]  # JSON: the amount added to this account's totals
     expires_at: Mapped[str | None]  # null: it does not expire by itself
     seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: older, and not sealed yet
     __table_args__ = (Index("holds_due", "account_id", "expires_at", "release_id"),)

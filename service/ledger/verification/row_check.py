@@ -72,8 +72,7 @@ class OwnRows:
             raise Bad(seq, release_rows.unsealed(rows[0].seal))
 
     def _is_as_written(self, rows: Found, below: Found, entry: JournalEntry) -> bool:
-        """Check an entry if it is, letter by letter, an immediate registration of its row's release; return whether it
-        is.
+        """Check an entry that has exactly the text of its row's registration at once; return whether it has.
 
         Most entries are, and need no parsing: the checks of other entries hold for these by equality.
         """

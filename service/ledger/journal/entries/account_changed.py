@@ -160,5 +160,5 @@ class MetadataChanged(OfAccount):
         return False
 
     def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
-        """Change the price."""
+        """Change the approval price."""
         chain.approval_above = self.approval_above

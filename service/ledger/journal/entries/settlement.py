@@ -93,7 +93,7 @@ class HoldCommitted(Settlement):
         return False
 
     def replay(self, chain: Chain, entry: Stated) -> None:
-        """Commit what was held.
+        """Commit the held release.
 
         Raises:
             Broken: it is not held, or was proposed, which only an approval settles.
