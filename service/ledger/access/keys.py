@@ -346,7 +346,7 @@ def _require_steward(connection: Connection, secret: Secret, by: Actor | None, a
 def ensure_first_key(
     database: Database, secret: Secret, bootstrap: str | None, lifetime: timedelta | None = None
 ) -> str | None:
-    """At start, if there is no key at all, add the operator's key or make one that ends after ``lifetime``.
+    """Add the operator's key at start, or make one that ends after ``lifetime``, if there is no key at all.
 
     Returns:
         The token that was made, to be shown once; None if there is none to show.

@@ -113,8 +113,8 @@ class ChoiceBound:
 def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoiceBound]:
     """Return the bounds of the choices above a mechanism, by its declared number of partitions; none without one.
 
-    Each partition takes one branch of a choice, and is charged for one. If each mechanism were bounded by itself, a
-    caller could invent as many partitions for every branch. A list of names needs no such bound.
+    Each partition takes one branch of a choice, and the choice is charged for one branch. If each mechanism were
+    bounded by itself, a caller could invent as many partitions for every branch. A list of names needs no such bound.
     """
     declared, bounds = mechanism.partitions, list[ChoiceBound]()
     if declared is None or declared.names is not None:

@@ -48,8 +48,8 @@ def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
     """Return exactly the ``size`` values that were packed.
 
     Raises:
-        ValueError: the bytes are not those of so many values. Even for bytes that would unpack to more, the memory used
-            is only that of these values, and of what the shortest frames of zeros account for.
+        ValueError: the bytes are not those of so many values. However much they would unpack to, the memory used is at
+            most that of these values, and at most what the shortest frames of zeros account for.
     """
     width = packed[0] if packed else 0
     if width not in _WIDTHS:

@@ -244,7 +244,10 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
 
 
 def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered]:
-    """Return the result that ``register`` would have, by reading only: nothing is locked or written."""
+    """Return the result that ``register`` would have, by reading only.
+
+    Nothing is locked or written, so no other request waits.
+    """
     at = clock.now()
     with database.read() as connection:
         found = accounts.read_line(connection, releases[0].line)

@@ -164,7 +164,7 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
     Raises:
         Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
-    places = database.expiring.setdefault(account_id, Queue(1))  # each waits only for its own account
+    places = database.expiring.setdefault(account_id, Queue(1))  # none waits for another account's plans
     with places.place(time.monotonic() + database.lock_timeout):
         due = _some_due(database, account_id, release_id)
         for name, release_ids in due.items():

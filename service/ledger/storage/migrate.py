@@ -97,7 +97,8 @@ def is_migrated(database: Database) -> bool:
 def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
     """Prepare the tables at start: migrate an embedded database, or an empty one in which a ledger may begin.
 
-    Afterwards the database is written only while its tables have this version.
+    No other process can be using an embedded database. Afterwards the database is written only while its tables have
+    this version.
 
     Raises:
         StartupRefused: a shared database has another version, whose change is an operator's decision; or it is empty.
