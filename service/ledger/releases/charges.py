@@ -149,7 +149,7 @@ def prepare(
 
 
 def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None:
-    """Refuse releases whose rows take long to write, for single ones and batches alike.
+    """Refuse releases whose rows take long to write, single releases and batches alike.
 
     Other requests wait meanwhile: on SQLite all that write, and on PostgreSQL those that charge an account of the line.
 
