@@ -13,7 +13,7 @@ from tests.processes import Served, service
 # The service with a line of its own within each charge, in the thread that writes.
 _TALKATIVE = """\
 import logging, structlog
-from service.api import releases
+from service.api.routes import releases
 
 prepare = releases.charges.prepare
 

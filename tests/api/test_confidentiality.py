@@ -30,7 +30,7 @@ _WIDE = {"type": "geometric", "scale": 10**9}  # so that no noisy count equals t
 # A service with built-in faults: errors whose messages contain counts, and counts in place of noise.
 _FAULTY = """\
 import os, signal
-from service.api import bulk, draws
+from service.api.routes import arrow_draws, draws
 
 add_noise = draws.add_noise
 
@@ -50,7 +50,7 @@ def failing(counts, law, keystream, out=None):
         os.kill(os.getpid(), signal.SIGKILL)
     return add_noise(counts, law, keystream, out)
 
-draws.add_noise = bulk.add_noise = failing
+draws.add_noise = arrow_draws.add_noise = failing
 from service.__main__ import main
 main()
 """

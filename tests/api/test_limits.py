@@ -43,7 +43,7 @@ _HEAD = (
 _JSON = {"Content-Type": "application/json"}
 _ROOM = {"definition": "pure", "epsilon": 10**9}
 _PROBLEMS = Path(__file__).resolve().parents[2] / "service" / "web" / "problems"
-_PLANS = "service.api.schemas.plans.Plan:"
+_PLANS = "service.api.schemas.plan_models.Plan:"
 _BODY = json.dumps({"plan": pure(1)}).encode()
 
 Serve = Callable[..., tuple[FastAPI, Client]]
