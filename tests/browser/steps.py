@@ -30,6 +30,7 @@ def assert_accessible(page: Page) -> None:
 
 def assert_fits(page: Page) -> None:
     """Nothing makes the page wider than its window: what is wide scrolls in a place of its own."""
+    page.wait_for_load_state("load")  # before it, a measurement may find the page without its style sheets
     widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     assert widths[0] <= widths[1], page.url
 
@@ -40,6 +41,7 @@ def assert_tables_fit(page: Page) -> None:
         "[...document.querySelectorAll(innerWidth < 1000 ? '.scroll:not(:has(math))' : '.scroll')]"
         ".filter(part => part.scrollWidth > part.clientWidth + 1).map(part => part.innerText.slice(0, 80))"
     )
+    page.wait_for_load_state("load")
     assert page.evaluate(wide) == [], page.url
 
 
