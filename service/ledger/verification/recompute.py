@@ -101,6 +101,8 @@ def _plan_of(connection: Connection, release: str) -> str:
         Altered: its row is not as the service wrote it.
     """
     row = connection.execute(_RELEASE, {"release": release}).one()
+    if row.id != release:
+        raise release_rows.altered(release)
     release_rows.require_seal(connection, row, row.hash)
     return entry_texts.write(json.loads(row.plan))
 
