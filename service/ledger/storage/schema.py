@@ -116,7 +116,9 @@ def require_one_place(connection: Connection) -> None:
     connection.exec_driver_sql("SET LOCAL search_path TO DEFAULT")
     before: list[str] = connection.exec_driver_sql(_ROLES_PATH).scalar_one()
     before = before[: before.index(schema)] if schema in before else before
-    set_search_path(connection, catalog_only=True)
+    set_search_path(connection, catalog_only=bool(before))
+    if not before:
+        return
     elsewhere = text(_ELSEWHERE).bindparams(
         bindparam("schemas", before, expanding=True), bindparam("tables", [*_TABLES, "alembic_version"], expanding=True)
     )
