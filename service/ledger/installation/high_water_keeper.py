@@ -227,9 +227,7 @@ class MarkKeeper:
                 present = installation_journal.sealed_head(connection, self.file.secret)
             heads = [head for head in (marked, present) if head is not None]
             self._database.remember([Made(installation_journal.NO_ACCOUNT, head.seq, head.hash) for head in heads])
-            if fault is not None and is_migrated(
-                self._database
-            ):  # or no writes anyway
+            if fault is not None and is_migrated(self._database):  # or no writes anyway
                 self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
         except ServiceError:  # the database does not answer, which the mark's writing tells
             pass
