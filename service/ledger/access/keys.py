@@ -197,7 +197,7 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     Raises:
         Unavailable: the database does not answer, or the installation's journal was rolled back, or is not sound.
     """
-    followed = database.followed  # read before the row
+    followed, known = database.followed, database.newest.number(installation_journal.NO_ACCOUNT)  # read before the row
     row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
     if row is None:
         return None
@@ -205,7 +205,7 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
         _log.warning("the row of a key is not as this service wrote it", key=str(row.id))
         return None
     if followed is not None:
-        _follow(database, secret, followed.seq, row.last_entry or 0)
+        _follow(database, secret, followed.seq, known, row.last_entry or 0)
     if database.has_ended(row.id, at):
         _log.warning("the row of a key says that it is valid; the installation's journal has ended it", key=row.id)
         return None
@@ -213,17 +213,18 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
 
 
-def _follow(database: Database, secret: Secret, followed: int, last: int) -> None:
+def _follow(database: Database, secret: Secret, followed: int, known: int, last: int) -> None:
     """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
 
     Args:
-        followed: the number of the journal's last entry that was known before the look-up.
+        followed: the number of the last entry whose ends of keys were known before the look-up.
+        known: the number of the last entry that was known to be committed then.
         last: the number of its present last entry.
 
     Raises:
         Unavailable: the journal was rolled back, or is not sound, or the database does not answer.
     """
-    if last < followed:
+    if last < known:
         raise database.went_back(installation_journal.NO_ACCOUNT, last)
     if last == followed:
         return

@@ -24,7 +24,7 @@ from service.ledger.storage.database import secret_of
 from service.ledger.storage.idempotency import StoredAnswer
 from service.ledger.storage.idempotent_write import Reload, Source
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Release, Tabulation
+from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
@@ -75,11 +75,6 @@ Mechanisms = Mapping[str | None, Mechanism]
 def mechanisms_by_name(plan_text: str) -> Mechanisms:
     """Read a release's mechanisms, once for all of its draws."""
     return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan_text)))}
-
-
-def plan_text(connection: Connection, release_id: str) -> str:
-    """Return a release's plan as the ledger stores it."""
-    return connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
 
 
 def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms: Mechanisms) -> DrawRecord:
