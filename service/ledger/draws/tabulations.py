@@ -20,7 +20,7 @@ from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layou
 from service.ledger.releases.reservations import held_for_draw
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Outcome, once_reloaded
+from service.ledger.storage.idempotent_write import Outcome, look, once_reloaded
 from service.ledger.storage.tables import Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import Level
@@ -58,12 +58,22 @@ def tabulate(
     line = accounts.line_of(database, account_name)
     held = None if refusal is not None else held_for_draw(database, line, release_id)
 
+    def check(connection: Connection) -> draws.Seen:
+        if refusal is not None:
+            raise refusal
+        choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
+        return draws.look_for_draw(connection, line, release_id, sealed)
+
+    seen = look(database, request, check)
+
     def work(connection: Connection, at: str) -> DrawRecord:
         if refusal is not None:
             raise refusal
         account = draws.lock_for_draw(connection, line, release_id, held, request.actor, at)
         choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
-        record = draws.store(connection, account, release_id, sealed, request.actor, at, layout, sealed_layout.digest)
+        record = draws.store(
+            connection, account, release_id, sealed, seen, request.actor, at, layout, sealed_layout.digest
+        )
         write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
         kept_figures.write(connection, request.secret, [stored_draws.taken_by(record.id, sealed_layout.digest, taken)])
         return replace(record, layout=layout)
