@@ -162,7 +162,7 @@ def runs_of(connection: Connection, release_id: str, bounds: Sequence[ChoiceBoun
     below = [{name: place for name in names if (place := bound.find(name)) is not None} for bound in bounds]
     turns = {(name, repetitions) for found in below for name, (_, repetitions) in found.items()}
     given = json.dumps([(name, repetitions.start, repetitions.stop) for name, repetitions in turns])
-    statement = text(_GREATEST_OF_TURNS.format(each=_EACH[connection.dialect.name]))
+    statement = text(_GREATEST_OF_TURNS[connection.dialect.name])
     rows = connection.execute(statement, {"release": release_id, "turns": given}).all() if turns else []
     sealed = {(row.mechanism, row.repetition): _sealed(connection, row) for row in rows}
     greatest = {(row.mechanism, row.first): sealed[row.mechanism, row.repetition].drawn for row in rows}
@@ -234,18 +234,19 @@ _DRAWN_FROM = text(  # each looked up from the previous one, however many repeti
     " AND p.mechanism > d.name) FROM drawn_from d WHERE d.name IS NOT NULL)"
     " SELECT name FROM drawn_from WHERE name IS NOT NULL"
 )
-# Each turn's greatest counter is looked up by itself: neither database reads the counters of other turns for it.
-_GREATEST_OF_TURNS = (
-    "SELECT p.release_id, p.mechanism, p.repetition, p.most, p.drawn, p.seal, given.first FROM {each} AS given"
-    " JOIN partitions_drawn p ON p.release_id = :release AND p.mechanism = given.name AND p.repetition ="
+# Each turn's greatest counter is looked up by itself, in the order of the turns, whatever the statistics say.
+_GREATEST_OF_TURNS = {
+    "sqlite": "SELECT p.release_id, p.mechanism, p.repetition, p.most, p.drawn, p.seal, given.first FROM"
+    " (SELECT json_extract(value, '$[0]') AS name, json_extract(value, '$[1]') AS first,"
+    " json_extract(value, '$[2]') AS beyond FROM json_each(:turns)) AS given CROSS JOIN partitions_drawn p"
+    " ON p.release_id = :release AND p.mechanism = given.name AND p.repetition ="
     " (SELECT q.repetition FROM partitions_drawn q WHERE q.release_id = :release AND q.mechanism = given.name"
-    " AND q.repetition >= given.first AND q.repetition < given.beyond ORDER BY q.drawn DESC LIMIT 1)"
-)
-_EACH = {
-    "sqlite": "(SELECT json_extract(value, '$[0]') AS name, json_extract(value, '$[1]') AS first,"
-    " json_extract(value, '$[2]') AS beyond FROM json_each(:turns))",
-    "postgresql": "(SELECT value ->> 0 AS name, CAST(value ->> 1 AS bigint) AS first, CAST(value ->> 2 AS bigint)"
-    " AS beyond FROM json_array_elements(CAST(:turns AS json)))",
+    " AND q.repetition >= given.first AND q.repetition < given.beyond ORDER BY q.drawn DESC LIMIT 1)",
+    "postgresql": "SELECT p.*, given.first FROM"
+    " (SELECT value ->> 0 AS name, CAST(value ->> 1 AS bigint) AS first, CAST(value ->> 2 AS bigint) AS beyond"
+    " FROM json_array_elements(CAST(:turns AS json))) AS given CROSS JOIN LATERAL"
+    " (SELECT q.* FROM partitions_drawn q WHERE q.release_id = :release AND q.mechanism = given.name"
+    " AND q.repetition >= given.first AND q.repetition < given.beyond ORDER BY q.drawn DESC LIMIT 1) AS p",
 }
 _FIRST = insert(_Row)
 _NEXT = text(

@@ -2,20 +2,24 @@
 
 import json
 import sys
+import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from service.errors import InvalidInput
+from service.ledger.access import keys
 from service.ledger.draws import choice_branches
 from service.ledger.releases import settlement
+from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.writing_time import Groups, require_few_counts
 from service.privacy.plans import notation
 from tests.ledger import ledgers
-from tests.ledger.charging import BOB, approve, charge, commit, draw, mechanisms_in, open_account, reserve, void
+from tests.ledger.charging import BOB, SECRET, approve, charge, commit, draw, mechanisms_in, open_account, reserve, void
+from tests.ledger.statements import Statement, statements, steps_locked
 
 T = TypeVar("T")
 _DRAWN = {"type": "geometric", "epsilon": "0.01", "name": "a"}
@@ -57,6 +61,28 @@ def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database
     assert "partition = given.value" in found.replace('"', "") or "node=? AND partition=?" in found
     assert "Join" not in found
     assert "Nested" not in found
+
+
+def test_an_approval_reads_no_more_under_the_lock_however_many_keys_there_are(database: Database) -> None:
+    """Nor does it read the entry of the proposal, which holds its plan."""
+    open_account(database, approval_above="0.05", definition="pure", epsilon="9")
+
+    def add(connection: Connection) -> None:
+        for number in range(100):
+            name = f"{uuid.uuid4()} {number}"
+            keys.create_key(
+                connection, SECRET, name=name, role="steward", accounts=None, expires_at=None, at=clock.now()
+            )
+
+    found: list[list[Statement]] = []
+    for _ in range(2):
+        large = charge(database, _DRAWN | {"epsilon": "0.5"})[0]
+        with statements() as run:
+            approve(database, large.id, request=BOB)
+        found.append([one for one in run if one.locked])
+    assert len(found[0]) == len(found[1])
+    assert steps_locked(found[1]) <= steps_locked(found[0]) + 3
+    assert not [one.text for one in found[1] if "journal.body" in one.text and "installation" not in one.text]
 
 
 def test_no_plan_is_read_while_a_write_transaction_is_open(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
