@@ -22,13 +22,26 @@ Known = Mapping[str, KeyRecord]
 """Keys by their ids, as the entries made them: without their last use and their successor."""
 
 
-def keys_of(connection: Connection, secret: Secret) -> Known:
+class SeenKeys(NamedTuple):
+    """The keys that the installation's journal had up to an entry, read before a lock."""
+
+    head: Head
+    known: Known
+
+
+def keys_of(connection: Connection, secret: Secret, seen: SeenKeys | None = None) -> Known:
     """Return all keys in the journal.
+
+    Args:
+        seen: the keys that were read before the lock, so that only later entries are read; None: all are.
 
     Raises:
         Broken: the journal is not sound.
+        Unavailable: its last entries, which this process has seen, are missing.
     """
-    return keys_in(installation_journal.read(connection, secret))
+    if seen is None or not installation_journal.has_entry(connection, seen.head):
+        seen = SeenKeys(BEFORE_FIRST, {})
+    return _seen_since(connection, secret, seen).known
 
 
 def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
@@ -47,13 +60,6 @@ def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, lis
         Broken: the journal is not sound.
     """
     return _course(installation_journal.read(connection, secret))
-
-
-class SeenKeys(NamedTuple):
-    """The keys that the installation's journal had up to an entry, read before a lock."""
-
-    head: Head
-    known: Known
 
 
 def see_keys(database: Database, secret: Secret) -> SeenKeys | None:
@@ -148,10 +154,8 @@ def sound_keys(connection: Connection, secret: Secret, seen: SeenKeys | None = N
     Raises:
         Unavailable: the journal is not sound.
     """
-    if seen is None or not installation_journal.has_entry(connection, seen.head):
-        seen = SeenKeys(BEFORE_FIRST, {})
     try:
-        return _seen_since(connection, secret, seen).known
+        return keys_of(connection, secret, seen)
     except Broken as broken:
         raise installation_journal.unsound_for_now(str(broken)) from None
 
