@@ -5,6 +5,7 @@ True counts are arguments and are never stored: only the noisy result is.
 
 import math
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,21 +141,47 @@ def draw(
             it.
     """
 
-    line = accounts.line_of(database, account_name)
-    held = None if refusal is not None else held_for_draw(database, line, release_id)
+    def keep(connection: Connection, account: AccountRecord, seen: Seen | None, at: str) -> DrawRecord:
+        return store(connection, account, release_id, sealed, seen, request.actor, at)
 
-    def check(connection: Connection) -> Seen:
+    def check(_: Connection) -> None:
         if refusal is not None:
             raise refusal
+
+    return draw_once(database, request, account_name, release_id, sealed, check, keep)
+
+
+def draw_once(
+    database: Database,
+    request: Request,
+    account_name: str,
+    release_id: str,
+    sealed: Sealed,
+    check: Callable[[Connection], None],
+    keep: Callable[[Connection, AccountRecord, Seen | None, str], DrawRecord],
+) -> Outcome[DrawRecord]:
+    """Check a draw before the lock and under it, and store it, unless the request was answered before.
+
+    Args:
+        check: raises further errors; called before the lock, and then under it.
+        keep: stores the draw in the ledger of the locked account, at a moment.
+
+    Raises:
+        ServiceError: as ``draw``, or as ``check``.
+    """
+    line = accounts.line_of(database, account_name)
+
+    def first(connection: Connection) -> Seen:
+        check(connection)
         return look_for_draw(connection, line, release_id, sealed)
 
-    seen = look(database, request, check)
+    seen = look(database, request, first)
+    held = held_for_draw(database, line, release_id)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        if refusal is not None:
-            raise refusal
         account = lock_for_draw(connection, line, release_id, held, request.actor, at)
-        return store(connection, account, release_id, sealed, seen, request.actor, at)
+        check(connection)
+        return keep(connection, account, seen, at)
 
     reload = reload_of(sealed.place.mechanism)
     return once_reloaded(database, request, work, status=201, landed=landed, reload=reload)
