@@ -229,7 +229,8 @@ def _other_branch(connection: Connection, release_id: str, fork: Fork, partition
     if partition != WHOLE:
         of = given | {"partitions": (partition, WHOLE)}
         return connection.execute(_OTHER_BRANCH, of).scalar_one_or_none()
-    found = (connection.execute(query, given).scalar_one_or_none() for query in (_LOWER_BRANCH, _HIGHER_BRANCH))
+    level = {"choice": release_id + fork.pointer, "turn": fork.turn, "branch": fork.branch}
+    found = (connection.execute(query, level).scalar_one_or_none() for query in (_LOWER_BRANCH, _HIGHER_BRANCH))
     return next(filter(None, found), None)
 
 
@@ -251,10 +252,11 @@ _ANY_TABULATED = (
     .where(Draw.release_id == bindparam("release"), Draw.mechanism == bindparam("mechanism"))
     .limit(1)
 )
-_TAKEN = select(BranchTaken.draw_id).where(*_AT, BranchTaken.turn == bindparam("turn")).limit(1)
-_OTHER_BRANCH = _TAKEN.where(_OF_PARTITION, BranchTaken.branch != bindparam("branch"))
-_LOWER_BRANCH = _TAKEN.where(BranchTaken.branch < bindparam("branch")).order_by(BranchTaken.branch)
-_HIGHER_BRANCH = _TAKEN.where(BranchTaken.branch > bindparam("branch")).order_by(BranchTaken.branch)
+_TAKEN = select(BranchTaken.draw_id).where(BranchTaken.turn == bindparam("turn")).limit(1)
+_OTHER_BRANCH = _TAKEN.where(*_AT, _OF_PARTITION, BranchTaken.branch != bindparam("branch"))
+_OF_CHOICE = _TAKEN.where(BranchTaken.release_id + BranchTaken.node == bindparam("choice")).order_by(BranchTaken.branch)
+_LOWER_BRANCH = _OF_CHOICE.where(BranchTaken.branch < bindparam("branch"))
+_HIGHER_BRANCH = _OF_CHOICE.where(BranchTaken.branch > bindparam("branch"))
 
 
 def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:

@@ -323,11 +323,12 @@ _INSERT = insert(Draw)
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:
     """Refuse a second draw; a draw of the whole input overlaps every partition, so each excludes the other."""
-    query = select(Draw.id).where(
-        Draw.release_id == release_id, Draw.mechanism == name, Draw.repetition == turn.repetition
-    )
-    if turn.partition != WHOLE:
-        query = query.where(Draw.partition.in_((turn.partition, WHOLE)))
+    query = select(Draw.id).where(Draw.repetition == turn.repetition)
+    if turn.partition == WHOLE:
+        query = query.where(Draw.release_id + Draw.mechanism == release_id + name)
+    else:
+        of = Draw.release_id == release_id, Draw.mechanism == name
+        query = query.where(*of, Draw.partition.in_((turn.partition, WHOLE)))
     drawn = connection.execute(query.limit(1)).scalar_one_or_none()
     if drawn is not None:
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")

@@ -59,7 +59,7 @@ def test_another_branch_and_an_earlier_draw_are_found_by_their_indexes(people: D
     (of,) = register(people, "people", LEVEL)
     tabulate(people, "people", of, [str(number) for number in range(5000)], "0" * 5000)
     explain = "EXPLAIN " if people.kind == "postgresql" else "EXPLAIN QUERY PLAN "
-    given = {"release": of, "node": "/part", "turn": 0, "branch": 1, "param_1": 1}
+    given = {"choice": f"{of}/part", "turn": 0, "branch": 1, "param_1": 1}
 
     def plans(connection: Connection) -> list[str]:
         if people.kind == "postgresql":

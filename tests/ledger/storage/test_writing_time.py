@@ -61,6 +61,7 @@ def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database
 
     found = database.write(plan, landed=lambda *_: False)
     assert "partition = given.value" in found.replace('"', "") or "node=? AND partition=?" in found
+    assert "branches_taken_by_branch" not in found  # in which all groups of the level are equal
     assert "Join" not in found
     assert "Nested" not in found
 
